@@ -9,7 +9,7 @@ use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::TextDecoder;
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::guide::{Constraint, GuideCompiler};
+use ntl_models::guide::{Constraint, GuideCompiler, Whitespace};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -33,6 +33,10 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
         has_token_distribution: true,
     };
     GuideCompiler::new(tokenizer, &info).unwrap()
+}
+
+fn json_of(schema: Value) -> Constraint {
+    Constraint::Json { schema, whitespace: Whitespace::default() }
 }
 
 fn demo() -> Arc<Tokenizer> {
@@ -112,12 +116,194 @@ fn texts_are_json_of_the_schema() {
     let compiler = compiler(&tokenizer, false);
     let schema = json!({"type": "object", "required": ["n"], "additionalProperties": false,
         "properties": {"n": {"$ref": "#/$defs/small"}}, "$defs": {"small": {"type": "integer", "minimum": 3, "maximum": 12}}});
-    let texts = texts(&tokenizer, &compiler, &Constraint::Json(schema));
+    let texts = texts(&tokenizer, &compiler, &json_of(schema));
     assert!(!texts.is_empty());
     for text in texts {
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert!((3..=12).contains(&value["n"].as_i64().unwrap()), "{text}");
         assert_eq!(value.as_object().unwrap().len(), 1, "{text}");
+    }
+}
+
+/// The longest run of whitespace outside the strings of a JSON text.
+fn longest_whitespace(text: &str) -> usize {
+    let (mut in_string, mut escaped, mut run, mut longest) = (false, false, 0, 0);
+    for character in text.chars() {
+        in_string ^= character == '"' && !escaped;
+        escaped = in_string && character == '\\' && !escaped;
+        run = if !in_string && character.is_whitespace() { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+#[test]
+fn json_has_only_the_whitespace_that_is_allowed() {
+    let tokenizer = llama();
+    let compiler = compiler(&tokenizer, false);
+    let schema = json!({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 9}, "minItems": 3, "maxItems": 4});
+    let all = |whitespace: Whitespace| {
+        let constraint = Constraint::Json { schema: schema.clone(), whitespace };
+        let texts = texts(&tokenizer, &compiler, &constraint);
+        assert!(texts.len() > 5, "{texts:?}");
+        for text in &texts {
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!((3..=4).contains(&value.as_array().unwrap().len()), "{text}");
+        }
+        texts.iter().map(|text| longest_whitespace(text)).max().unwrap()
+    };
+    assert!((1..=17).contains(&all(Whitespace::Bounded)));
+    assert_eq!(all(Whitespace::None), 0);
+    assert_eq!(all(Whitespace::Pattern(" ?".to_owned())), 1);
+    let other = Constraint::Json { schema, whitespace: Whitespace::Pattern("[ x]".to_owned()) };
+    let error = compiler.compile(&other).unwrap_err().to_string();
+    assert!(error.contains("characters other than space"), "{error}");
+}
+
+type Check = fn(&Value) -> bool;
+
+#[test]
+fn json_satisfies_nested_schemas_with_lists_and_bounds() {
+    let tokenizer = llama();
+    let compiler = compiler(&tokenizer, false);
+    let cases: [(Value, Check); 9] = [
+        (json!({"enum": ["a", 5, null, [1, {"b": true}]]}), |value| {
+            [json!("a"), json!(5), json!(null), json!([1, {"b": true}])].contains(value)
+        }),
+        (json!({"type": "number", "minimum": -2, "exclusiveMaximum": 3.5, "multipleOf": 0.25}), |value| {
+            let value = value.as_f64().unwrap();
+            (-2.0..3.5).contains(&value) && (value * 4.0).fract().abs() < 1e-9
+        }),
+        (json!({"type": "string", "pattern": "^[a-c]+$", "minLength": 2, "maxLength": 4}), |value| {
+            let text = value.as_str().unwrap();
+            (2..=4).contains(&text.len()) && text.bytes().all(|byte| (b'a'..=b'c').contains(&byte))
+        }),
+        (json!({"type": "string", "format": "date"}), |value| value.as_str().unwrap().len() == 10),
+        (
+            json!({"type": "array", "prefixItems": [{"const": "x"}], "items": {"type": "boolean"}, "maxItems": 3}),
+            |value| {
+                let items = value.as_array().unwrap();
+                items.len() <= 3
+                    && items
+                        .iter()
+                        .enumerate()
+                        .all(|(at, item)| if at == 0 { item == "x" } else { item.is_boolean() })
+            },
+        ),
+        (json!({"anyOf": [{"type": "integer", "minimum": 10, "maximum": 20}, {"type": "null"}]}), |value| {
+            value.is_null() || value.as_i64().is_some_and(|value| (10..=20).contains(&value))
+        }),
+        (
+            json!({"type": "object", "additionalProperties": false, "required": ["b"], "properties": {
+                "a": {"type": "array", "items": {"enum": ["p", "q"]}, "minItems": 1, "maxItems": 2},
+                "b": {"type": "object", "additionalProperties": false, "required": ["c"],
+                    "properties": {"c": {"type": ["boolean", "null"]}}}}}),
+            |value| {
+                let object = value.as_object().unwrap();
+                let a = object.get("a").is_none_or(|a| (1..=2).contains(&a.as_array().unwrap().len()));
+                a && object.keys().all(|key| key == "a" || key == "b")
+                    && (value["b"]["c"].is_boolean() || value["b"]["c"].is_null())
+            },
+        ),
+        (
+            json!({"type": "object", "additionalProperties": false, "minProperties": 1,
+                "patternProperties": {"^k[0-9]$": {"type": "integer", "minimum": 0, "maximum": 5}}, "maxProperties": 2}),
+            |value| {
+                let object = value.as_object().unwrap();
+                (1..=2).contains(&object.len())
+                    && object.iter().all(|(key, value)| key.starts_with('k') && value.as_u64() <= Some(5))
+            },
+        ),
+        (
+            json!({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 7}], "$comment": "both"}),
+            |value| (3..=7).contains(&value.as_i64().unwrap()),
+        ),
+    ];
+    for (schema, satisfies) in cases {
+        let texts = texts(&tokenizer, &compiler, &json_of(schema.clone()));
+        assert!(!texts.is_empty(), "{schema}");
+        for text in texts {
+            let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(satisfies(&value) && longest_whitespace(&text) <= 17, "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn texts_follow_the_grammar() {
+    let grammar = "start: pair\npair: \"(\" pair \")\" | NUMBER\nNUMBER: /[0-9]{2}/".to_owned();
+    for (tokenizer, encoder_decoder) in [(demo(), true), (llama(), false)] {
+        let compiler = compiler(&tokenizer, encoder_decoder);
+        let texts = texts(&tokenizer, &compiler, &Constraint::Grammar(grammar.clone()));
+        assert!(texts.len() > 5, "{texts:?}");
+        for text in texts {
+            let inside = text.trim_start_matches('(').trim_end_matches(')');
+            let digits = inside.len() == 2 && inside.bytes().all(|byte| byte.is_ascii_digit());
+            let open = text.matches('(').count();
+            assert!(digits && open == text.matches(')').count(), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn keywords_that_would_not_constrain_the_text_are_rejected_with_their_names() {
+    let compiler = compiler(&llama(), false);
+    let reason = |schema: Value| compiler.compile(&json_of(schema)).err().map(|error| error.0);
+    for (schema, keyword, path) in [
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems", "#"),
+        (json!({"anyOf": [{"type": "null"}, {"not": {"type": "null"}}]}), "not", "#/anyOf/1"),
+        (json!({"properties": {"a/b": {"items": {"if": true}}}}), "if", "#/properties/a~1b/items"),
+        (json!({"$ref": "#/$defs/x", "$defs": {"x": {"contains": {"const": 1}}}}), "contains", "#/$defs/x"),
+        (json!({"$ref": "#/other", "other": {"type": "array", "minContains": 1}}), "minContains", "#/other"),
+        // A keyword of a later draft than the schema's.
+        (
+            json!({"$schema": "http://json-schema.org/draft-04/schema#", "unevaluatedItems": false}),
+            "unevaluatedItems",
+            "#",
+        ),
+        (json!({"prefixItems": [{"dependentRequired": {}}]}), "dependentRequired", "#/prefixItems/0"),
+        (json!({"x-guidance": {"lenient": true}}), "x-guidance", "#"),
+    ] {
+        let want = format!("the keyword `{keyword}` at `{path}` is not supported");
+        assert_eq!(reason(schema.clone()), Some(want), "{schema}");
+    }
+    for (schema, named) in [
+        (json!({"prefixItems": [true], "additionalItems": false}), "prefixItems"),
+        (json!({"type": "string", "format": "password"}), "Unknown format: password"),
+        (json!({"oneOf": [{"minimum": 1}, {"maximum": 5}]}), "oneOf"),
+        (
+            json!({"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}}}),
+            "min/maxProperties",
+        ),
+        (json!({"type": "string", "pattern": "(?=a)b"}), "look-around"),
+    ] {
+        let reason = reason(schema.clone()).unwrap_or_else(|| panic!("{schema} passes"));
+        assert!(reason.contains(named), "{schema}: {reason}");
+    }
+    // Names of properties and values are not keywords, and annotations do not constrain.
+    for schema in [
+        json!({"type": "object", "properties": {"if": {"type": "null"}, "not": {"const": {"contains": 1}}}}),
+        json!({"type": "integer", "title": "n", "deprecated": true, "default": 1, "propertyOrdering": ["a"]}),
+        json!({"enum": [{"uniqueItems": true}]}),
+        json!(true),
+    ] {
+        assert_eq!(reason(schema.clone()), None, "{schema}");
+    }
+}
+
+#[test]
+fn grammars_of_another_syntax_or_with_schemas_are_rejected() {
+    let compiler = compiler(&llama(), false);
+    for (grammar, named) in [
+        ("root ::= \"yes\" | \"no\"".to_owned(), "not GBNF or EBNF"),
+        ("start: %json {\"type\": \"object\", \"uniqueItems\": true}".to_owned(), "%json"),
+        ("start: missing".to_owned(), "missing"),
+        ("begin: \"x\"".to_owned(), "start"),
+        (String::new(), "start"),
+        (format!("start: {}\"x\"", "(".repeat(60_000)), "nested"),
+    ] {
+        let error = compiler.compile(&Constraint::Grammar(grammar)).unwrap_err().to_string();
+        assert!(error.contains(named), "{named}: {error}");
     }
 }
 
@@ -130,11 +316,11 @@ fn invalid_constraints_are_rejected_with_one_short_line() {
         Constraint::Regex("(?=a)b".to_owned()),
         Constraint::Regex("☃+".to_owned()),
         Constraint::Choice(vec!["☃".to_owned()]),
-        Constraint::Json(json!({"type": "no such type"})),
-        Constraint::Json(json!({"$ref": "http://example.com/schema"})),
-        Constraint::Json(json!(5)),
+        json_of(json!({"type": "no such type"})),
+        json_of(json!({"$ref": "http://example.com/schema"})),
+        json_of(json!(5)),
         // T5 has no braces.
-        Constraint::Json(json!({"type": "object"})),
+        json_of(json!({"type": "object"})),
     ] {
         let error = compiler.compile(&constraint).err().unwrap_or_else(|| panic!("{constraint:?} passes"));
         assert!(!error.0.is_empty() && error.0.len() <= 1000 && !error.0.contains('\n'), "{error:?}");
@@ -153,9 +339,9 @@ fn a_schema_with_thousands_of_fields_is_rejected_before_it_is_compiled() {
         let properties = (0..count).map(|number| (format!("p{number}"), json!({"type": "integer"})));
         json!({"type": "object", "properties": Value::Object(properties.collect())})
     };
-    let error = compiler.compile(&Constraint::Json(schema(2300))).unwrap_err().to_string();
+    let error = compiler.compile(&json_of(schema(2300))).unwrap_err().to_string();
     assert!(error.contains("the schema has 4602 fields in all its objects; at most 2000"), "{error}");
     // The demo's vocabulary has no brace. Only the compiler detects that.
-    let error = compiler.compile(&Constraint::Json(schema(50))).unwrap_err().to_string();
+    let error = compiler.compile(&json_of(schema(50))).unwrap_err().to_string();
     assert!(error.contains("no token of the vocabulary"), "{error}");
 }

@@ -8,12 +8,14 @@ use crate::error::AppError;
 use crate::similar::most_similar;
 
 /// Names that other APIs have for a field of this one.
-const FOREIGN_NAMES: [(&str, &str); 20] = [
+const FOREIGN_NAMES: [(&str, &str); 22] = [
     ("do_sample", "temperature"),
-    ("grammar", "guided_regex"),
+    ("grammar", "structured_outputs"),
+    ("guided_json_object", "structured_outputs"),
+    ("guided_whitespace_pattern", "structured_outputs"),
     ("input", "prompt"),
     ("inputs", "prompt"),
-    ("json_schema", "guided_json"),
+    ("json_schema", "structured_outputs"),
     ("max_gen_toks", "max_tokens"),
     ("max_length", "max_tokens"),
     ("max_new_tokens", "max_tokens"),
@@ -25,7 +27,7 @@ const FOREIGN_NAMES: [(&str, &str); 20] = [
     ("num_predict", "max_tokens"),
     ("num_return_sequences", "n"),
     ("prompt", "messages"),
-    ("regex", "guided_regex"),
+    ("regex", "structured_outputs"),
     ("repeat_penalty", "repetition_penalty"),
     ("stop_sequences", "stop"),
     ("until", "stop"),

@@ -103,6 +103,34 @@ pub struct NamedSchema {
     pub schema: Value,
 }
 
+/// A constraint on the text, as in vLLM. At most one of `json`, `regex`, `choice`, `grammar` and `json_object`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StructuredOutputs {
+    /// The text must be JSON that matches this schema. The schema may be an object or a string.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub json: Option<Value>,
+    /// The whole text must match this regular expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regex: Option<String>,
+    /// The text must be one of these strings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Vec<String>>,
+    /// The text must follow this grammar, in the Lark syntax of llguidance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grammar: Option<String>,
+    /// Whether the text must be a JSON object. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub json_object: Option<bool>,
+    /// Only for JSON, `response_format` included: the regular expression of the whitespace between two tokens.
+    /// Default: up to two spaces, or a line break with up to 16 spaces or tabs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whitespace_pattern: Option<String>,
+    /// Only for JSON, `response_format` included: no whitespace between tokens. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disable_any_whitespace: Option<bool>,
+}
+
 /// Body of a completion request. Null means the default in every field; unknown fields are errors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
@@ -208,15 +236,21 @@ pub struct CompletionRequest {
     /// Return the token ids of prompt and text in each choice. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
-    /// The whole text must match this regular expression.
+    /// A constraint on the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// The older name of `structured_outputs.regex`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_regex: Option<String>,
-    /// The text must be one of these strings.
+    /// The older name of `structured_outputs.choice`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_choice: Option<Vec<String>>,
-    /// The text must be JSON that matches this schema. The schema may be an object or a string.
+    /// The older name of `structured_outputs.json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_json: Option<Value>,
+    /// The older name of `structured_outputs.grammar`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guided_grammar: Option<String>,
     /// The format of the text, as in the OpenAI API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,

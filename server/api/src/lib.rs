@@ -25,7 +25,7 @@ pub use chat::{
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStoppingOption, FinishReasonName,
     Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop, StreamEvent,
-    StreamOptions, Usage,
+    StreamOptions, StructuredOutputs, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};

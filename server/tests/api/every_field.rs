@@ -147,6 +147,8 @@ fn text_probe(field: &str) -> Option<Probe> {
         "guided_regex" => probe(json!("77")),
         "guided_choice" => probe(json!(["77"])),
         "guided_json" => probe(of_schema["json_schema"]["schema"].take()),
+        "guided_grammar" => probe(json!("start: \"77\"")),
+        "structured_outputs" => probe(json!({"regex": "77"})),
         "response_format" => probe(of_schema),
         "stream" => probe(json!(true)),
         "stream_options" => probe_with(json!({"stream": true}), json!({"include_usage": true})),

@@ -1,8 +1,8 @@
-//! The guided fields, which constrain the text. A request may have one of them.
+//! The fields that constrain the text. A request may have one constraint.
 
-use ntl_api::{CompletionRequest, ResponseFormat};
-use ntl_models::guide::Constraint;
-use serde_json::{Value, json};
+use ntl_api::{CompletionRequest, ResponseFormat, StructuredOutputs};
+use ntl_models::guide::{Constraint, Whitespace};
+use serde_json::{Map, Value, json};
 
 use crate::error::{AppError, check};
 use crate::request::Guided;
@@ -10,46 +10,118 @@ use crate::request::Guided;
 /// Maximum size of a constraint in bytes, checked before anything is copied. The compiler has its own limits.
 const BYTES_MAX: usize = 64 << 10;
 
+const PATTERN_BYTES_MAX: usize = 256;
+
 const CHOICES_MAX: usize = 1024;
 
 pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppError> {
-    let mut found = Vec::new();
-    if let Some(regex) = request.guided_regex.as_ref().filter(|regex| !regex.is_empty()) {
-        check_size("guided_regex", regex.len())?;
-        found.push(Guided { param: "guided_regex", constraint: Constraint::Regex(regex.clone()) });
-    }
-    if let Some(choices) = request.guided_choice.as_ref().filter(|choices| !choices.is_empty()) {
-        let fits = choices.len() <= CHOICES_MAX && !choices.iter().any(String::is_empty);
-        check("guided_choice", fits, format!("must be at most {CHOICES_MAX} texts, none of them empty"))?;
-        check_size("guided_choice", choices.iter().map(String::len).sum())?;
-        found.push(Guided { param: "guided_choice", constraint: Constraint::Choice(choices.clone()) });
-    }
-    if let Some(schema) = request.guided_json.as_ref().filter(|schema| !is_empty(schema)) {
-        found.push(json_constraint("guided_json", schema)?);
-    }
+    let (whitespace_param, whitespace) = whitespace(request)?;
+    let mut found = structured(request.structured_outputs.as_ref(), &whitespace)?;
+    found.extend(older_names(request, &whitespace)?);
+    const FORMAT: &str = "response_format";
     match &request.response_format {
         None | Some(ResponseFormat::Text {}) => {}
-        Some(ResponseFormat::JsonObject {}) => {
-            found.push(json_constraint("response_format", &json!({"type": "object"}))?);
-        }
+        Some(ResponseFormat::JsonObject {}) => found.push(json_object(FORMAT, &whitespace)),
         Some(ResponseFormat::JsonSchema { json_schema }) => {
-            found.push(json_constraint("response_format", &json_schema.schema)?);
+            found.push(json_constraint(FORMAT, &json_schema.schema, &whitespace)?);
         }
     }
-    match found.get(1) {
-        Some(second) => {
-            Err(AppError::field(second.param, "is not allowed with another constraint on the text"))
+    if let Some(second) = found.get(1) {
+        return Err(AppError::field(second.param, "is not allowed with another constraint on the text"));
+    }
+    let guided = found.pop();
+    let is_json = matches!(&guided, Some(Guided { constraint: Constraint::Json { .. }, .. }));
+    check(whitespace_param, is_json || whitespace == Whitespace::default(), "is only allowed with JSON")?;
+    Ok(guided)
+}
+
+/// The constraints of `structured_outputs`.
+fn structured(fields: Option<&StructuredOutputs>, whitespace: &Whitespace) -> Result<Vec<Guided>, AppError> {
+    let mut found = Vec::new();
+    let Some(fields) = fields else { return Ok(found) };
+    if let Some(schema) = &fields.json {
+        found.push(json_constraint("structured_outputs.json", schema, whitespace)?);
+    }
+    if let Some(regex) = &fields.regex {
+        found.push(regex_constraint("structured_outputs.regex", regex)?);
+    }
+    if let Some(choices) = &fields.choice {
+        let param = "structured_outputs.choice";
+        check(param, !choices.is_empty(), "must not be an empty list")?;
+        found.push(choice_constraint(param, choices)?);
+    }
+    if let Some(grammar) = &fields.grammar {
+        found.push(grammar_constraint("structured_outputs.grammar", grammar)?);
+    }
+    if fields.json_object == Some(true) {
+        found.push(json_object("structured_outputs.json_object", whitespace));
+    }
+    Ok(found)
+}
+
+/// The constraints of the `guided_*` fields. Clients send empty strings, lists and objects to mean none.
+fn older_names(request: &CompletionRequest, whitespace: &Whitespace) -> Result<Vec<Guided>, AppError> {
+    let mut found = Vec::new();
+    if let Some(regex) = request.guided_regex.as_ref().filter(|regex| !regex.is_empty()) {
+        found.push(regex_constraint("guided_regex", regex)?);
+    }
+    if let Some(choices) = request.guided_choice.as_ref().filter(|choices| !choices.is_empty()) {
+        found.push(choice_constraint("guided_choice", choices)?);
+    }
+    let is_empty = |schema: &Value| {
+        schema.as_str().is_some_and(str::is_empty) || schema.as_object().is_some_and(Map::is_empty)
+    };
+    if let Some(schema) = request.guided_json.as_ref().filter(|schema| !is_empty(schema)) {
+        found.push(json_constraint("guided_json", schema, whitespace)?);
+    }
+    if let Some(grammar) = request.guided_grammar.as_ref().filter(|grammar| !grammar.is_empty()) {
+        found.push(grammar_constraint("guided_grammar", grammar)?);
+    }
+    Ok(found)
+}
+
+/// The whitespace of JSON, and the field that sets it.
+fn whitespace(request: &CompletionRequest) -> Result<(&'static str, Whitespace), AppError> {
+    let param = "structured_outputs.whitespace_pattern";
+    let fields = request.structured_outputs.as_ref();
+    let pattern = fields.and_then(|fields| fields.whitespace_pattern.as_ref());
+    let is_disabled = fields.is_some_and(|fields| fields.disable_any_whitespace == Some(true));
+    let disabled_param = "structured_outputs.disable_any_whitespace";
+    match pattern {
+        Some(pattern) => {
+            let fits = pattern.len() <= PATTERN_BYTES_MAX;
+            check(param, fits, format!("must have at most {PATTERN_BYTES_MAX} bytes"))?;
+            check(disabled_param, !is_disabled, format!("is not allowed with `{param}`"))?;
+            Ok((param, Whitespace::Pattern(pattern.clone())))
         }
-        None => Ok(found.pop()),
+        None if is_disabled => Ok((disabled_param, Whitespace::None)),
+        None => Ok((param, Whitespace::default())),
     }
 }
 
-/// Clients send empty strings and objects to mean none.
-fn is_empty(schema: &Value) -> bool {
-    schema.as_str().is_some_and(str::is_empty) || schema.as_object().is_some_and(serde_json::Map::is_empty)
+fn regex_constraint(param: &'static str, regex: &str) -> Result<Guided, AppError> {
+    check_size(param, regex.len())?;
+    Ok(Guided { param, constraint: Constraint::Regex(regex.to_owned()) })
 }
 
-fn json_constraint(param: &'static str, schema: &Value) -> Result<Guided, AppError> {
+fn choice_constraint(param: &'static str, choices: &[String]) -> Result<Guided, AppError> {
+    let fits = choices.len() <= CHOICES_MAX && !choices.iter().any(String::is_empty);
+    check(param, fits, format!("must be at most {CHOICES_MAX} texts, none of them empty"))?;
+    check_size(param, choices.iter().map(String::len).sum())?;
+    Ok(Guided { param, constraint: Constraint::Choice(choices.to_vec()) })
+}
+
+fn grammar_constraint(param: &'static str, grammar: &str) -> Result<Guided, AppError> {
+    check_size(param, grammar.len())?;
+    Ok(Guided { param, constraint: Constraint::Grammar(grammar.to_owned()) })
+}
+
+fn json_object(param: &'static str, whitespace: &Whitespace) -> Guided {
+    let schema = json!({"type": "object"});
+    Guided { param, constraint: Constraint::Json { schema, whitespace: whitespace.clone() } }
+}
+
+fn json_constraint(param: &'static str, schema: &Value, whitespace: &Whitespace) -> Result<Guided, AppError> {
     let parsed = match schema {
         Value::String(text) => serde_json::from_str(text).ok(),
         other => Some(other.clone()),
@@ -58,7 +130,7 @@ fn json_constraint(param: &'static str, schema: &Value) -> Result<Guided, AppErr
     let message = "must be a JSON schema: an object, or the text of one";
     let schema = schema.ok_or_else(|| AppError::field(param, message))?;
     check_size(param, schema.to_string().len())?;
-    Ok(Guided { param, constraint: Constraint::Json(schema) })
+    Ok(Guided { param, constraint: Constraint::Json { schema, whitespace: whitespace.clone() } })
 }
 
 fn check_size(param: &str, bytes: usize) -> Result<(), AppError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_core::Prompt;
 use ntl_core::contract::{NumberMethod, TextJob};
 use ntl_core::sampling::SamplingParams;
-use ntl_models::guide::Constraint;
+use ntl_models::guide::{Constraint, Whitespace};
 use serde_json::{Value, json};
 
 use super::*;
@@ -61,7 +61,7 @@ fn assert_same(got: TextJob, want: TextJob) {
 }
 
 /// Every optional field that is served.
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 36] = [
     "truncate_prompt_tokens",
     "truncation_side",
     "max_tokens",
@@ -88,6 +88,8 @@ const FIELDS: [&str; 34] = [
     "guided_regex",
     "guided_choice",
     "guided_json",
+    "guided_grammar",
+    "structured_outputs",
     "response_format",
     "number_tokens",
     "stream",
@@ -182,19 +184,106 @@ fn a_prompt_is_echoed_and_scored_where_it_stands_in_the_same_sequence() {
     }
 }
 
+fn json_of(schema: &Value) -> Constraint {
+    Constraint::Json { schema: schema.clone(), whitespace: Whitespace::default() }
+}
+
+#[test]
+fn structured_outputs_have_one_kind_and_whitespace_only_with_json() {
+    let schema = json!({"type": "integer"});
+    let json = |whitespace| Constraint::Json { schema: schema.clone(), whitespace };
+    for (value, param, want) in [
+        (json!({"regex": "a"}), "structured_outputs.regex", Constraint::Regex("a".to_owned())),
+        (json!({"choice": ["a"]}), "structured_outputs.choice", Constraint::Choice(vec!["a".to_owned()])),
+        (json!({"grammar": "g"}), "structured_outputs.grammar", Constraint::Grammar("g".to_owned())),
+        (json!({"json_object": true}), "structured_outputs.json_object", json_of(&json!({"type": "object"}))),
+        (json!({"json": {}}), "structured_outputs.json", json_of(&json!({}))),
+        (json!({"json": schema}), "structured_outputs.json", json(Whitespace::Bounded)),
+        (
+            json!({"json": schema, "disable_any_whitespace": true}),
+            "structured_outputs.json",
+            json(Whitespace::None),
+        ),
+        (
+            json!({"json": schema.to_string(), "whitespace_pattern": " ?"}),
+            "structured_outputs.json",
+            json(Whitespace::Pattern(" ?".to_owned())),
+        ),
+    ] {
+        let request = read(&json!({"prompt": "x", "structured_outputs": value})).unwrap();
+        assert_eq!(request.guided, Some(Guided { param, constraint: want }), "{value}");
+    }
+    let format = json!({"type": "json_object"});
+    let body = json!({"prompt": "x", "structured_outputs": {"disable_any_whitespace": true}, "response_format": format});
+    let constraint = Constraint::Json { schema: json!({"type": "object"}), whitespace: Whitespace::None };
+    assert_eq!(read(&body).unwrap().guided, Some(Guided { param: "response_format", constraint }));
+    for (mut body, param, message) in [
+        (
+            json!({"structured_outputs": {"regex": "a", "choice": ["b"]}}),
+            "structured_outputs.choice",
+            "another",
+        ),
+        (json!({"structured_outputs": {"regex": "a"}, "guided_json": {"a": 1}}), "guided_json", "another"),
+        (
+            json!({"structured_outputs": {"regex": "a"}, "response_format": format}),
+            "response_format",
+            "another constraint",
+        ),
+        (json!({"structured_outputs": {"json": "{"}}), "structured_outputs.json", "must be a JSON schema"),
+        (
+            json!({"structured_outputs": {"choice": []}}),
+            "structured_outputs.choice",
+            "must not be an empty list",
+        ),
+        (
+            json!({"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}),
+            "structured_outputs.whitespace_pattern",
+            "is only allowed with JSON",
+        ),
+        (
+            json!({"structured_outputs": {"disable_any_whitespace": true}}),
+            "structured_outputs.disable_any_whitespace",
+            "is only allowed with JSON",
+        ),
+        (
+            json!({"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": true}}),
+            "structured_outputs.disable_any_whitespace",
+            "is not allowed with `structured_outputs.whitespace_pattern`",
+        ),
+        (
+            json!({"structured_outputs": {"json": {}, "whitespace_pattern": " ".repeat(257)}}),
+            "structured_outputs.whitespace_pattern",
+            "at most 256 bytes",
+        ),
+        (
+            json!({"structured_outputs": {"grammar": "x".repeat(70_000)}}),
+            "structured_outputs.grammar",
+            "at most 65536 bytes",
+        ),
+        (json!({"structured_outputs": {"regex": "a"}, "number": {}}), "structured_outputs.regex", "`number`"),
+    ] {
+        body["prompt"] = "x".into();
+        let error = read(&body).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some(param), "{body}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
 #[test]
 fn a_text_is_held_to_what_one_field_says() {
     let schema = json!({"type": "integer"});
+    let object = json!({"type": "object"});
     for (field, value, want) in [
         ("guided_regex", json!("[0-9]+"), Constraint::Regex("[0-9]+".to_owned())),
         ("guided_choice", json!(["a", "b"]), Constraint::Choice(vec!["a".to_owned(), "b".to_owned()])),
-        ("guided_json", schema.clone(), Constraint::Json(schema.clone())),
-        ("guided_json", json!("{\"type\": \"integer\"}"), Constraint::Json(schema.clone())),
-        ("response_format", json!({"type": "json_object"}), Constraint::Json(json!({"type": "object"}))),
+        ("guided_json", schema.clone(), json_of(&schema)),
+        ("guided_json", json!("{\"type\": \"integer\"}"), json_of(&schema)),
+        ("guided_grammar", json!("start: \"a\""), Constraint::Grammar("start: \"a\"".to_owned())),
+        ("response_format", json!({"type": "json_object"}), json_of(&object)),
         (
             "response_format",
             json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}}),
-            Constraint::Json(schema.clone()),
+            json_of(&schema),
         ),
     ] {
         let mut body = json!({"prompt": "x"});
@@ -206,6 +295,8 @@ fn a_text_is_held_to_what_one_field_says() {
         ("guided_regex", json!("")),
         ("guided_choice", json!([])),
         ("guided_json", json!({})),
+        ("guided_grammar", json!("")),
+        ("structured_outputs", json!({"json": null, "json_object": false, "disable_any_whitespace": false})),
         ("response_format", json!({"type": "text"})),
     ] {
         let mut body = json!({"prompt": "x"});

@@ -51,13 +51,12 @@ pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 29] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 27] = [
     ("add_special_tokens", True),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
     ("detokenize", True),
     ("grammar", Empty),
-    ("guided_grammar", Empty),
     ("guided_json_object", False),
     ("guided_whitespace_pattern", Empty),
     ("json_schema", Empty),
@@ -76,7 +75,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 29] = [
     ("skip_special_tokens", True),
     ("spaces_between_special_tokens", True),
     ("structural_tag", Empty),
-    ("structured_outputs", Empty),
     ("suffix", Empty),
     ("tfs_z", Numbers(&[1.0])),
     ("typical_p", Numbers(&[1.0])),
@@ -239,18 +237,15 @@ mod tests {
 
     #[test]
     fn fields_that_change_the_answer_are_refused_by_name() {
-        for (name, value) in [
-            ("suffix", json!("x")),
-            ("structured_outputs", json!({"regex": "x"})),
-            ("bad_words", json!(["x"])),
-            ("guided_grammar", json!("start: x")),
-        ] {
+        for (name, value) in
+            [("suffix", json!("x")), ("bad_words", json!(["x"])), ("structural_tag", json!("x"))]
+        {
             let error = completion(&json!({ name: value })).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some(name));
             assert_eq!(error.to_string(), format!("`{name}` is not supported by this version"));
         }
         let error = completion(&json!({"json_schema": {"type": "object"}})).unwrap_err().to_string();
-        assert_eq!(error, "`json_schema` is not supported by this version; see `guided_json`");
+        assert_eq!(error, "`json_schema` is not supported by this version; see `structured_outputs`");
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Guided decoding with `llguidance`: texts that match a regular expression, a list of choices or a JSON
-//! schema.
+//! Guided decoding with `llguidance`: texts that match a regular expression, a list of choices, a JSON schema
+//! or a grammar.
 //!
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
 //! every step stay within fixed limits, regardless of the constraint.
+
+mod json_schema;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,10 +16,11 @@ use ntl_core::sampling::{Guide, GuideError, GuideState};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
+pub use json_schema::Whitespace;
 
-/// Maximum number of fields in all objects of a JSON schema. With thousands of fields, the library needs
-/// seconds before it reaches its own limits.
-const SCHEMA_FIELDS_MAX: usize = 2000;
+/// The error of a grammar with the `::=` of GBNF and EBNF, which the library cannot convert.
+const OTHER_SYNTAX: &str =
+    "the syntax of grammars is Lark as in llguidance (`start: \"yes\" | \"no\"`), not GBNF or EBNF (`::=`)";
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
@@ -27,7 +30,9 @@ pub enum Constraint {
     /// One of these texts.
     Choice(Vec<String>),
     /// JSON that matches a schema. A `$ref` may point only into the schema itself.
-    Json(Value),
+    Json { schema: Value, whitespace: Whitespace },
+    /// A context-free grammar in the library's dialect of Lark.
+    Grammar(String),
 }
 
 /// Compiles constraints for one vocabulary.
@@ -71,8 +76,11 @@ impl GuideCompiler {
     /// it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
         check(constraint)?;
-        let grammar = grammar(constraint, self.drops_space);
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(grammar)).map_err(failed)?;
+        let lark = grammar(constraint, self.drops_space);
+        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark)).map_err(|error| {
+            let is_other_syntax = matches!(constraint, Constraint::Grammar(text) if text.contains("::="));
+            if is_other_syntax { failed(OTHER_SYNTAX) } else { failed(error) }
+        })?;
         let mut matcher = Matcher::new(Ok(parser));
         self.check_beginning(&mut matcher)?;
         Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens: self.tokens }))
@@ -121,25 +129,14 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
         {
             Err(failed("the regular expression ends in an unfinished escape"))
         }
-        Constraint::Json(schema) if !schema.is_object() && !schema.is_boolean() => {
-            Err(failed("a JSON schema is an object or a boolean"))
+        Constraint::Json { schema, whitespace } => {
+            json_schema::check(schema)?;
+            json_schema::check_whitespace(whitespace)
         }
-        Constraint::Json(schema) if fields(schema) > SCHEMA_FIELDS_MAX => {
-            let count = fields(schema);
-            Err(failed(format!(
-                "the schema has {count} fields in all its objects; at most {SCHEMA_FIELDS_MAX}"
-            )))
+        Constraint::Grammar(grammar) if grammar.contains("%json") => {
+            Err(failed("`%json` is not supported in a grammar"))
         }
         _ => Ok(()),
-    }
-}
-
-/// Number of fields in all objects of a value.
-fn fields(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => items.iter().map(fields).sum(),
-        Value::Object(entries) => entries.len() + entries.values().map(fields).sum::<usize>(),
-        _ => 0,
     }
 }
 
@@ -156,7 +153,14 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
             let choices = choices.iter().map(|choice| Value::from(choice.as_str()).to_string());
             format!("start: {lead_in}({})", choices.collect::<Vec<_>>().join(" | "))
         }
-        Constraint::Json(schema) => format!("start: {lead_in}json\njson: %json {schema}"),
+        Constraint::Json { schema, whitespace } => {
+            let schema = json_schema::with_whitespace(schema, whitespace);
+            format!("start: {lead_in}json\njson: %json {schema}")
+        }
+        Constraint::Grammar(grammar) if drops_space => {
+            format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}")
+        }
+        Constraint::Grammar(grammar) => grammar.clone(),
     }
 }
 
