@@ -187,6 +187,7 @@ pub enum Reported {
 impl Reported {
     /// Returns the report of an engine with these logits. Ids from `tokens` on are padding, which it never
     /// writes.
+    #[expect(clippy::panic, reason = "only tests have scripts, and they fail by panicking")]
     pub fn of(self, logits: &[f32], tokens: usize, request: &LogitsRequest) -> NextTokenReport {
         let logits = &logits[..tokens.min(logits.len())];
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -222,11 +222,8 @@ impl OpenResponse {
     pub(crate) async fn into_error(mut self) -> UpstreamError {
         let reading = self.client.body(&self.base, &mut self.response, ERROR_BYTES_MAX);
         let body = tokio::time::timeout(self.client.timeout, reading).await;
-        refusal(
-            &self.base,
-            self.response.status(),
-            &body.map_or_else(|_| Ok(Vec::new()), |body| body).unwrap_or_default(),
-        )
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        refusal(&self.base, self.response.status(), &body)
     }
 }
 

@@ -34,6 +34,9 @@ struct Kind {
     ahead: usize,
 }
 
+/// A row with the number of its query.
+type NumberedRow = (usize, Vec<u32>);
+
 impl Upstream {
     pub(super) async fn answers(
         &self,
@@ -55,7 +58,7 @@ impl Upstream {
         context: QueryContext,
         queries: Vec<NextTokenQuery>,
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let mut groups: Vec<(Kind, Vec<(usize, Vec<u32>)>)> = Vec::new();
+        let mut groups: Vec<(Kind, Vec<NumberedRow>)> = Vec::new();
         for (index, query) in queries.into_iter().enumerate() {
             let row: Vec<u32> = query.prompt.iter().chain(&query.path).copied().collect();
             let kind = Kind { wanted: query.wanted, ahead: query.ahead };
