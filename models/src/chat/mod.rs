@@ -34,6 +34,8 @@ pub struct Conversation {
     pub messages: Vec<ChatMessage>,
     /// Whether the text ends with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
+    /// Whether the text ends with the content of the last message, so that the model continues it.
+    pub continue_final_message: bool,
     /// Further variables of the template.
     pub variables: BTreeMap<String, serde_json::Value>,
 }
@@ -48,6 +50,9 @@ pub enum ChatError {
     /// The template failed, or does not compile.
     #[error("the chat template of this model cannot be used: {0}")]
     Unusable(String),
+    /// The last message cannot be continued.
+    #[error("the chat template changes or omits the last message, which `continue_final_message` needs")]
+    LastMessageLost,
 }
 
 /// The chat template of a checkpoint.
@@ -95,9 +100,22 @@ impl ChatTemplate {
         for absent in ["tools", "documents"] {
             variables.entry(absent).or_insert(Value::from(()));
         }
-        bounds::render(environment, &self.rewritten, Value::from_serialize(&variables))
-            .map_err(|error| failure(&error))
+        let text = bounds::render(environment, &self.rewritten, Value::from_serialize(&variables))
+            .map_err(|error| failure(&error))?;
+        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
+            Some(last) => up_to(text, &last.content).ok_or(ChatError::LastMessageLost),
+            None => Ok(text),
+        }
     }
+}
+
+/// Cuts `text` after the last occurrence of `content`. Templates may trim messages.
+fn up_to(mut text: String, content: &str) -> Option<String> {
+    let start = text.rfind(content.trim())?;
+    let untrimmed = content.trim_start();
+    let length = if text[start..].starts_with(untrimmed) { untrimmed.len() } else { content.trim().len() };
+    text.truncate(start + length);
+    Some(text)
 }
 
 /// Maximum size of an error message in bytes. A template may choose its text.

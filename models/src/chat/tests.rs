@@ -27,6 +27,7 @@ pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatErr
     template.render(&Conversation {
         messages: vec![message],
         add_generation_prompt: true,
+        continue_final_message: false,
         variables: BTreeMap::new(),
     })
 }
@@ -50,7 +51,12 @@ fn conversations_are_rendered_like_hugging_face() {
         let mut options = case["options"].as_object().unwrap().clone();
         let add_generation_prompt = options.remove("add_generation_prompt").unwrap().as_bool().unwrap();
         let variables = options.into_iter().collect();
-        let conversation = Conversation { messages: messages.collect(), add_generation_prompt, variables };
+        let conversation = Conversation {
+            messages: messages.collect(),
+            add_generation_prompt,
+            continue_final_message: false,
+            variables,
+        };
         let got = template.render(&conversation);
         let what = format!("{name}, {}, {}", case["about"], case["options"]);
         match case["raises"].as_str() {
@@ -135,4 +141,37 @@ fn a_template_with_unreadable_syntax_is_an_error() {
         let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
         assert!(matches!(say(&template, "x"), Err(ChatError::Unusable(_))), "{source}");
     }
+}
+
+#[test]
+fn the_last_message_can_be_continued() {
+    let text = |template: &str, content: &str| {
+        let fields = json!({"chat_template": template});
+        let message = |role: &str, content: &str| ChatMessage {
+            role: role.to_owned(),
+            content: content.to_owned(),
+            name: None,
+        };
+        let conversation = Conversation {
+            messages: vec![message("user", "1 2"), message("assistant", content)],
+            add_generation_prompt: false,
+            continue_final_message: true,
+            variables: BTreeMap::new(),
+        };
+        template_in(&[config(&fields)]).unwrap().unwrap().render(&conversation)
+    };
+    let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}";
+    let trimming = plain.replace("m.content", "m.content | trim");
+    for (template, content, want) in [
+        (plain, "1 2", "<user>1 2</s><assistant>1 2"),
+        (plain, "a: ", "<user>1 2</s><assistant>a: "),
+        (plain, " a", "<user>1 2</s><assistant> a"),
+        (&trimming, " a: ", "<user>1 2</s><assistant>a:"),
+    ] {
+        assert_eq!(text(template, content).unwrap(), want);
+    }
+    assert_eq!(
+        text(&plain.replace("m.content", "m.content | upper"), "xyz"),
+        Err(ChatError::LastMessageLost)
+    );
 }

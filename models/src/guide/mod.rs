@@ -5,6 +5,7 @@
 //! every step stay within fixed limits, regardless of the constraint.
 
 mod json_schema;
+mod token_rules;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 pub use json_schema::Whitespace;
+pub use token_rules::TokenRules;
 
 /// The error of a grammar with the `::=` of GBNF and EBNF, which the library cannot convert.
 const OTHER_SYNTAX: &str =

@@ -98,9 +98,21 @@ pub struct ChatRequest {
     /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
-    /// Whether the template adds the beginning of the assistant's message. Default true.
+    /// Whether the template adds the beginning of the assistant's message. Default true, or false with
+    /// `continue_final_message`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
+    /// Whether the answer continues the last message, as if the assistant had begun it. Not with
+    /// `add_generation_prompt`: true. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
+    /// Whether the tokenizer adds special tokens to those that the template writes. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_special_tokens: Option<bool>,
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: the variable `reasoning_effort` for the
+    /// template. Templates without it ignore the field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<String>,
     /// Additional variables for the template, such as `enable_thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,

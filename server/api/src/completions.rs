@@ -150,6 +150,10 @@ pub struct CompletionRequest {
     /// `/v1/models`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation_side: Option<TruncationSide>,
+    /// Whether the tokenizer adds the special tokens of training, such as a beginning of sequence, to prompts
+    /// that are texts. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_special_tokens: Option<bool>,
     /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the
     /// text before the number, default 256. The server's limit caps both defaults. A number is never cut: it
     /// is printed whole, regardless of `max_tokens`.
@@ -190,6 +194,15 @@ pub struct CompletionRequest {
     /// Values to add to the logits of token ids, -100 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_bias: Option<BTreeMap<String, f64>>,
+    /// The only token ids that the text may have. Without an end of sequence among them, the text has
+    /// `max_tokens` tokens.
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// Words that the text must not have, at most 1024. The server bans the tokens that spell a word at the beginning
+    /// of a text, after other text and after a space; other tokens may spell the same word.
+    #[schema(max_items = 1024)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad_words: Option<Vec<String>>,
     /// Equal requests with the same seed have the same text. Default: a random seed.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
@@ -236,6 +249,9 @@ pub struct CompletionRequest {
     /// Return the token ids of prompt and text in each choice. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
+    /// Only with `logprobs`: name tokens by their ids, as `token_id:5`, instead of their texts. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_tokens_as_token_ids: Option<bool>,
     /// A constraint on the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured_outputs: Option<StructuredOutputs>,

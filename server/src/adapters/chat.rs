@@ -23,6 +23,7 @@ use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions
 use crate::served::ServedModel;
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const TOP_LOGPROBS_MAX: u64 = 20;
 
 /// Joins the parts of a message.
@@ -34,14 +35,26 @@ pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, Ap
     fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
     check("messages", !messages.is_empty(), "must be a list of at least one message")?;
+    let continue_final_message = request.continue_final_message.unwrap_or(false);
+    let add_generation_prompt = request.add_generation_prompt.unwrap_or(!continue_final_message);
+    let message_of_both = "is not allowed with `add_generation_prompt`: true";
+    check("continue_final_message", !(continue_final_message && add_generation_prompt), message_of_both)?;
+    let mut variables = request.chat_template_kwargs.take().unwrap_or_default();
+    if let Some(effort) = request.reasoning_effort.take() {
+        let efforts = REASONING_EFFORTS.join(", ");
+        let is_known = REASONING_EFFORTS.contains(&effort.as_str());
+        check("reasoning_effort", is_known, format!("must be one of {efforts}"))?;
+        variables.insert("reasoning_effort".to_owned(), effort.into());
+    }
     Ok(Conversation {
         messages: messages
             .iter()
             .enumerate()
             .map(|(index, one)| message(index, one))
             .collect::<Result<_, _>>()?,
-        add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-        variables: request.chat_template_kwargs.take().unwrap_or_default(),
+        add_generation_prompt,
+        continue_final_message,
+        variables,
     })
 }
 
@@ -73,6 +86,7 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, Ap
 /// The token ids of a conversation, by the checkpoint's chat template.
 pub(crate) fn prompt_ids(
     conversation: &Conversation,
+    add_special_tokens: bool,
     tokenizer: &Tokenizer,
     profile: &ModelProfile,
 ) -> Result<Vec<u32>, AppError> {
@@ -82,8 +96,8 @@ pub(crate) fn prompt_ids(
     })?;
     let text = template.render(conversation).map_err(|error| invalid(error.to_string()))?;
     profile.check_bytes(&text)?;
-    // The template wrote the special tokens already.
-    tokenizer.encode(&text, false).map_err(|error| invalid(error.to_string()))
+    // By default the template wrote the special tokens already.
+    tokenizer.encode(&text, add_special_tokens).map_err(|error| invalid(error.to_string()))
 }
 
 /// Validates a request whose conversation became the token ids `prompt`. The second value is the format of
@@ -195,10 +209,9 @@ impl ChatAnswers {
     }
 
     fn token(&self, token: &TokenLogprob) -> ChatToken {
-        let tokenizer = &self.context.tokenizer;
         ChatToken {
-            token: tokenizer.token_text(token.id),
-            bytes: Some(tokenizer.token_bytes(token.id)),
+            token: self.context.token_name(token.id),
+            bytes: Some(self.context.tokenizer.token_bytes(token.id)),
             logprob: finite_logprob(token.logprob),
         }
     }

@@ -79,7 +79,7 @@ impl CompletionAnswers {
         let mut masses = Vec::new();
         let mut push = |id: u32, offset: u64, position: Option<&TokenText>| {
             let number = position.and_then(number_of);
-            arrays.tokens.push(self.0.tokenizer.token_text(id));
+            arrays.tokens.push(self.0.token_name(id));
             arrays.token_logprobs.push(position.map(|token| finite_logprob(token.token.logprob)));
             arrays.text_offset.push(offset);
             top.push(position.map(|token| self.top(count, token)));
@@ -109,7 +109,7 @@ impl CompletionAnswers {
     fn top(&self, count: usize, token: &TokenText) -> BTreeMap<String, f64> {
         let mut top = BTreeMap::new();
         for entry in std::iter::once(&token.token).chain(token.top.iter().take(count)) {
-            top.entry(self.0.tokenizer.token_text(entry.id)).or_insert(finite_logprob(entry.logprob));
+            top.entry(self.0.token_name(entry.id)).or_insert(finite_logprob(entry.logprob));
         }
         top
     }

@@ -103,6 +103,11 @@ impl AnswerContext {
         self.number.as_ref().map_or(0, NumberFormat::bytes)
     }
 
+    /// The name of a token: its text, or its id with `return_tokens_as_token_ids`.
+    fn token_name(&self, id: u32) -> String {
+        if self.report.tokens_as_ids { format!("token_id:{id}") } else { self.tokenizer.token_text(id) }
+    }
+
     /// The token ids of a piece, with `return_token_ids`.
     fn token_ids(&self, piece: &Piece) -> Option<Vec<u32>> {
         self.report.token_ids.then(|| piece.tokens.iter().map(|report| report.token.token.id).collect())

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ntl_core::Prompt;
 use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::sampling::Guide;
-use ntl_models::guide::Constraint;
+use ntl_models::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use profile::ModelProfile;
@@ -32,11 +32,14 @@ pub(crate) use size::{detokenized_size, number_bytes, score_size, tokenized_size
 pub(crate) struct GenerationRequest {
     pub(crate) prompts: Vec<PromptInput>,
     pub(crate) truncation: Option<Truncation>,
+    /// Whether prompts that are texts get the special tokens of training.
+    pub(crate) add_special_tokens: bool,
     /// The decoding of each prompt, without its seed and its guide.
     pub(crate) decoding: Request,
     /// Without a seed, each prompt gets a random one.
     pub(crate) seed: Option<u64>,
     pub(crate) guided: Option<Guided>,
+    pub(crate) token_rules: TokenRules,
     pub(crate) report: ReportOptions,
     /// Decode with the faults of the original code.
     pub(crate) paper_decoding: bool,
@@ -95,6 +98,8 @@ pub(crate) struct ReportOptions {
     pub(crate) logprobs: Option<usize>,
     /// Report the expected value and the mass of the number tokens at each position.
     pub(crate) number_tokens: bool,
+    /// Name tokens by their ids instead of their texts.
+    pub(crate) tokens_as_ids: bool,
     /// Log-probabilities of each prompt token and of this many alternatives.
     pub(crate) prompt_logprobs: Option<usize>,
     /// Repeat the prompt before the text.

@@ -50,19 +50,21 @@ impl PromptInput {
         check(param, !(profile.encoder_decoder && self.is_empty()), "must not be empty")
     }
 
-    /// Returns the prompt as the model reads it, truncated if the request says so.
+    /// Returns the prompt as the model reads it, truncated if the request says so. `add_special_tokens` is for
+    /// texts only.
     pub(crate) fn into_prompt(
         self,
         tokenizer: &Tokenizer,
         profile: &ModelProfile,
         truncation: Option<Truncation>,
+        add_special_tokens: bool,
     ) -> Result<Prompt, AppError> {
         self.check_not_empty("prompt", profile)?;
         let prompt = match self {
             Self::Text(text) => {
                 profile.check_bytes(&text)?;
                 tokenizer
-                    .encode_prompt(&text, true)
+                    .encode_prompt(&text, add_special_tokens)
                     .map_err(|error| AppError::invalid("prompt", format!("`prompt`: {error}")))?
             }
             Self::Ids(ids) => {

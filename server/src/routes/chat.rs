@@ -32,9 +32,11 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let conversation = conversation(&mut body)?;
     let echoed = echoed(&body, &conversation)?;
+    let add_special_tokens = body.add_special_tokens.unwrap_or(false);
     // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
-    let render =
-        move |tokenizer: &Tokenizer, profile: &ModelProfile| prompt_ids(&conversation, tokenizer, profile);
+    let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
+        prompt_ids(&conversation, add_special_tokens, tokenizer, profile)
+    };
     let prompt = model.with_tokenizer(usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(body, prompt, room, &model.profile)?;

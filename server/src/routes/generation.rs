@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::response::Response;
 use ntl_core::Prompt;
 use ntl_core::contract::Job;
+use ntl_core::sampling::Guide;
 use ntl_core::text::TextDecoder;
+use ntl_models::guide::TokenRules;
+use ntl_models::tokenizer::Tokenizer;
 
 use super::pieces::Pieces;
 use super::stream;
@@ -13,9 +16,28 @@ use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece, PromptReport, choices};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
-use crate::request::{GenerationRequest, PromptInput, Requester};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester};
 use crate::response_budget::RequestMemory;
 use crate::served::ServedModel;
+
+/// A guide with the request's rules for tokens.
+async fn restricted(
+    model: &ServedModel,
+    guide: Option<Arc<dyn Guide>>,
+    rules: &TokenRules,
+) -> Result<Option<Arc<dyn Guide>>, AppError> {
+    if rules.is_empty() {
+        return Ok(guide);
+    }
+    let bytes = rules.bad_words.iter().map(String::len).sum();
+    let rules = rules.clone();
+    let restricted = move |tokenizer: &Tokenizer, _: &ModelProfile| {
+        rules
+            .guide(tokenizer, guide)
+            .map_err(|error| AppError::invalid("bad_words", format!("`bad_words`: {error}")))
+    };
+    model.with_tokenizer(bytes, restricted).await.map(Some)
+}
 
 pub(super) async fn answer(
     model: &ServedModel,
@@ -28,7 +50,8 @@ pub(super) async fn answer(
         Some(guided) => Some(model.guide(guided).await?),
         None => None,
     };
-    let GenerationRequest { truncation, report, .. } = request;
+    let guide = restricted(model, guide, &request.token_rules).await?;
+    let GenerationRequest { truncation, add_special_tokens, report, .. } = request;
     let inputs = std::mem::take(&mut request.prompts);
     // The text of a truncated prompt is decoded from its tokens.
     let echoed =
@@ -37,7 +60,9 @@ pub(super) async fn answer(
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let prompts: Vec<Prompt> = model
         .with_tokenizer(bytes, move |tokenizer, profile| {
-            inputs.into_iter().map(|input| input.into_prompt(tokenizer, profile, truncation)).collect()
+            let prompt =
+                |input: PromptInput| input.into_prompt(tokenizer, profile, truncation, add_special_tokens);
+            inputs.into_iter().map(prompt).collect()
         })
         .await?;
     let size = request.response_size(&prompts, &texts, adapter.context().number_bytes());

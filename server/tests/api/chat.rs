@@ -310,3 +310,40 @@ async fn a_prompt_and_its_answers_are_reported_as_token_ids_and_log_probabilitie
     let answer = chat(&app, scored).await;
     assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("prompt_logprobs")));
 }
+
+#[tokio::test]
+async fn the_last_message_is_continued_and_the_effort_is_a_variable_of_the_template() {
+    let (app, seen) = chatting(says("12"));
+    let messages = json!([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2 +"}]);
+    let body = json!({"messages": messages, "continue_final_message": true, "temperature": 0, "echo": true});
+    let answer = chat(&app, body.clone()).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "2 + 12");
+    assert_eq!(*seen.lock().unwrap().first().unwrap(), ids("user: 1 assistant: 2 +"));
+    let mut both = body;
+    both["add_generation_prompt"] = json!(true);
+    for (body, param) in [
+        (both, "continue_final_message"),
+        (json!({"messages": messages, "reasoning_effort": "huge"}), "reasoning_effort"),
+    ] {
+        let answer = chat(&app, body).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.error()["param"]),
+            (400, &json!(param)),
+            "{}",
+            answer.text
+        );
+    }
+}
+
+#[tokio::test]
+async fn special_tokens_are_added_to_a_conversation_only_on_request() {
+    let (app, _) = chatting(says("12"));
+    let prompt = async |special: Value| {
+        let body = json!({"messages": question(), "add_special_tokens": special, "return_token_ids": true});
+        chat(&app, body).await.json()["prompt_token_ids"].take()
+    };
+    let mut want = ids("user: what is 1 + 1 A:");
+    assert_eq!(prompt(Value::Null).await, json!(want));
+    want.push(EOS);
+    assert_eq!(prompt(json!(true)).await, json!(want));
+}

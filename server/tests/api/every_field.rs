@@ -20,8 +20,8 @@ const COMPLETIONS: &str = "/v1/completions";
 const SCORE: &str = "/v1/score";
 
 /// The template writes every variable that a request can set.
-const TEMPLATE: &str = "{% for message in messages %}{{ message.content }} {% endfor %}\
-    {% if extra %}{{ extra }}{% endif %}{% if add_generation_prompt %}A:{% endif %}";
+const TEMPLATE: &str = "{% for message in messages %}{{ message.content }}, {% endfor %}\
+    {% if extra %}{{ extra }}{% endif %}{% if reasoning_effort %}9{% endif %}{% if add_generation_prompt %}A:{% endif %}";
 
 /// Words in the description of a field that changes no response.
 const NO_EFFECT: [&str; 2] = ["changes nothing", "No effect on other kinds"];
@@ -91,9 +91,10 @@ fn completion_probe(field: &str) -> Option<Probe> {
         "max_tokens" => probe(json!(1)),
         "logprobs" => probe(json!(1)),
         "logprob_token_ids" => probe_with(json!({"logprobs": 1}), json!([piece("3")])),
-        "number_tokens" => probe_with(json!({"logprobs": 1}), json!(true)),
+        "number_tokens" | "return_tokens_as_token_ids" => probe_with(json!({"logprobs": 1}), json!(true)),
         "ignore_eos" => probe_with(long, json!(true)),
         "echo" => probe(json!(true)),
+        "add_special_tokens" => probe(json!(false)),
         "truncation_side" => {
             let with = json!({"prompt": "3 4 5", "truncate_prompt_tokens": 2, "return_token_ids": true});
             probe_with(with, json!("right"))
@@ -110,7 +111,12 @@ fn chat_probe(field: &str) -> Option<Probe> {
         "logprobs" => probe(json!(true)),
         "top_logprobs" => probe_with(json!({"logprobs": true}), json!(2)),
         "logprob_token_ids" => probe_with(json!({"logprobs": true, "top_logprobs": 1}), json!([piece("3")])),
-        "number_tokens" => probe_with(json!({"logprobs": true}), json!(true)),
+        "number_tokens" | "return_tokens_as_token_ids" => probe_with(json!({"logprobs": true}), json!(true)),
+        "add_special_tokens" => probe(json!(true)),
+        "continue_final_message" => {
+            probe_with(json!({"messages": answer, "add_generation_prompt": false}), json!(true))
+        }
+        "reasoning_effort" => probe(json!("high")),
         "add_generation_prompt" => probe(json!(false)),
         "chat_template_kwargs" => probe(json!({"extra": "7"})),
         "ignore_eos" => probe(json!(true)),
@@ -135,6 +141,8 @@ fn text_probe(field: &str) -> Option<Probe> {
         }
         "repetition_penalty" => probe_with(json!({"ignore_eos": true, "max_tokens": 40}), json!(10)),
         "logit_bias" => probe(json!({piece("7").to_string(): 100})),
+        "allowed_token_ids" => probe(json!([piece("7")])),
+        "bad_words" => probe(json!((0..9).map(|digit| digit.to_string()).collect::<Vec<_>>())),
         "seed" => probe(json!(2)),
         "n" => probe(json!(2)),
         "best_of" => probe(json!(8)),

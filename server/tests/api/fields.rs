@@ -339,3 +339,65 @@ async fn logprobs_of_given_ids_are_refused_where_they_would_have_no_effect() {
     let empty = json!({"prompt": digits("31"), "logprob_token_ids": [], "max_tokens": 1});
     assert_eq!(complete(&decoder_only(), empty).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_text_has_only_allowed_tokens_and_no_bad_words() {
+    let app = decoder_only();
+    let text = async |fields: Value| {
+        let mut body = json!({"prompt": [digits("31")], "max_tokens": 20, "seed": 3});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let choice = choice(&app, &body).await;
+        (choice["text"].as_str().unwrap().to_owned(), choice["finish_reason"].as_str().unwrap().to_owned())
+    };
+    let (plain, _) = text(json!({})).await;
+    // A pair of digits of the text, which are two tokens.
+    let pair = plain.get(1..3).unwrap();
+    let (without, _) = text(json!({"bad_words": [pair]})).await;
+    assert!(without != plain && !without.contains(pair), "{pair} in {without}");
+    let (rest, _) = text(json!({"bad_words": ["1", "2", "3", "4", "5"]})).await;
+    assert!(rest.bytes().all(|byte| !(b'1'..=b'5').contains(&byte)), "{rest}");
+    let (allowed, reason) = text(json!({"allowed_token_ids": [piece("4"), piece("6"), piece("6")]})).await;
+    assert!(allowed.bytes().all(|byte| byte == b'4' || byte == b'6'), "{allowed}");
+    assert_eq!((allowed.len(), reason.as_str()), (20, "length"), "no end of sequence is allowed");
+    let both = text(
+        json!({"guided_regex": "[0-9]{4}", "bad_words": ["1"], "allowed_token_ids": [piece("1"), piece("2"), EOS]}),
+    );
+    assert_eq!(both.await, ("2222".to_owned(), "stop".to_owned()));
+    let nothing_left = json!({"prompt": "1", "allowed_token_ids": [piece("1")], "bad_words": ["1"]});
+    let answer = complete(&app, nothing_left).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.error()["code"]),
+        (400, &json!("guide_failed")),
+        "{}",
+        answer.text
+    );
+}
+
+#[tokio::test]
+async fn tokens_may_be_named_by_their_ids() {
+    let app = decoder_only();
+    let body = json!({"prompt": [digits("31")], "max_tokens": 2, "temperature": 0, "logprobs": 2, "echo": true,
+        "return_token_ids": true});
+    let named = |choice: &Value| choice["logprobs"].clone();
+    let plain = choice(&app, &body).await;
+    let mut with_ids = body;
+    with_ids["return_tokens_as_token_ids"] = json!(true);
+    let shown = choice(&app, &with_ids).await;
+    assert_eq!(
+        (&shown["text"], &named(&shown)["token_logprobs"]),
+        (&plain["text"], &named(&plain)["token_logprobs"])
+    );
+    let ids = digits("31")
+        .into_iter()
+        .map(u64::from)
+        .chain(shown["token_ids"].as_array().unwrap().iter().filter_map(Value::as_u64));
+    let names: Vec<String> = ids.map(|id| format!("token_id:{id}")).collect();
+    assert_eq!(named(&shown)["tokens"], json!(names));
+    for (position, name) in named(&shown)["top_logprobs"].as_array().unwrap().iter().zip(&names).skip(1) {
+        let position = position.as_object().unwrap();
+        assert!(
+            position.contains_key(name) && position.keys().all(|key| key.starts_with("token_id:")),
+            "{position:?}"
+        );
+    }
+}

@@ -72,9 +72,11 @@ pub(super) fn generation_request(
     let request = GenerationRequest {
         prompts,
         truncation,
+        add_special_tokens: request.add_special_tokens.unwrap_or(true),
         decoding,
         seed: request.seed.map(i64::cast_unsigned),
         guided: text.guided,
+        token_rules: text.token_rules,
         report: text.report,
         paper_decoding: request.paper_decoding.unwrap_or(false),
         cache_salt: request.cache_salt.filter(|salt| !salt.is_empty()),

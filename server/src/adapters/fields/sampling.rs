@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ntl_api::{CompletionRequest, Stop};
 use ntl_core::sampling::SamplingParams;
+use ntl_models::guide::TokenRules;
 
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
@@ -57,6 +58,20 @@ pub(super) fn logit_bias(
         Ok((id, bias as f32))
     };
     bias.iter().map(entry).collect()
+}
+
+/// `allowed_token_ids` and `bad_words`.
+pub(super) fn token_rules(
+    request: &CompletionRequest,
+    profile: &ModelProfile,
+) -> Result<TokenRules, AppError> {
+    let allowed =
+        profile.known_ids("allowed_token_ids", request.allowed_token_ids.clone().unwrap_or_default())?;
+    let bad_words = request.bad_words.clone().unwrap_or_default();
+    let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
+    let message = format!("must be at most {IDS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes");
+    check("bad_words", bad_words.len() <= IDS_MAX && bad_words.iter().all(fits), message)?;
+    Ok(TokenRules { allowed, bad_words })
 }
 
 pub(super) fn stop_token_ids(ids: Option<&[u32]>, profile: &ModelProfile) -> Result<Vec<u32>, AppError> {

@@ -61,7 +61,7 @@ fn assert_same(got: TextJob, want: TextJob) {
 }
 
 /// Every optional field that is served.
-const FIELDS: [&str; 36] = [
+const FIELDS: [&str; 40] = [
     "truncate_prompt_tokens",
     "truncation_side",
     "max_tokens",
@@ -85,6 +85,10 @@ const FIELDS: [&str; 36] = [
     "prompt_logprobs",
     "logprob_token_ids",
     "return_token_ids",
+    "add_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "return_tokens_as_token_ids",
     "guided_regex",
     "guided_choice",
     "guided_json",
@@ -422,6 +426,11 @@ fn everything_else_has_ranges() {
         ("stream_options", json!({"include_usage": true})),
         ("echo", json!(true)),
         ("number_tokens", json!(true)),
+        ("allowed_token_ids", json!([4_000_000])),
+        ("bad_words", json!([""])),
+        ("bad_words", json!(vec!["a"; 1025])),
+        ("bad_words", json!(["a".repeat(1025)])),
+        ("return_tokens_as_token_ids", json!(true)),
         ("suffix", json!("x")),
         ("beam_width", json!(4)),
         ("length_penalty", json!(2)),
@@ -498,6 +507,8 @@ fn a_number_excludes_what_belongs_to_texts() {
         ("number_tokens", json!(true)),
         ("best_of", json!(2)),
         ("logit_bias", json!({"5": 1})),
+        ("allowed_token_ids", json!([5])),
+        ("bad_words", json!(["x"])),
         ("min_tokens", json!(1)),
         ("ignore_eos", json!(true)),
         ("stop_token_ids", json!([5])),

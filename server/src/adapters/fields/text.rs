@@ -3,10 +3,11 @@
 use ntl_api::{CompletionRequest, MethodName, NumberOptions};
 use ntl_core::contract::TextJob;
 use ntl_core::sampling::SamplingParams;
+use ntl_models::guide::TokenRules;
 
 use super::guided::guided;
 use super::number_method::TextBefore;
-use super::sampling::{logit_bias, sampling, stop_strings, stop_token_ids};
+use super::sampling::{logit_bias, sampling, stop_strings, stop_token_ids, token_rules};
 use crate::error::{AppError, check};
 use crate::request::{Guided, ModelProfile, ReportOptions};
 
@@ -25,6 +26,7 @@ pub(super) struct TextFields {
     pub(super) job: TextJob,
     pub(super) report: ReportOptions,
     pub(super) guided: Option<Guided>,
+    pub(super) token_rules: TokenRules,
 }
 
 impl TextFields {
@@ -71,7 +73,8 @@ impl TextFields {
             prompt_logprobs,
             guide: None,
         };
-        Ok(Self { job, report, guided })
+        let token_rules = token_rules(request, profile)?;
+        Ok(Self { job, report, guided, token_rules })
     }
 
     /// How many texts are decoded for each prompt.
@@ -148,12 +151,14 @@ impl TextFields {
 
     /// Refuses fields that steer or report single tokens.
     fn refuse_token_fields(&self, message: &str) -> Result<(), AppError> {
-        let Self { job, report, guided } = self;
+        let Self { job, report, guided, token_rules } = self;
         for (param, asked) in [
             ("logprobs", report.logprobs.is_some()),
             ("prompt_logprobs", report.prompt_logprobs.is_some()),
             ("echo", report.echo),
             ("logit_bias", !job.logit_bias.is_empty()),
+            ("allowed_token_ids", !token_rules.allowed.is_empty()),
+            ("bad_words", !token_rules.bad_words.is_empty()),
             ("min_tokens", job.min_tokens > 0),
             ("ignore_eos", job.ignore_eos),
             ("stop_token_ids", !job.stop_token_ids.is_empty()),
@@ -178,6 +183,12 @@ fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportO
     check("prompt_logprobs", prompt_logprobs.is_none() || !is_streamed, "is not allowed with `stream`")?;
     let number_tokens = request.number_tokens.unwrap_or(false);
     check("number_tokens", logprobs.is_some() || !number_tokens, "is only allowed with `logprobs`")?;
+    let tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(false);
+    check(
+        "return_tokens_as_token_ids",
+        logprobs.is_some() || !tokens_as_ids,
+        "is only allowed with `logprobs`",
+    )?;
     let echo = request.echo.unwrap_or(false);
     for (param, asked) in [("echo", echo), ("prompt_logprobs", prompt_logprobs.is_some())] {
         let message = "needs a decoder-only model; the encoder of this model gives prompt tokens no probabilities. \
@@ -185,7 +196,7 @@ fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportO
         check(param, !(asked && profile.encoder_decoder), message)?;
     }
     let token_ids = request.return_token_ids.unwrap_or(false);
-    Ok(ReportOptions { logprobs, number_tokens, prompt_logprobs, echo, token_ids })
+    Ok(ReportOptions { logprobs, number_tokens, tokens_as_ids, prompt_logprobs, echo, token_ids })
 }
 
 /// The ids that replace the most probable alternatives.

@@ -51,10 +51,7 @@ pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 27] = [
-    ("add_special_tokens", True),
-    ("allowed_token_ids", Empty),
-    ("bad_words", Empty),
+const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
     ("detokenize", True),
     ("grammar", Empty),
     ("guided_json_object", False),
@@ -71,7 +68,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 27] = [
     ("prompt_embeds", Null),
     ("regex", Empty),
     ("return_hidden_states", False),
-    ("return_tokens_as_token_ids", False),
     ("skip_special_tokens", True),
     ("spaces_between_special_tokens", True),
     ("structural_tag", Empty),
@@ -82,10 +78,9 @@ const COMPLETION_FIELDS: [(&str, Neutral); 27] = [
 ];
 
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 15] = [
+const CHAT_FIELDS: [(&str, Neutral); 13] = [
     ("audio", Null),
     ("chat_template", Null),
-    ("continue_final_message", False),
     ("documents", Empty),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
@@ -93,7 +88,6 @@ const CHAT_FIELDS: [(&str, Neutral); 15] = [
     ("modalities", TextOnly),
     ("prediction", Null),
     ("reasoning", Empty),
-    ("reasoning_effort", Null),
     ("tool_choice", Words(&["none", "auto"])),
     ("tools", Empty),
     ("verbosity", Words(&["medium"])),
@@ -238,7 +232,7 @@ mod tests {
     #[test]
     fn fields_that_change_the_answer_are_refused_by_name() {
         for (name, value) in
-            [("suffix", json!("x")), ("bad_words", json!(["x"])), ("structural_tag", json!("x"))]
+            [("suffix", json!("x")), ("skip_special_tokens", json!(false)), ("structural_tag", json!("x"))]
         {
             let error = completion(&json!({ name: value })).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some(name));
@@ -251,7 +245,7 @@ mod tests {
     #[test]
     fn values_that_ask_for_nothing_pass_and_so_do_fields_without_effect() {
         for body in [
-            json!({"suffix": null, "bad_words": [], "typical_p": 1}),
+            json!({"suffix": null, "logits_processors": [], "typical_p": 1}),
             json!({"suffix": "", "mirostat": -0.0, "skip_special_tokens": true, "metadata": {"a": [1]}}),
             json!({"no_stop_trim": false, "return_hidden_states": false, "separate_reasoning": true, "stream_reasoning": true}),
             json!({"user": "me", "store": true, "service_tier": "flex", "safety_identifier": "x", "prompt_cache_key": "y"}),
