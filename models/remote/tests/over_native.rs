@@ -1,7 +1,7 @@
 //! Numbers over reports of native checkpoints against the same checkpoints themselves, and the round trips
 //! that they cost.
 
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -8,7 +8,6 @@ use ntl_api::{
     ContentPart, NumberRequest,
 };
 use ntl_core::contract::{TokenLogprob, TokenText};
-use ntl_core::text::TextDecoder;
 use ntl_models::chat::{ChatMessage, Conversation};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;

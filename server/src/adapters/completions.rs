@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use ntl_api::{Choice, CompletionRequest, CompletionResponse, Logprobs, Prompts};
 use ntl_core::contract::TokenText;
-use ntl_core::text::TextDecoder;
 
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};

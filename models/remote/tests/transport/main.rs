@@ -2,7 +2,6 @@
 //! engine that lies can do.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-#![expect(clippy::panic, reason = "tests fail by panicking")]
 
 mod fake;
 
