@@ -134,3 +134,62 @@ impl<'de> Deserialize<'de> for Entries {
         deserializer.deserialize_map(InOrder)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ntl_core::contract::{NextTokenReport, TokenLogprob};
+
+    use super::*;
+    use crate::wire::answers;
+    use crate::wire::written::read_completion;
+
+    /// SmolLM2-135M on vLLM 0.32.0.
+    const VOCAB: usize = 49_152;
+
+    fn report(tokens: &[(u32, f64)], cut: f64) -> NextTokenReport {
+        let tokens = tokens.iter().map(|&(id, logprob)| TokenLogprob { id, logprob });
+        NextTokenReport::new(tokens, Some(cut)).unwrap()
+    }
+
+    fn reports(response: &str, rows: usize, alternatives: Alternatives<'_>) -> Vec<NextTokenReport> {
+        let rows = vec![vec![504, 2365, 282]; rows];
+        let batch = Batch { rows: &rows, alternatives, ahead: 0, cache_salt: 0, vocab: VOCAB };
+        let read = read(response.as_bytes(), &batch).unwrap();
+        answers(read, alternatives).unwrap().into_iter().map(|answer| answer.report).collect()
+    }
+
+    #[test]
+    fn a_recorded_response_has_the_requested_ids_and_the_chosen_token_which_bounds_the_others() {
+        let response = include_str!("../../tests/recorded/vllm-ids.json");
+        let got = reports(response, 2, Alternatives::Ids(&[2, 32, 33, 34]));
+        let first = [
+            (253, -1.9474025964736938),
+            (2, -19.559194564819336),
+            (32, -13.052340507507324),
+            (33, -12.40794563293457),
+            (34, -10.722118377685547),
+        ];
+        assert_eq!(got[0], report(&first, -1.9474025964736938));
+        assert_eq!((got[1].tokens().len(), got[1].cut()), (5, Some(-1.4172780513763428)));
+    }
+
+    #[test]
+    fn a_recorded_response_has_the_best_tokens_the_least_of_which_bounds_the_others() {
+        let response = include_str!("../../tests/recorded/vllm-top.json");
+        let best = [
+            (253, -1.9474025964736938),
+            (260, -2.084498882293701),
+            (216, -3.523332118988037),
+            (2567, -3.734872341156006),
+            (1015, -3.826667308807373),
+        ];
+        assert_eq!(reports(response, 1, Alternatives::Best(5)), [report(&best, -3.826667308807373)]);
+    }
+
+    #[test]
+    fn a_recorded_text_has_its_ids() {
+        let written = read_completion(include_bytes!("../../tests/recorded/vllm-write.json")).unwrap();
+        assert!(written.text.starts_with(" a day, but") && written.text.ends_with(" new chapter"));
+        assert_eq!(written.ids.unwrap().len(), 20);
+    }
+}
