@@ -16,7 +16,7 @@ import yaml
 from test_process import run
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
-OVERLAYS = ["cpu", "gpu"]
+OVERLAYS = ["cpu", "gpu", "vllm"]
 KUBERNETES_VERSION = "1.32"
 
 # npm packages with the schemas of custom resources, made of their definitions.
@@ -176,10 +176,10 @@ def test_a_pod_is_what_the_others_select(objects):
 
 def test_the_server_accepts_its_arguments_and_has_the_probed_routes(objects, server):
     container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    # Where there is no checkpoint the server fails to load it; an argument that it does not know is another error.
     arguments = [argument for argument in container["args"] if argument != "--device=cuda"]
-    code, error = run(*arguments, "--port=0", "--log=error")
-    assert code == 1 and "cannot load model `t5`" in error, error
+    # The server checks all flags before it loads a checkpoint or connects to an engine; --threads=0 is the only error.
+    code, error = run(*arguments, "--port=0", "--threads=0")
+    assert code == 2 and "--threads" in error and "--model" not in error, error
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert httpx.get(server.url + container[probe]["httpGet"]["path"]).status_code == 200
 
