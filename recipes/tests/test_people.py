@@ -1,0 +1,84 @@
+"""Readings of a model's answer, and the comparison of its ratings with people's."""
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import RECIPES
+from people import few_shot, one_token
+from people_page import MARK, SCORES, covered, crps, energy_distance, lead, mapped_rmse, pearson, spearman
+from scipy import stats
+
+
+def test_one_token_is_the_mean_of_the_scores_among_its_alternatives():
+    found = {"4": 0.5, "6": 0.25, "10": 0.1, "x": 0.1, "9": 0.005}
+    tokens = [(" ", {}), ("4", {text: math.log(p) for text, p in found.items()}), (".", {})]
+    assert one_token(tokens) == (4, pytest.approx((4 * 0.5 + 6 * 0.25) / 0.75))
+    assert one_token([("The", {"4": -1.0}), ("4", {"4": -0.1})]) == (None, None)
+
+
+def test_proper_scores_equal_their_definitions():
+    rng = np.random.default_rng(1)
+    model, people = (rng.dirichlet(np.ones(len(SCORES)), 20) for _ in range(2))
+    far = np.abs(SCORES[:, None] - SCORES[None, :])
+
+    def expected(a, b):
+        return np.einsum("ni,nj,ij->n", a, b, far)
+
+    apart = energy_distance(model, people)
+    assert apart == pytest.approx(2 * expected(model, people) - expected(model, model) - expected(people, people))
+    assert crps(model, people) == pytest.approx(expected(model, people) - expected(model, model) / 2)
+    point = np.eye(len(SCORES))[[4]]
+    assert covered(point, people[:1]) == pytest.approx(people[:1, 4])
+    assert covered(np.full((1, 9), 1 / 9), people[:1]) == pytest.approx(1.0)
+
+
+def test_correlations_equal_scipys_and_a_linear_map_removes_scale():
+    rng = np.random.default_rng(2)
+    truth = rng.normal(size=50)
+    noisy = np.round(truth + rng.normal(size=50))
+    assert pearson(noisy, truth) == pytest.approx(stats.pearsonr(noisy, truth).statistic)
+    assert spearman(noisy, truth) == pytest.approx(stats.spearmanr(noisy, truth).statistic)
+    assert pearson(np.ones(50), truth) == 0
+    assert mapped_rmse(3 * truth - 7, truth) == pytest.approx(0, abs=1e-12)
+
+
+def test_no_lead_is_more_certain_than_the_resamples_allow():
+    low, high, p = lead(np.full(100, 0.5), np.full(100, 0.25))
+    assert (low, high, p) == (0.25, 0.25, 0.02)
+    assert lead(np.full(100, 0.5), np.full(100, 0.5))[2] == 1.0
+
+
+@pytest.fixture
+def data(tmp_path):
+    items = [{"id": str(n), "text": f"{{text}} {n}", "mean": n / 10 - 4, "ratings": [-4, n // 20, 4]} for n in range(80)]
+    for split in ("train", "test"):
+        with gzip.open(tmp_path / f"tweets-{split}.jsonl.gz", "wt") as file:
+            file.writelines(json.dumps(item) + "\n" for item in items)
+    return tmp_path
+
+
+def test_examples_cover_the_scale_and_keep_braces(data):
+    prompt = few_shot(data, "tweets").format(answer="new")
+    scores = [int(line.rpartition(" ")[2]) for line in prompt.splitlines() if line.startswith("Sentiment") and not line.endswith(":")]
+    assert len(scores) == 8 and min(scores) <= 2 and max(scores) >= 8
+    assert "{text} " in prompt and prompt.endswith("Text: new\nSentiment from 1 (negative) to 9 (positive):")
+
+
+def test_the_page_keeps_the_text_above_the_mark(data, tmp_path):
+    samples, page = tmp_path / "samples", tmp_path / "page.md"
+    samples.mkdir()
+    lines = [
+        {"id": str(n), "ratings": [1 + n % 9, 9], "distribution": np.eye(9)[n % 9].tolist(), "mass_closed": 0.5, "greedy": None, "one_token": None}
+        for n in range(30)
+    ]
+    (samples / "tweets-few-shot.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+    page.write_text(f"# People\n\nProse.\n\n{MARK}\nold tables\n")
+    subprocess.run([sys.executable, RECIPES / "people_page.py", samples, data, "--page", page], check=True)
+    text = page.read_text()
+    assert text.startswith(f"# People\n\nProse.\n\n{MARK}") and "old tables" not in text
+    assert "| tweets, few-shot | **1.000 (1.000 to 1.000)** |" in text and "always the same" in text
