@@ -63,7 +63,7 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
 
 fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
     for task in TASKS {
-        writeln!(out, "{:14} {}", task.name, task.about)?;
+        writeln!(out, "{:21} {}", task.name, task.about)?;
     }
     Ok(ExitStatus::Success)
 }
@@ -92,6 +92,11 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
             return Err(
                 UsageError(format!("the data of {} are your own: name them with --data", task.name)).into()
             );
+        }
+        Origin::Seed => {
+            let message =
+                format!("{} generates its items in each run, from --seed: it has no files", task.name);
+            return Err(UsageError(message).into());
         }
         Origin::Published(sources) => {
             let runtime = Runtime::new().context("could not start the runtime")?;

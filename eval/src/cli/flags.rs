@@ -115,6 +115,9 @@ pub struct NumberFlags {
     /// Maximum number of digits before the point, 1 to 20. The server's default: 12.
     #[arg(long, value_name = "N", env = "NTL_EVAL_DIGITS_MAX", value_parser = clap::value_parser!(u8).range(1..=20))]
     pub digits_max: Option<u8>,
+    /// Maximum number of digits after the point, 0 to 20. The server's default: 6.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_DECIMALS_MAX", value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub decimals_max: Option<u8>,
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
@@ -132,6 +135,7 @@ impl NumberFlags {
             interval: self.interval,
             trim: self.trim,
             digits_max: self.digits_max,
+            decimals_max: self.decimals_max,
             tolerance: self.tolerance,
             rationales: self.rationales,
         }

@@ -18,6 +18,20 @@ pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
 }
 
+/// Returns the number that answers a question about a number's form, as written: the last one on the first
+/// line that has any. It may be a fraction or have an exponent.
+pub fn first_stated(text: &str) -> Option<&str> {
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        let digits = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)";
+        regex(&format!(r"-?(?:{digits}/[0-9]+|{digits}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"))
+    });
+    let line = text.lines().find(|line| NUMBER.is_match(line))?;
+    let found = NUMBER.find_iter(line).last()?;
+    // After an operand, a minus is an operator.
+    let is_operand = line[..found.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
+    Some(found.as_str()).map(|number| number.strip_prefix('-').filter(|_| is_operand).unwrap_or(number))
+}
+
 /// A filter of lm-eval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LmEvalFilter {
@@ -102,6 +116,25 @@ mod tests {
             ("k", None),
         ] {
             assert_eq!(value(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_stated_number_is_the_last_one_of_the_first_line_that_has_one() {
+        for (text, want) in [
+            (" 1287", Some("1287")),
+            ("744 + 543 = 1287.\n1 + 1 = 2", Some("1287")),
+            ("\n\nThe answer is 1,287", Some("1,287")),
+            ("12/7", Some("12/7")),
+            ("1.23e4", Some("1.23e4")),
+            ("so 1.5E+10.", Some("1.5E+10")),
+            ("it is -4", Some("-4")),
+            ("10-3", Some("3")),
+            ("10 - 3", Some("3")),
+            ("none", None),
+            ("", None),
+        ] {
+            assert_eq!(first_stated(text), want, "{text:?}");
         }
     }
 

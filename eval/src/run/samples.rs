@@ -5,10 +5,14 @@ use sha2::{Digest, Sha256};
 
 use crate::metrics::Outcome;
 use crate::metrics::judgement::Judgement;
+use crate::metrics::law::LawScores;
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
 use crate::run::score::ScoredReply;
 use crate::store::sample::{Doc, Sample};
+
+/// The columns of [`LawScores`], by the names of their metrics.
+const LAW_COLUMNS: [&str; 5] = ["crps_excess", "kl", "total_variation", "true_coverage", "sharpness"];
 
 /// Returns the lines of one suite.
 pub fn samples(template: &RequestTemplate, records: &[ScoredReply<'_>]) -> impl Iterator<Item = Sample> {
@@ -30,6 +34,12 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
     }
     if row.text_scores.is_some() {
         metrics.extend(["exact", "f1"]);
+    }
+    if row.digits.is_some() {
+        metrics.extend(["exact_digits", "digit_match", "length_difference"]);
+    }
+    if row.law.is_some() {
+        metrics.extend(LAW_COLUMNS);
     }
     if let Some(judgement) = &row.judgement {
         metrics.extend(["score", "mode_score", "spread", "mass_closed"]);
@@ -82,6 +92,17 @@ fn more(record: &ScoredReply<'_>) -> Map<String, Value> {
     if let Some(scores) = &row.text_scores {
         add("exact", json!(u8::from(scores.exact)));
         add("f1", json!(scores.f1));
+    }
+    if let Some(digits) = &row.digits {
+        add("exact_digits", json!(u8::from(digits.exact)));
+        add("digit_match", json!(digits.matched));
+        add("length_difference", json!(digits.length_difference));
+    }
+    if let Some(LawScores { crps_excess, kl, total_variation, coverage, width }) = row.law {
+        let values = LAW_COLUMNS.into_iter().zip([crps_excess, kl, total_variation, coverage, width]);
+        values.filter(|(_, value)| value.is_some()).for_each(|(name, value)| {
+            add(name, json!(value));
+        });
     }
     if let Some(judgement) = &row.judgement {
         columns.extend(judged(judgement));
