@@ -186,7 +186,7 @@ fn trim(text: &str) -> Result<f64, String> {
     if (0.0..=0.49).contains(&value) { Ok(value) } else { Err("expected a share from 0 to 0.49".to_owned()) }
 }
 
-fn metric(name: &str) -> Result<String, String> {
+pub(super) fn metric(name: &str) -> Result<String, String> {
     let name = name.trim();
     registry::find(name).map(|metric| metric.name.to_owned()).ok_or_else(|| registry::unknown(name))
 }

@@ -113,7 +113,8 @@ pub fn exact(text: &str) -> Option<BigRational> {
     let text = text.replace(',', "");
     if let Some((above, below)) = text.split_once('/') {
         let below: BigInt = below.parse().ok()?;
-        return (!below.is_zero()).then_some(BigRational::new(above.parse().ok()?, below));
+        let above: BigInt = above.parse().ok()?;
+        return (!below.is_zero()).then(|| BigRational::new(above, below));
     }
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -296,12 +296,6 @@ fn digit(value: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::nupa::problem::ALL;
-
-    fn kinds() -> Vec<Kind> {
-        let kind = |form, &(operation, level): &(Operation, Level)| Kind { form, operation, level };
-        ALL.iter().flat_map(|(form, all)| all.iter().map(move |one| kind(*form, one))).collect()
-    }
 
     const LENGTHS: [Length; 4] = [Length::Short, Length::Medium, Length::Long, Length::VeryLong];
 
@@ -327,7 +321,7 @@ mod tests {
     fn every_task_has_its_items_in_every_length() {
         let count = NonZeroUsize::new(30).unwrap();
         for length in LENGTHS {
-            for kind in kinds() {
+            for kind in Kind::all() {
                 let items = items(&[kind], length, count, 7);
                 assert_eq!(items.len(), 30, "{} {}", kind.name(), length.name());
                 for item in &items {
@@ -362,7 +356,7 @@ mod tests {
     #[test]
     fn the_seed_decides_and_other_tasks_change_nothing() {
         let count = NonZeroUsize::new(5).unwrap();
-        let all = kinds();
+        let all = Kind::all();
         let both = items(&all[..2], Length::Short, count, 1);
         assert_eq!(both[5..], items(&all[1..2], Length::Short, count, 1));
         assert_ne!(both[5..], items(&all[1..2], Length::Short, count, 2));

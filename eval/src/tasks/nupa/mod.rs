@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 
 use serde_json::{Map, json};
 
-use self::problem::{ALL, Kind, Level};
+use self::problem::{Kind, Level};
 use super::splits::limited;
 use super::{Entry, Origin, Suite, Traits, check_generated};
 use crate::data::Item;
@@ -116,12 +116,9 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
     Ok(suites)
 }
 
-/// Returns the tasks that names stand for, in the order of [`ALL`].
+/// Returns the tasks that names stand for, in the order of [`Kind::all`].
 fn kinds(names: &[String]) -> Result<Vec<Kind>, UsageError> {
-    let all = ALL.iter().flat_map(|(form, operations)| {
-        operations.iter().map(|(operation, level)| Kind { form: *form, operation: *operation, level: *level })
-    });
-    let all: Vec<Kind> = all.collect();
+    let all = Kind::all();
     let is_named = |kind: &Kind, name: &str| match name {
         "all" => kind.level == Level::Standard,
         "variants" => kind.level != Level::Standard,

@@ -54,7 +54,7 @@ pub struct Kind {
 }
 
 /// All tasks by the form of their operands.
-pub const ALL: [(Form, &[(Operation, Level)]); 4] = [
+const TASKS: [(Form, &[(Operation, Level)]); 4] = [
     (
         Form::Integer,
         &[
@@ -131,6 +131,14 @@ pub const ALL: [(Form, &[(Operation, Level)]); 4] = [
 ];
 
 impl Kind {
+    /// Returns the 41 tasks and their variants.
+    pub fn all() -> Vec<Self> {
+        let kinds = TASKS.iter().flat_map(|&(form, tasks)| {
+            tasks.iter().map(move |&(operation, level)| Self { form, operation, level })
+        });
+        kinds.collect()
+    }
+
     /// Returns the name of the module, such as `integer_multiply_easy`.
     pub fn name(&self) -> String {
         let form = match self.form {
