@@ -184,7 +184,7 @@ fn nupa_reads_all_digits_of_the_most_probable_number() {
     let args =
         ["nupa", "--mode", "regress", "--module", modules, "--split", "very-long", "--per-module", "4"];
     let (reports, messages) = run(&mock, &args);
-    assert!(messages.starts_with("--mode regress asks 1 of 3 tasks: "), "{messages}");
+    assert!(messages.starts_with("--mode regress covers 1 of 3 tasks: "), "{messages}");
     assert_eq!(reports[0]["n"], 4);
     assert_close(&reports[0], "accuracy", 1.0);
     assert_close(&reports[0], "exact_digits", 1.0);
@@ -277,7 +277,7 @@ fn densities_are_scored_against_the_distribution_itself() {
     }
     let geometric = &report["modules"]["geometric"]["metrics"];
     assert!(geometric["total_variation"]["value"].as_f64().unwrap() > 0.2);
-    // Most results have no probability, so the divergence is infinite.
+    // Only one of the possible results has a probability, so the divergence is infinite.
     assert_eq!(geometric["kl"], Value::Null);
     assert_eq!(report["first_metrics"][0], "crps_excess");
     assert!(report["baselines"]["true_distribution"]["crps"]["value"].is_f64());

@@ -200,7 +200,7 @@ pub struct MultircArgs {
     pub common: Common,
 }
 
-/// The items are generated from `--seed`. `--mode regress` asks the 25 tasks whose answers are integers or
+/// The items are generated from `--seed`. `--mode regress` covers the 25 tasks whose answers are integers or
 /// floats. Numbers with more than 20 digits before or after the point are not read in that mode.
 #[derive(Debug, Args)]
 pub struct NupaArgs {

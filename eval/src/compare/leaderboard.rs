@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::bail;
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ use crate::store::saved::{Run, run_folders};
 /// The names of the pages, the main one first.
 const PAGES: [&str; 2] = ["leaderboard.html", "leaderboard.md"];
 
-/// Number of metrics in a table besides the one that ranks the runs.
+/// Maximum number of metrics in a table, without the one that ranks the runs.
 const OTHER_METRICS: usize = 6;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -179,8 +179,8 @@ fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, Co
     })
 }
 
-/// Returns the first metric with a better direction that the most runs have: of those that the runs show
-/// first, or else in table order.
+/// Returns the metric that the largest number of runs have. Metrics that the runs show first are preferred to
+/// others, which are in table order. A metric must have a better direction.
 fn ranking_metric(runs: &[&Run]) -> String {
     let shown = runs.iter().flat_map(|run| run.report.first_metrics.iter().map(String::as_str));
     let all = runs.iter().flat_map(|run| run.report.metrics.iter().map(|(name, _)| name));
@@ -213,15 +213,11 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
         runs.iter().copied().find(|run| run.folder.display().to_string() == standing.run)
     };
     let ranked: Vec<&Run> = board.standings.iter().filter_map(run_of).collect();
-    let mut others: Vec<&str> = ranked
-        .iter()
-        .flat_map(|run| run.report.metrics_to_show())
-        .filter(|(name, metric)| *name != board.metric && find(name).is_some() && metric.value.is_some())
-        .map(|(name, _)| name)
-        .collect();
-    let mut seen = std::collections::HashSet::new();
-    others.retain(|name| seen.insert(*name));
-    others.truncate(OTHER_METRICS);
+    let shown = ranked.iter().flat_map(|run| run.report.metrics_to_show());
+    let others = shown
+        .filter(|(name, metric)| *name != board.metric && find(name).is_some() && metric.value.is_some());
+    let others: IndexSet<&str> = others.map(|(name, _)| name).collect();
+    let others: Vec<&str> = others.into_iter().take(OTHER_METRICS).collect();
     let columns = [
         numbers(&["rank"]),
         words(&["run", "model", "mode"]),

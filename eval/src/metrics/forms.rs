@@ -15,7 +15,7 @@ const CHARACTERS_MAX: usize = 1_000;
 const EXPONENT_MAX: usize = 1_000;
 
 /// How a number is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
     /// `123`.

@@ -156,13 +156,13 @@ fn mean_absolute(mean: f64, sd: f64) -> f64 {
 /// Scores of a prediction against the known distribution of the truth.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LawScores {
-    /// Expected CRPS relative to that of the true distribution, minus 1. `None` if the true distribution has
+    /// Expected CRPS divided by the smallest possible one, minus 1. `None` if the true distribution has
     /// a single value, or if too much of the prediction is unknown.
     pub crps_excess: Option<f64>,
     /// Kullback-Leibler divergence of the prediction from the truth, in nats. `None` if a possible value has
     /// no predicted probability, and unless both distributions are discrete.
     pub kl: Option<f64>,
-    /// Largest difference between the probabilities of any event. Unknown mass counts as different.
+    /// Maximum difference between the probabilities of an event. Unknown mass counts as different.
     pub total_variation: Option<f64>,
     /// True probability of the interval between the outer predicted quantiles.
     pub coverage: Option<f64>,
@@ -180,9 +180,10 @@ impl LawScores {
 
     /// Scores a known distribution, such as a baseline.
     pub fn of_law(truth: &Law, predicted: &Law) -> Self {
-        Self {
-            crps_excess: crps_excess(truth, predicted),
-            ..Self::of_interval(truth, predicted.outer_interval())
+        let scores = Self::of_interval(truth, predicted.outer_interval());
+        match predicted {
+            Law::Discrete(points) => scores.with_support(truth, points.clone(), 0.0),
+            Law::Normal { .. } => Self { crps_excess: crps_excess(truth, predicted), ..scores },
         }
     }
 
@@ -199,6 +200,12 @@ impl LawScores {
         if support.is_empty() || unknown > UNKNOWN_MAX {
             return scores;
         }
+        scores.with_support(truth, support, unknown)
+    }
+
+    /// Adds the scores of predicted values. Their probabilities add up to 1; `unknown` is the share of the
+    /// mass that is not on them.
+    fn with_support(self, truth: &Law, support: Vec<(f64, f64)>, unknown: f64) -> Self {
         let discrete = match truth {
             Law::Discrete(points) => Some(points.as_slice()),
             Law::Normal { .. } => None,
@@ -207,7 +214,7 @@ impl LawScores {
             kl: discrete.and_then(|truth| kl(truth, &support, unknown)),
             total_variation: discrete.map(|truth| total_variation(truth, &support, unknown)),
             crps_excess: crps_excess(truth, &Law::discrete(support)),
-            ..scores
+            ..self
         }
     }
 
@@ -314,7 +321,12 @@ mod tests {
         ] {
             close(got.unwrap(), want);
         }
-        close(LawScores::of_law(&truth, &truth).crps_excess.unwrap(), 0.0);
+        let own = LawScores::of_law(&truth, &truth);
+        for (got, want) in
+            [(own.crps_excess, 0.0), (own.kl, 0.0), (own.total_variation, 0.0), (own.coverage, 1.0)]
+        {
+            close(got.unwrap(), want);
+        }
         // E|X - 3.5| is 1.5, and E|X - X'| is 35/18.
         close(LawScores::of_point(&truth, 3.5).crps_excess.unwrap(), 1.5 / (35.0 / 36.0) - 1.0);
     }

@@ -69,7 +69,7 @@ fn headlines(report: &Report) -> Vec<&'static str> {
     report.first_metrics.iter().filter_map(|name| Some(find(name)?.name)).collect()
 }
 
-/// Returns the metrics to show of each module: the first of those that are shown first, or else `default`.
+/// Returns the metrics to show of each module: the run's first metrics, or `default` if there are none.
 pub(super) fn module_metrics(report: &Report, default: &[&'static str]) -> Vec<&'static str> {
     let mut shown = headlines(report);
     if shown.is_empty() {

@@ -18,8 +18,8 @@ pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
 }
 
-/// Returns the number that answers a question about a number's form, as written: the last one on the first
-/// line that has any. It may be a fraction or have an exponent.
+/// Returns the number that answers a question with a prescribed form, as written: the last number of the first
+/// line that has numbers. It may be a fraction or have an exponent.
 pub fn first_stated(text: &str) -> Option<&str> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         let digits = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)";
@@ -27,9 +27,10 @@ pub fn first_stated(text: &str) -> Option<&str> {
     });
     let line = text.lines().find(|line| NUMBER.is_match(line))?;
     let found = NUMBER.find_iter(line).last()?;
+    let number = found.as_str();
     // After an operand, a minus is an operator.
-    let is_operand = line[..found.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
-    Some(found.as_str()).map(|number| number.strip_prefix('-').filter(|_| is_operand).unwrap_or(number))
+    let is_difference = line[..found.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
+    number.strip_prefix('-').filter(|_| is_difference).or(Some(number))
 }
 
 /// A filter of lm-eval.

@@ -53,7 +53,12 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
         arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
         resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
-        filter: if row.asks_number() { "last-number" } else { "none" }.to_owned(),
+        filter: match item.form {
+            Some(_) => "first-line-number",
+            None if row.asks_number() => "last-number",
+            None => "none",
+        }
+        .to_owned(),
         metrics: metrics.into_iter().map(str::to_owned).collect(),
         doc_hash: hash(&pretty(&doc)),
         prompt_hash: hash(item.prompt()),

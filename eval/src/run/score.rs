@@ -103,7 +103,8 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         lm_eval_matches: solution
             .map(|text| LmEvalFilter::ALL.map(|filter| filter.matches(text, &item.answer))),
         text_scores,
-        estimates: reply.number().and_then(PredictedNumber::all_estimates),
+        // They would be compared as `f64`, which has too few digits for the accuracy of long numbers.
+        estimates: number.filter(|_| item.form.is_none()).and_then(PredictedNumber::all_estimates),
         distribution,
         digits,
         law,

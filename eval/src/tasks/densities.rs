@@ -222,7 +222,7 @@ impl Experiment {
     }
 }
 
-/// Returns the weights 1, `ratio(0)`, `ratio(0) ratio(1)` and so on, up to that of `last`.
+/// Returns the weights of 0 to `last`: 1, `ratio(0)`, `ratio(0) ratio(1)` and so on.
 fn weights(last: u32, ratio: impl Fn(u32) -> f64) -> Vec<f64> {
     let mut weights = vec![1.0];
     for k in 0..last {

@@ -22,10 +22,10 @@ use crate::metrics::forms::{Form, exact, nearest};
 /// Digits of the second operand of an easy variant.
 const EASY_DIGITS_MAX: usize = 3;
 
-/// Largest exponent of scientific notation.
+/// Maximum exponent of an operand in scientific notation.
 const EXPONENT_MAX: u32 = 99;
 
-/// Largest difference between the exponents of a sum.
+/// Maximum difference between the exponents of two operands that are added or subtracted.
 const EXPONENT_DIFFERENCE_MAX: u32 = 5;
 
 /// Draws in a row that give no new item, after which a task has no more of them.
@@ -313,7 +313,7 @@ mod tests {
             Form::Integer => number.len(),
             Form::Decimal => number.split('.').map(str::len).max().unwrap(),
             Form::Fraction => number.split_once('/').unwrap().1.len(),
-            Form::Scientific => number.split_once(['e']).unwrap().0.len() - 2,
+            Form::Scientific => number.split_once('e').unwrap().0.len() - 2,
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
                 assert_eq!(items.len(), 30, "{} {}", kind.name(), length.name());
                 for item in &items {
                     assert_eq!(item.form, Some(kind.answer_form()));
-                    assert_eq!(item.form.unwrap().write(&exact(&item.answer).unwrap()).is_some(), true);
+                    assert!(item.form.unwrap().write(&exact(&item.answer).unwrap()).is_some(), "{item:?}");
                     assert!(item.truth.unwrap() >= 0.0, "{item:?}");
                     assert!(
                         !item.question.contains('-') || kind.operation == Operation::Subtract,
@@ -334,7 +334,7 @@ mod tests {
                     );
                     let found = numbers(item);
                     let first = found.iter().map(|number| length_of_any(kind.form, number)).max().unwrap();
-                    // Fractions may be reduced, and the smaller operand of a pair may come first.
+                    // A fraction may be reduced to a shorter one.
                     if kind.form != Form::Fraction {
                         let range = digits(&kind, length);
                         assert!(range.contains(&first), "{first} digits, {range:?}: {item:?}");

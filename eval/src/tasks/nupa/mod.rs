@@ -79,7 +79,7 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
     let mut notices = Vec::new();
     if kinds.len() < chosen.len() {
         notices.push(format!(
-            "--mode regress asks {} of {} tasks: the answers of the others are fractions or in scientific notation",
+            "--mode regress covers {} of {} tasks: the answers of the others are fractions or in scientific notation",
             kinds.len(),
             chosen.len()
         ));

@@ -235,8 +235,8 @@ impl Kind {
         format!("{hint} {question}")
     }
 
-    /// Returns the answer, or `None` if there is none in its form: after a division by 0, for a decimal
-    /// without end, and for operands that are not numbers of the form.
+    /// Returns the answer, or `None` if it cannot be written in its form: after a division by 0, for an
+    /// infinite decimal, and for operands that are not numbers of the form.
     pub fn answer(&self, first: &str, second: &str) -> Option<String> {
         let text = match self.operation {
             GetDigit => digits(first).get(second.parse::<usize>().ok()?)?.to_string(),
