@@ -127,7 +127,7 @@ fn add(prompt: &str) -> String {
 fn nupa_counts_exact_answers_and_digits_per_task_and_length() {
     let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
         prompt if prompt.contains(" / ") => text("0/0"),
-        prompt => text(&format!("{} = {}.", prompt.rsplit_once(". ").unwrap().1, add(prompt))),
+        prompt => text(&format!("{} {}.", prompt.rsplit_once(". ").unwrap().1, add(prompt))),
     });
     let modules =
         ["--module", "integer_add,integer_truediv", "--split", "short,very-long", "--per-module", "6"];

@@ -348,8 +348,8 @@ mod tests {
     #[test]
     fn unknown_mass_bounds_the_divergence_and_counts_as_different() {
         let truth = Law::discrete(vec![(0.0, 0.5), (1.0, 0.5)]);
-        let scores = LawScores::of_reply(&truth, reply(&[(0.0, 0.495)], &[], 0.5));
-        close(scores.kl.unwrap(), 0.5 * (0.5_f64 / 0.99).ln() + 0.5 * (0.5_f64 / 0.01).ln());
+        let scores = LawScores::of_reply(&truth, reply(&[(0.0, 0.4975)], &[], 0.5));
+        close(scores.kl.unwrap(), 0.5 * (0.5_f64 / 0.995).ln() + 0.5 * (0.5_f64 / 0.005).ln());
         close(scores.total_variation.unwrap(), 0.5);
         let certain = LawScores::of_reply(&truth, reply(&[(0.0, 1.0)], &[], 1.0));
         assert_eq!((certain.kl, certain.coverage), (None, None));

@@ -194,8 +194,8 @@ impl Kind {
     /// Returns the prompt. `second` is empty for operations with one operand.
     pub fn question(&self, first: &str, second: &str) -> String {
         let hint = match self.answer_form() {
-            Form::Integer => "Answer with an integer, such as 123.",
-            Form::Decimal => "Answer with a decimal number, such as 10.4.",
+            Form::Integer => "Answer with an integer.",
+            Form::Decimal => "Answer with a decimal number.",
             Form::Fraction => "Answer with an irreducible fraction, such as 7/13.",
             Form::Scientific => {
                 "Answer in scientific notation with one digit before the point, such as 1.23e4."
