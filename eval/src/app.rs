@@ -14,7 +14,7 @@ use crate::calibrate;
 use crate::cli::args::{Cli, Command, DataArgs, ReportArgs};
 use crate::cli::compare::CompareArgs;
 use crate::cli::tasks::Task;
-use crate::compare;
+use crate::compare::{self, leaderboard};
 use crate::console::{Console, ExitStatus};
 use crate::data::{DataError, Item, fetch, place};
 use crate::error::{OutputError, UsageError};
@@ -43,8 +43,20 @@ fn run_task(task: &Task, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
     session::run(&task.suites(&settings)?, &settings, console)
 }
 
-/// Compares two runs, or runs a task on two models and compares the results split by split.
+/// Ranks runs, compares two runs, or runs a task on two models and compares the results split by split.
 fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    if args.leaderboard.is_some() && args.task.is_some() {
+        return Err(UsageError("--leaderboard ranks finished runs: leave out the task".to_owned()).into());
+    }
+    if args.metric.is_some() && args.leaderboard.is_none() {
+        return Err(
+            UsageError("--metric ranks the runs of --leaderboard, which is missing".to_owned()).into()
+        );
+    }
+    if let Some(folder) = &args.leaderboard {
+        leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
+        return Ok(ExitStatus::Success);
+    }
     let (runs, status) = match (&args.task, &args.a, &args.b) {
         (Some(task), ..) => {
             let settings = task.settings();
@@ -63,7 +75,7 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
 
 fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
     for task in TASKS {
-        writeln!(out, "{:14} {}", task.name, task.about)?;
+        writeln!(out, "{:21} {}", task.name, task.about)?;
     }
     Ok(ExitStatus::Success)
 }
@@ -92,6 +104,11 @@ fn data(args: &DataArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus
             return Err(
                 UsageError(format!("the data of {} are your own: name them with --data", task.name)).into()
             );
+        }
+        Origin::Seed => {
+            let message =
+                format!("{} generates its items in each run, from --seed: it has no files", task.name);
+            return Err(UsageError(message).into());
         }
         Origin::Published(sources) => {
             let runtime = Runtime::new().context("could not start the runtime")?;

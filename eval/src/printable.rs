@@ -46,6 +46,19 @@ impl<W: Write> Write for Printable<W> {
     }
 }
 
+/// Returns the text of one line with all control characters escaped, also line ends and tabs.
+pub fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            printable.extend(character.escape_default());
+        } else {
+            printable.push(character);
+        }
+    }
+    printable
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -357,7 +357,19 @@ fn tasks_are_listed() {
         out(&output).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(
         names,
-        ["arithmetic", "gsm8k", "mathematics", "multiplication", "multirc", "rjokes", "custom", "judge"]
+        [
+            "arithmetic",
+            "gsm8k",
+            "mathematics",
+            "multiplication",
+            "multirc",
+            "nupa",
+            "regression-in-context",
+            "densities",
+            "rjokes",
+            "custom",
+            "judge"
+        ]
     );
 }
 

@@ -291,3 +291,76 @@ fn directories_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up()
     assert!(message.contains("text holds runs in extrapolate, interpolate; "), "{message}");
     assert!(message.contains("regress holds runs in interpolate; name two runs"), "{message}");
 }
+
+#[test]
+fn many_runs_are_ranked_and_tested_against_the_best() {
+    let fixture = fixture();
+    let copy = fixture.folder.path().join("more").join("copy");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["report.json", "samples.jsonl"] {
+        fs::copy(fixture.b.join(file), copy.join(file)).unwrap();
+    }
+    // The only run over other items has a separate table.
+    let other = fixture.folder.path().join("other");
+    let mock = Mock::start(&["third"], |prompt, _| text(&sum(prompt).to_string()));
+    let data = fixture.folder.path().join("few.txt");
+    fs::write(&data, "1 + 1\n2\n2 + 2\n4\n").unwrap();
+    ask(&mock, &data, &other, "text");
+    let folder = fixture.folder.path().to_str().unwrap();
+    let board = |more: &[&str]| {
+        let output = ntl_eval(&[&["compare", "--leaderboard", folder, "--resamples", "500"], more].concat());
+        assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+        out(&output)
+    };
+    let found: Value = serde_json::from_str(&board(&["--json"])).unwrap();
+    assert_eq!(
+        (&found[0]["metric"], &found[0]["items"], &found[0]["tests"]),
+        (&json!("accuracy"), &json!(40), &json!(2))
+    );
+    assert_eq!((&found[1]["items"], &found[1]["tests"]), (&json!(2), &json!(0)));
+    let standings = found[0]["standings"].as_array().unwrap();
+    let models: Vec<&Value> = standings.iter().map(|standing| &standing["model"]).collect();
+    assert_eq!(models, ["regress", "regress", "greedy"]);
+    assert_eq!(standings[0]["behind"], Value::Null);
+    assert_eq!(
+        (&standings[1]["behind"]["difference"], &standings[1]["behind"]["p_holm"]),
+        (&json!(0.0), &json!(1.0))
+    );
+    assert!(standings[2]["behind"]["difference"].as_f64().unwrap() < -0.4, "{standings:?}");
+    assert!(standings[2]["behind"]["p_holm"].as_f64().unwrap() < 0.02, "{standings:?}");
+    // The page has the same order, and another metric may have another one.
+    let plain = board(&[]);
+    assert!(
+        plain.contains("leaderboard.html") && plain.starts_with("arithmetic interpolate, 40 items\n"),
+        "{plain}"
+    );
+    let page = fs::read_to_string(fixture.folder.path().join("leaderboard.md")).unwrap();
+    assert!(
+        page.contains("[more/copy](./more/copy/report.md)")
+            && page.contains("Ranked by accuracy (higher is better)."),
+        "{page}"
+    );
+    assert!(board(&["--metric", "unparsed", "--markdown"]).contains("Ranked by unparsed (lower is better)."));
+    let html = fs::read_to_string(fixture.folder.path().join("leaderboard.html")).unwrap();
+    assert!(html.contains("href=\"./more/copy/report.html\""), "{html}");
+}
+
+#[test]
+fn a_leaderboard_needs_runs_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    for (args, status, want) in [
+        (&["compare", "--leaderboard", path][..], 1, "holds no report.json"),
+        (&["compare", "a", "b", "--leaderboard", path], 2, "cannot be used with"),
+        (&["compare", "a", "b", "--metric", "mae"], 2, "--metric ranks the runs of --leaderboard"),
+        (
+            &["compare", "--leaderboard", path, "nupa", "--endpoint", "http://127.0.0.1:9"],
+            2,
+            "--leaderboard ranks finished runs: leave out the task",
+        ),
+    ] {
+        let output = ntl_eval(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {}", err(&output));
+        assert!(err(&output).contains(want), "{args:?}: {}", err(&output));
+    }
+}

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::flags::metric;
 use super::tasks::Task;
+use crate::compare::leaderboard::LeaderboardSettings;
 use crate::compare::{CompareSettings, Format};
 use crate::error::UsageError;
 use crate::settings::base_url::BaseUrl;
@@ -25,12 +27,19 @@ use crate::stats::bootstrap::Bootstrap;
 )]
 pub struct CompareArgs {
     /// Folder of a run (as written with `--out`), its report.json, or a folder of several runs.
-    #[arg(value_name = "A", required = true)]
+    #[arg(value_name = "A", required_unless_present = "leaderboard")]
     pub a: Option<PathBuf>,
     /// Folder of another run over the same items, or of several: then the runs with the same path are
     /// compared.
-    #[arg(value_name = "B", required = true)]
+    #[arg(value_name = "B", required_unless_present = "leaderboard")]
     pub b: Option<PathBuf>,
+    /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table for
+    /// each set of items, with a test of every run against the best one.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["a", "b", "models", "compared"])]
+    pub leaderboard: Option<PathBuf>,
+    /// Metric that ranks the runs of `--leaderboard`. Default: the one that the runs show first.
+    #[arg(long, value_name = "NAME", value_parser = metric)]
+    pub metric: Option<String>,
     /// Names of two models that run a task; the second is compared with the first.
     #[arg(long, value_name = "A,B", value_parser = two_names, conflicts_with_all = ["a", "b"])]
     pub models: Option<[String; 2]>,
@@ -58,11 +67,13 @@ pub struct CompareArgs {
 
 const USAGE: &str = "\
 ntl-eval compare [OPTIONS] <A> <B>
+       ntl-eval compare [OPTIONS] --leaderboard <DIR>
        ntl-eval compare [OPTIONS] --endpoint <URL> --models <A,B> <TASK> --out <DIR> [OPTIONS OF THE TASK]";
 
 const EXAMPLES: &str = "\
 Examples:
   ntl-eval compare results/ce results/ntl
+  ntl-eval compare --leaderboard results --metric mae
   ntl-eval compare --endpoint http://127.0.0.1:8000 --models ce,ntl gsm8k --out results
   ntl-eval compare --endpoint http://h1:8000 --endpoint http://h2:8000 rjokes --out results";
 
@@ -75,15 +86,27 @@ fn two_names(text: &str) -> Result<[String; 2], String> {
 
 impl CompareArgs {
     pub fn settings(&self) -> CompareSettings {
-        let format = match (self.json, self.markdown) {
+        CompareSettings { bootstrap: self.bootstrap(), items_max: self.items, format: self.format() }
+    }
+
+    /// Returns the settings of `--leaderboard`.
+    pub fn leaderboard_settings(&self) -> LeaderboardSettings {
+        LeaderboardSettings {
+            bootstrap: self.bootstrap(),
+            metric: self.metric.clone(),
+            format: self.format(),
+        }
+    }
+
+    fn bootstrap(&self) -> Bootstrap {
+        Bootstrap { resamples: self.resamples, seed: self.seed }
+    }
+
+    fn format(&self) -> Format {
+        match (self.json, self.markdown) {
             (true, _) => Format::Json,
             (false, true) => Format::Markdown,
             (false, false) => Format::Text,
-        };
-        CompareSettings {
-            bootstrap: Bootstrap { resamples: self.resamples, seed: self.seed },
-            items_max: self.items,
-            format,
         }
     }
 

@@ -22,7 +22,8 @@ use crate::template::{Template, unescaped};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// File or folder of the data. Default: the cache that `ntl-eval data` fills, `$NTL_EVAL_DATA_CACHE` or
-    /// `~/.cache/ntl-eval`; `arithmetic` and `multiplication` generate their items.
+    /// `~/.cache/ntl-eval`; `arithmetic` and `multiplication` generate their items, as `nupa`,
+    /// `regression-in-context` and `densities` always do.
     #[arg(long, value_name = "PATH", env = "NTL_EVAL_DATA")]
     pub data: Option<PathBuf>,
     /// How the model answers.
@@ -46,15 +47,15 @@ pub struct Common {
     /// For decoder-only models a space separates prompt and answer if neither has one.
     #[arg(long, env = "NTL_EVAL_SCORE", value_parser = BoolishValueParser::new())]
     pub score: bool,
-    /// Evaluate N items only: the first ones; of `multiplication` a random sample by `--seed`, with all pairs
-    /// of lengths in proportion; of `mathematics` a random sample of N items of each module.
+    /// Evaluate N items only: the first ones; of `multiplication`, `nupa` and `densities` a random sample by
+    /// `--seed`, with all modules in proportion; of `mathematics` a random sample of N items of each module.
     #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT", value_parser = at_least_one::<NonZeroUsize>)]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
     #[arg(long, value_name = "N", env = "NTL_EVAL_SEED", default_value = "0")]
     pub seed: u64,
     /// Maximum number of tokens of a generated text. Paper mode ignores it. Default: 256 for gsm8k, 64 for
-    /// multirc, 8 for rjokes, 512 for judge, 32 for the others.
+    /// multirc, 8 for rjokes, 512 for judge, the longest answer and 16 for nupa, 32 for the others.
     #[arg(long, value_name = "N", env = "NTL_EVAL_MAX_TOKENS", value_parser = at_least_one::<NonZeroU64>)]
     pub max_tokens: Option<NonZeroU64>,
     /// Truncate longer prompts to N tokens, the end of sequence included. The model's `truncation_side` in
@@ -115,6 +116,9 @@ pub struct NumberFlags {
     /// Maximum number of digits before the point, 1 to 20. The server's default: 12.
     #[arg(long, value_name = "N", env = "NTL_EVAL_DIGITS_MAX", value_parser = clap::value_parser!(u8).range(1..=20))]
     pub digits_max: Option<u8>,
+    /// Maximum number of digits after the point, 0 to 20. The server's default: 6.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_DECIMALS_MAX", value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub decimals_max: Option<u8>,
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
@@ -132,6 +136,7 @@ impl NumberFlags {
             interval: self.interval,
             trim: self.trim,
             digits_max: self.digits_max,
+            decimals_max: self.decimals_max,
             tolerance: self.tolerance,
             rationales: self.rationales,
         }
@@ -182,7 +187,7 @@ fn trim(text: &str) -> Result<f64, String> {
     if (0.0..=0.49).contains(&value) { Ok(value) } else { Err("expected a share from 0 to 0.49".to_owned()) }
 }
 
-fn metric(name: &str) -> Result<String, String> {
+pub(super) fn metric(name: &str) -> Result<String, String> {
     let name = name.trim();
     registry::find(name).map(|metric| metric.name.to_owned()).ok_or_else(|| registry::unknown(name))
 }

@@ -1,6 +1,6 @@
 //! Tasks and their flags, and the suites that they select.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU8, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
@@ -8,14 +8,19 @@ use clap::{Args, Subcommand};
 
 use super::flags::{Common, at_least_one, range};
 use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
+use crate::settings::number::finite;
 use crate::stats::Interval;
 use crate::tasks::custom::CustomTask;
 use crate::tasks::gsm8k::{Form, Shots};
 use crate::tasks::judge::JudgeTask;
+use crate::tasks::nupa::{Length, NupaTask};
+use crate::tasks::regression_in_context::{Function, RegressionTask};
 use crate::tasks::rjokes::RjokesSplit;
 use crate::tasks::splits::SplitChoice;
 use crate::tasks::{
-    Suite, arithmetic, custom, gsm8k, judge, mathematics, multiplication, multirc, rjokes, word,
+    Suite, arithmetic, custom, densities, gsm8k, judge, mathematics, multiplication, multirc, nupa,
+    regression_in_context, rjokes, word,
 };
 
 #[derive(Debug, Subcommand)]
@@ -35,6 +40,16 @@ pub enum Task {
     /// Questions about texts, answered in words (SuperGLUE MultiRC).
     #[command(after_help = EXIT_CODES)]
     Multirc(Box<MultircArgs>),
+    /// Arithmetic, comparisons, digits and conversions of integers, floats, fractions and scientific notation,
+    /// in four lengths (NUPA).
+    #[command(after_help = EXIT_CODES)]
+    Nupa(Box<NupaArgs>),
+    /// Values of unknown functions, after noisy examples in the prompt (Friedman 1 to 3, linear).
+    #[command(after_help = EXIT_CODES)]
+    RegressionInContext(Box<RegressionArgs>),
+    /// Results of random experiments whose distributions are known.
+    #[command(after_help = EXIT_CODES)]
+    Densities(Box<DensitiesArgs>),
     /// Upvotes of jokes (rJokes).
     #[command(after_help = EXIT_CODES)]
     Rjokes(Box<RjokesArgs>),
@@ -51,6 +66,9 @@ pub enum Task {
     )]
     Judge(Box<JudgeArgs>),
 }
+
+/// The most digits before and after the point that servers read in a number.
+const NUPA_DIGITS_MAX: u8 = 20;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -72,11 +90,20 @@ impl Task {
             Self::Mathematics(args) => &args.common,
             Self::Multiplication(args) => &args.common,
             Self::Multirc(args) => &args.common,
+            Self::Nupa(args) => &args.common,
+            Self::RegressionInContext(args) => &args.common,
+            Self::Densities(args) => &args.common,
             Self::Rjokes(args) => &args.common,
             Self::Custom(args) => &args.common,
             Self::Judge(args) => &args.common,
         };
-        common.settings()
+        let mut settings = common.settings();
+        if matches!(self, Self::Nupa(_)) && settings.mode == Mode::Regress {
+            // Its numbers are longer than the server's defaults allow.
+            settings.number.digits_max.get_or_insert(NUPA_DIGITS_MAX);
+            settings.number.decimals_max.get_or_insert(NUPA_DIGITS_MAX);
+        }
+        settings
     }
 
     /// Reads or generates the items of the task.
@@ -93,6 +120,9 @@ impl Task {
             Self::Mathematics(args) => mathematics::suites(args.split, &args.module, settings),
             Self::Multiplication(args) => multiplication::suites(args.split, args.per_cell, settings),
             Self::Multirc(_) => multirc::suites(settings),
+            Self::Nupa(args) => nupa::suites(&args.task(), settings),
+            Self::RegressionInContext(args) => regression_in_context::suites(&args.task(), settings),
+            Self::Densities(args) => densities::suites(args.per_module, settings),
             Self::Rjokes(args) => rjokes::suites(args.split, settings),
         }?;
         if let Some(template) = &settings.template {
@@ -166,6 +196,86 @@ pub struct MultiplicationArgs {
 /// `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
 #[derive(Debug, Args)]
 pub struct MultircArgs {
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// The items are generated from `--seed`. `--mode regress` covers the 25 tasks whose answers are integers or
+/// floats. Numbers with more than 20 digits before or after the point are not read in that mode.
+#[derive(Debug, Args)]
+pub struct NupaArgs {
+    /// Ranges of length, each of which gets a report. Default: all four.
+    #[arg(long, value_enum, value_name = "LENGTH,...", env = "NTL_EVAL_SPLIT", value_delimiter = ',')]
+    #[arg(default_values_t = [Length::Short, Length::Medium, Length::Long, Length::VeryLong], hide_default_value = true)]
+    pub split: Vec<Length>,
+    /// Tasks, such as `integer_add`; `integer`, `float`, `fraction` or `scientific`; `all`: the 41 tasks; or
+    /// `variants`: the 12 easier and harder ones, such as `float_multiply_easy`.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        env = "NTL_EVAL_MODULE",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub module: Vec<String>,
+    /// Items of each task and length, or all if there are fewer.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_MODULE", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
+    pub per_module: NonZeroUsize,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl NupaArgs {
+    fn task(&self) -> NupaTask {
+        NupaTask { lengths: self.split.clone(), modules: self.module.clone(), per_module: self.per_module }
+    }
+}
+
+/// The items are generated from `--seed`: each has new examples and a question, which all have normal noise.
+/// The report compares the model with the mean of the examples, with least squares, and with the function
+/// itself.
+#[derive(Debug, Args)]
+pub struct RegressionArgs {
+    /// Functions, each of which gets a report. Default: all four.
+    #[arg(long, value_enum, value_name = "FUNCTION,...", env = "NTL_EVAL_SPLIT", value_delimiter = ',')]
+    #[arg(default_values_t = [Function::Friedman1, Function::Friedman2, Function::Friedman3, Function::Linear], hide_default_value = true)]
+    pub split: Vec<Function>,
+    /// Examples before each question.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_EXAMPLES", default_value = "20", value_parser = at_least_one::<NonZeroU8>)]
+    pub examples: NonZeroU8,
+    /// Factor of the noise, at least 0.
+    #[arg(long, value_name = "FACTOR", env = "NTL_EVAL_NOISE", default_value = "1", value_parser = noise)]
+    pub noise: f64,
+    /// Items of each function.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_FUNCTION", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
+    pub per_function: NonZeroUsize,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl RegressionArgs {
+    fn task(&self) -> RegressionTask {
+        RegressionTask {
+            functions: self.split.clone(),
+            examples: self.examples,
+            noise: self.noise,
+            per_function: self.per_function,
+        }
+    }
+}
+
+fn noise(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value >= 0.0 { Ok(value) } else { Err("must be at least 0".to_owned()) }
+}
+
+/// The items are generated from `--seed`. In regress mode the predicted distribution is compared with the
+/// true one; in text mode the number counts as a certain prediction.
+#[derive(Debug, Args)]
+pub struct DensitiesArgs {
+    /// Items of each kind of experiment, or all if there are fewer.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_MODULE", default_value = "50", value_parser = at_least_one::<NonZeroUsize>)]
+    pub per_module: NonZeroUsize,
     #[command(flatten)]
     pub common: Common,
 }

@@ -2,8 +2,9 @@
 //!
 //! Two [`Run`]s → [`pairs`] (the same items, matched) → [`measures`] (metrics of both sides as functions of
 //! weights) → [`Comparison`] → [`render`]. [`models`] first runs a task on two models and then compares the
-//! two directories.
+//! two directories. [`leaderboard`] ranks more than two runs.
 
+pub mod leaderboard;
 pub mod measures;
 pub mod models;
 pub mod pairs;

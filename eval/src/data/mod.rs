@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::OutputError;
+use crate::metrics::forms::Form;
 use crate::metrics::judgement::Preference;
+use crate::metrics::law::Law;
 use crate::trust::TrustError;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,15 @@ pub struct Item {
     /// Which answer of a pair people prefer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred: Option<Preference>,
+    /// The form that the question prescribes for the answer, whose digits are then scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// The distribution that the true answer was drawn from, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub law: Option<Law>,
+    /// The predictions of simple methods, by their names, which reports compare with those of the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<(String, Law)>,
 }
 
 impl Item {

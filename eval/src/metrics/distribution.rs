@@ -38,6 +38,23 @@ pub struct Predicted<'a> {
     pub range: Option<Interval>,
 }
 
+impl Predicted<'_> {
+    /// Returns the values in ascending order with probabilities that add up to 1, and the share of the mass
+    /// that is not on them.
+    pub(super) fn normalized(&self) -> (Vec<(f64, f64)>, f64) {
+        let returned: f64 = self.support.iter().map(|(_, probability)| probability).sum();
+        let rest = (self.mass - returned).max(0.0);
+        let unknown = if self.mass > 0.0 { rest / self.mass } else { 1.0 };
+        if returned <= 0.0 {
+            return (Vec::new(), unknown);
+        }
+        let mut sorted: Vec<(f64, f64)> =
+            self.support.iter().map(|(value, probability)| (*value, probability / returned)).collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (sorted, unknown)
+    }
+}
+
 /// CRPS of the returned values, and its bounds for any distribution of the remaining mass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crps {
@@ -103,10 +120,7 @@ impl DistributionScores {
         let mut by_level = known.clone();
         by_level.sort_by(|a, b| a.0.total_cmp(&b.0));
         let ends = by_level.first().copied().zip(by_level.last().copied()).filter(|_| by_level.len() > 1);
-        let returned: f64 = predicted.support.iter().map(|(_, probability)| probability).sum();
-        let rest = (predicted.mass - returned).max(0.0);
-        let unknown = if predicted.mass > 0.0 { rest / predicted.mass } else { 1.0 };
-        let support = normalized(predicted.support, returned);
+        let (support, unknown) = predicted.normalized();
         let is_known = !support.is_empty() && unknown <= UNKNOWN_MAX;
         Self {
             pinball: (!known.is_empty()).then(|| pinball.sum::<f64>() / known.len() as f64),
@@ -120,16 +134,6 @@ impl DistributionScores {
             interval: None,
         }
     }
-}
-
-/// Sorts by value and scales the probabilities to a sum of 1. `total` is their sum before.
-fn normalized(support: &[(f64, f64)], total: f64) -> Vec<(f64, f64)> {
-    if total <= 0.0 {
-        return Vec::new();
-    }
-    let mut sorted: Vec<(f64, f64)> = support.iter().map(|(value, p)| (*value, p / total)).collect();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    sorted
 }
 
 /// Computes `E|X - y| - E|X - X'| / 2` (Gneiting and Raftery 2007, eq. 21) and its bounds. The lower bound

@@ -3,9 +3,12 @@
 //! In: one [`Row`] per item. Out: every metric of the [`registry`] that the rows have data for, with its
 //! interval and the number of rows that it covers. Invariant: values are finite or missing, never NaN.
 
+pub mod digits;
 pub mod distribution;
 pub mod estimates;
+pub mod forms;
 pub mod judgement;
+pub mod law;
 pub mod likelihood;
 pub mod numbers;
 pub mod registry;
@@ -17,9 +20,11 @@ use indexmap::IndexMap;
 use ntl_paper::numpy::quantile;
 use serde::{Deserialize, Serialize, Serializer};
 
-use self::distribution::DistributionScores;
+use self::digits::DigitScores;
+use self::distribution::{Crps, DistributionScores, IntervalScore};
 use self::estimates::AllEstimates;
 use self::judgement::Judgement;
+use self::law::{Law, LawScores};
 use self::likelihood::{Likelihood, mean_loss};
 use self::numbers::{NumberColumns, Prediction};
 use self::registry::{METRICS, MetricInfo, Statistic, in_table_order};
@@ -88,6 +93,10 @@ pub struct Row {
     pub estimates: Option<AllEstimates>,
     /// Only if the answer is a distribution.
     pub distribution: Option<DistributionScores>,
+    /// Only for tasks that prescribe the form of the answer.
+    pub digits: Option<DigitScores>,
+    /// Only if the true distribution is known and the answer has a number.
+    pub law: Option<LawScores>,
     /// Only with `--score`, and in paper mode.
     pub likelihood: Option<Likelihood>,
     /// Present for every item that is judged, even without a score.
@@ -95,6 +104,30 @@ pub struct Row {
 }
 
 impl Row {
+    /// Returns the row of a known distribution as the prediction, such as that of a simple method.
+    pub fn of_law(predicted: &Law, truth: f64, true_law: Option<&Law>) -> Self {
+        let estimates = predicted.estimates();
+        let crps = predicted.crps(truth);
+        let inside = IntervalScore::of(predicted.outer_interval(), truth).covers;
+        Self {
+            outcome: Outcome::Read(estimates),
+            truth: Some(truth),
+            correct: same(estimates.mode, truth),
+            lm_eval_matches: None,
+            text_scores: None,
+            estimates: None,
+            distribution: Some(DistributionScores {
+                crps: Some(Crps { value: crps, low: crps, high: Some(crps) }),
+                inside: Some(inside),
+                ..DistributionScores::default()
+            }),
+            digits: None,
+            law: true_law.map(|law| LawScores::of_law(law, predicted)),
+            likelihood: None,
+            judgement: None,
+        }
+    }
+
     /// Returns `true` if the answer has to be a number.
     pub fn asks_number(&self) -> bool {
         self.truth.is_some() || self.judgement.is_some()
@@ -278,11 +311,11 @@ impl Serialize for Metrics {
     }
 }
 
-/// The metrics of a constant answer.
+/// The metrics of a constant answer, or of a simple method.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Baseline {
-    /// The constant.
+    /// The constant. A method has none.
     pub value: Option<f64>,
     #[serde(flatten)]
     pub metrics: Metrics,

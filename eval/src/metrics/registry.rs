@@ -79,7 +79,7 @@ pub(crate) enum Statistic {
 }
 
 /// All metrics, in table order.
-pub static METRICS: [MetricInfo; 48] = [
+pub static METRICS: [MetricInfo; 56] = [
     share("accuracy", Higher, "share of items whose number is exact", Row::has_right_answer, |row| {
         row.has_right_answer().then_some(row.correct)
     })
@@ -90,6 +90,25 @@ pub static METRICS: [MetricInfo; 48] = [
     share("flexible", Higher, "share of exact numbers, read by lm-eval's flexible rule", is_read, |row| {
         read(row, 1)
     }),
+    share(
+        "exact_digits",
+        Higher,
+        "share of answers with the requested form and exactly the true digits",
+        |row| row.digits.is_some(),
+        |row| Some(row.digits?.exact),
+    ),
+    metric(
+        "digit_match",
+        Higher,
+        "mean share of the true digits at their place",
+        Statistic::Mean(|row| Some(row.digits?.matched)),
+    ),
+    metric(
+        "length_difference",
+        Lower,
+        "mean absolute difference between the numbers of digits",
+        Statistic::Mean(|row| Some(row.digits?.length_difference)),
+    ),
     share(
         "exact",
         Higher,
@@ -169,6 +188,36 @@ pub static METRICS: [MetricInfo; 48] = [
         Lower,
         "minus the logarithm of the true value's probability",
         Statistic::Mean(|row| Some(row.distribution.as_ref()?.log_score?.value)),
+    ),
+    metric(
+        "crps_excess",
+        Lower,
+        "expected crps under the true distribution, relative to the best possible one, minus 1",
+        Statistic::Mean(|row| row.law?.crps_excess),
+    ),
+    metric(
+        "kl",
+        Lower,
+        "Kullback-Leibler divergence from the true distribution, in nats",
+        Statistic::Mean(|row| row.law?.kl),
+    ),
+    metric(
+        "total_variation",
+        Lower,
+        "largest difference from the true probability of any event",
+        Statistic::Mean(|row| row.law?.total_variation),
+    ),
+    metric(
+        "true_coverage",
+        Unknown,
+        "true probability of the interval between the outer quantiles",
+        Statistic::Mean(|row| row.law?.coverage),
+    ),
+    metric(
+        "sharpness",
+        Unknown,
+        "width between the outer quantiles, relative to the true distribution; below 1 is too certain",
+        Statistic::Mean(|row| row.law?.width),
     ),
     metric(
         "winkler",

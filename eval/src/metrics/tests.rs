@@ -3,8 +3,10 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::digits::DigitScores;
 use super::distribution::{IntervalScore, Predicted};
 use super::judgement::{Orders, Preference, Rating};
+use super::law::LawScores;
 use super::*;
 
 fn close(got: Option<f64>, want: f64) {
@@ -23,6 +25,8 @@ impl Row {
             text_scores: None,
             estimates: None,
             distribution: None,
+            digits: None,
+            law: None,
             likelihood: None,
             judgement: None,
         }
@@ -233,7 +237,11 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
         orders: Some(Orders { first: mean, swapped: mode, middle: 1.0 }),
     };
     let preferred = Some(if rng.random() { Preference::A } else { Preference::B });
+    let digits = DigitScores { exact: rng.random(), matched: rng.random(), length_difference: rng.random() };
+    let [crps_excess, kl, total_variation, coverage, width] = [(); 5].map(|()| Some(rng.random()));
     Row {
+        digits: Some(digits),
+        law: Some(LawScores { crps_excess, kl, total_variation, coverage, width }),
         lm_eval_matches: Some([rng.random(), rng.random()]),
         text_scores: Some(TextScores::of(&text(rng), &text(rng))),
         distribution: Some(DistributionScores {

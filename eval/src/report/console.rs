@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::document::{Table, numbers, row, words};
+use super::document::{Cell, Table, numbers, row, words};
 use super::markdown::plain_table;
 use super::notes::notes;
+use super::tables::{self, module_metrics};
 use crate::format::p_value;
 use crate::metrics::Metric;
 use crate::metrics::estimates::AllEstimates;
@@ -17,6 +18,10 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", plain_table(&metrics(report)))?;
     if !report.estimates.is_empty() {
         writeln!(out, "{}", plain_table(&estimates(report)))?;
+    }
+    let methods = tables::methods(report);
+    if !methods.rows.is_empty() {
+        writeln!(out, "{}", plain_table(&methods))?;
     }
     if report.modules.len() > 1 {
         writeln!(out, "{}", plain_table(&modules(report)))?;
@@ -101,11 +106,13 @@ fn estimates(report: &Report) -> Table {
 }
 
 fn modules(report: &Report) -> Table {
-    let shown = ["accuracy", "mae", "log_mae", "mape"];
+    let shown = module_metrics(report, &["accuracy", "mae", "log_mae", "mape"]);
     let columns = [words(&["module"]), numbers(&shown), numbers(&["n"])];
     let rows = report.modules.iter().map(|(name, module)| {
-        let [accuracy, mae, log_mae, mape] = shown.map(|name| number(module.metrics.get(name).value));
-        row![name, accuracy, mae, log_mae, mape, module.n.to_string()]
+        let mut row = row![name];
+        row.extend(shown.iter().map(|metric| Cell::from(number(module.metrics.get(metric).value))));
+        row.push(Cell::from(module.n.to_string()));
+        row
     });
     Table::new(columns, rows)
 }

@@ -58,9 +58,9 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    pub title: &'static str,
+    pub title: String,
     pub kind: Kind,
 }
 
@@ -83,16 +83,20 @@ pub struct Cell {
     pub strong: bool,
 }
 
-pub fn words(titles: &[&'static str]) -> Vec<Column> {
-    titles.iter().map(|&title| Column { title, kind: Kind::Words }).collect()
+pub fn words(titles: &[impl AsRef<str>]) -> Vec<Column> {
+    columns(titles, Kind::Words)
 }
 
-pub fn numbers(titles: &[&'static str]) -> Vec<Column> {
-    titles.iter().map(|&title| Column { title, kind: Kind::Numbers }).collect()
+pub fn numbers(titles: &[impl AsRef<str>]) -> Vec<Column> {
+    columns(titles, Kind::Numbers)
 }
 
-pub fn literal(titles: &[&'static str]) -> Vec<Column> {
-    titles.iter().map(|&title| Column { title, kind: Kind::Literal }).collect()
+pub fn literal(titles: &[impl AsRef<str>]) -> Vec<Column> {
+    columns(titles, Kind::Literal)
+}
+
+fn columns(titles: &[impl AsRef<str>], kind: Kind) -> Vec<Column> {
+    titles.iter().map(|title| Column { title: title.as_ref().to_owned(), kind }).collect()
 }
 
 /// Builds a row of a table from values that are a [`Cell`] or a text.

@@ -23,10 +23,8 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
     let some_lack_numbers = runs.iter().any(|run| run.report.n_valid != run.report.n);
     let rows = runs.iter().map(|run| {
         let report = &run.report;
-        let names = names(folder, run);
-        let link = names.iter().map(|name| utf8_percent_encode(name, &RESERVED).to_string());
         let mut row = row![
-            Cell::link(names.join("/"), format!("./{}/report", link.collect::<Vec<_>>().join("/"))),
+            link(folder, run),
             format!("{} {}", report.task, report.split),
             &report.model,
             &report.mode,
@@ -50,6 +48,14 @@ fn figure(report: &Report, name: &str) -> String {
     let is_over_all = metric.value.is_none() || metric.n == report.n;
     let over = if is_over_all { String::new() } else { format!(" (over {})", count(metric.n)) };
     format!("{}{over}", optional_number(metric.value))
+}
+
+/// Returns the path from `folder` to the run's directory, with a link to the run's report.
+pub fn link(folder: &Path, run: &Run) -> Cell {
+    let names = names(folder, run);
+    let path: Vec<String> =
+        names.iter().map(|name| utf8_percent_encode(name, &RESERVED).to_string()).collect();
+    Cell::link(names.join("/"), format!("./{}/report", path.join("/")))
 }
 
 /// Returns the path components from `folder` to the run's directory.

@@ -5,6 +5,7 @@ use comfy_table::CellAlignment;
 use comfy_table::presets::ASCII_MARKDOWN;
 
 use super::document::{Block, Cell, Document, Kind, Section, Table};
+use crate::printable::printable;
 
 pub fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n{}\n", escaped(&document.title), escaped(&document.subtitle));
@@ -48,7 +49,7 @@ pub fn plain_table(table: &Table) -> String {
 
 fn laid_out(table: &Table, written: impl Fn(&Cell, Kind) -> String) -> String {
     let mut text = comfy_table::Table::new();
-    text.load_preset(ASCII_MARKDOWN).set_header(table.columns.iter().map(|column| column.title));
+    text.load_preset(ASCII_MARKDOWN).set_header(table.columns.iter().map(|column| column.title.as_str()));
     for row in &table.rows {
         text.add_row(row.iter().zip(&table.columns).map(|(cell, column)| written(cell, column.kind)));
     }
@@ -92,19 +93,6 @@ fn escaped(text: &str) -> String {
         }
     }
     printable(&escaped)
-}
-
-/// Escapes control characters, which could control the terminal that shows the file.
-fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() {
-            printable.extend(character.escape_default());
-        } else {
-            printable.push(character);
-        }
-    }
-    printable
 }
 
 #[cfg(test)]

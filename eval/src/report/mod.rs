@@ -9,7 +9,7 @@ pub mod console;
 pub mod document;
 mod histograms;
 pub mod html;
-mod index_page;
+pub mod index_page;
 mod judgements;
 pub mod markdown;
 mod notes;
@@ -44,7 +44,12 @@ pub fn write(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn write_document(folder: &Path, document: &Document) -> anyhow::Result<[PathBuf; 2]> {
-    let files = PAGES.map(|name| folder.join(name));
+    write_pages(folder, PAGES, document)
+}
+
+/// Writes a document as the HTML page and as the Markdown page of these names.
+pub fn write_pages(folder: &Path, names: [&str; 2], document: &Document) -> anyhow::Result<[PathBuf; 2]> {
+    let files = names.map(|name| folder.join(name));
     let texts = [html::render(document), markdown::render(document)];
     for (file, text) in files.iter().zip(texts) {
         write_page(file.clone(), &text)?;

@@ -12,6 +12,7 @@ pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
     let text = |text: &str| Block::Paragraph(text.to_owned());
     let optional = [
+        Section::new("Simple methods", [text(METHODS), Block::Table(tables::methods(report))]),
         Section::new("Estimates", [text(ESTIMATES), Block::Table(tables::estimates(report))]),
         Section::new("Judgements", [text(JUDGEMENTS), Block::Table(judgements::least_certain(run))]),
         Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
@@ -29,6 +30,8 @@ pub(super) fn document(run: &Run) -> Document {
     Document { title: format!("{} {}", report.task, report.split), subtitle: subtitle(report), sections }
 }
 
+const METHODS: &str = "The metrics of simple methods on the answered items. The true function and the true distribution are the best \
+                       predictions that are possible.";
 const JUDGEMENTS: &str = "The least certain judgements: their scores have the largest standard deviations. Scores are expected scores.";
 const QUIRKS: &str = "This run was scored like the paper's code. If that differs from the usual definition of a figure, \
                       the table has both values.";

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::document::{Cell, Table, literal, numbers, row, words};
 use crate::format::{count, interval, number, optional_number, p_value, shortened};
+use crate::metrics::Metrics;
 use crate::metrics::estimates::{AllEstimates, EstimateScores};
 use crate::metrics::registry::find;
 use crate::store::report::{Report, flat_settings};
@@ -12,6 +13,8 @@ use crate::store::saved::Run;
 
 /// Number of items in the table of largest errors.
 const LARGEST_ERRORS: usize = 20;
+/// Number of metrics in the table of modules, if the run has metrics that are shown first.
+const MODULE_METRICS: usize = 5;
 /// Number of items in the table of items without a number.
 const UNREAD: usize = 10;
 
@@ -33,7 +36,8 @@ pub(super) fn metrics(report: &Report) -> Table {
 
 /// Returns the values of a metric for the constant answers.
 fn baselines(report: &Report, metric: &str) -> String {
-    let reached = report.baselines.iter().filter_map(|(name, baseline)| {
+    let constants = report.baselines.iter().filter(|(_, baseline)| baseline.value.is_some());
+    let reached = constants.filter_map(|(name, baseline)| {
         let reached = baseline.metrics.get(metric);
         // A constant also has errors on the items without a predicted number.
         let is_same = reached.n == report.metrics.get(metric).n;
@@ -41,6 +45,38 @@ fn baselines(report: &Report, metric: &str) -> String {
         Some(format!("{} {}{over}", name.replace('_', " "), number(reached.value?)))
     });
     reached.collect::<Vec<_>>().join(", ")
+}
+
+/// Compares the run with simple methods by the metrics that are shown first. Empty if the items have no
+/// predictions of such methods.
+pub(super) fn methods(report: &Report) -> Table {
+    let shown = headlines(report);
+    let figures = |metrics: &Metrics| -> Vec<Cell> {
+        shown.iter().map(|name| Cell::from(optional_number(metrics.get(name).value))).collect()
+    };
+    let methods = report.baselines.iter().filter(|(_, baseline)| baseline.value.is_none());
+    let mut rows: Vec<Vec<Cell>> = methods
+        .map(|(name, baseline)| [row![name.replace('_', " ")], figures(&baseline.metrics)].concat())
+        .collect();
+    if !rows.is_empty() {
+        rows.insert(0, [row![Cell::strong("this run")], figures(&report.metrics)].concat());
+    }
+    Table::new([words(&["method"]), numbers(&shown)], rows)
+}
+
+/// Returns the names of the known metrics that are shown first.
+fn headlines(report: &Report) -> Vec<&'static str> {
+    report.first_metrics.iter().filter_map(|name| Some(find(name)?.name)).collect()
+}
+
+/// Returns the metrics to show of each module: the run's first metrics, or `default` if there are none.
+pub(super) fn module_metrics(report: &Report, default: &[&'static str]) -> Vec<&'static str> {
+    let mut shown = headlines(report);
+    if shown.is_empty() {
+        return default.to_vec();
+    }
+    shown.truncate(MODULE_METRICS);
+    shown
 }
 
 /// Returns one row per metric, with the best estimate in bold. Empty if the run has no distributions.
@@ -85,19 +121,25 @@ pub(super) fn quirks(report: &Report) -> Table {
 
 /// Returns one row per module. Empty for a single module, whose figures equal those of the run.
 pub(super) fn modules(report: &Report) -> Table {
-    let columns =
-        [words(&["module"]), numbers(&["accuracy", "95% interval", "mae", "log_mae", "with a number"])];
+    let shown = module_metrics(report, &["accuracy", "mae", "log_mae"]);
+    let (first, others) = shown.split_at(1);
+    let columns = [
+        words(&["module"]),
+        numbers(first),
+        numbers(&["95% interval"]),
+        numbers(others),
+        numbers(&["with a number"]),
+    ];
     let several = report.modules.iter().filter(|_| report.modules.len() > 1);
     let rows = several.map(|(name, module)| {
-        let accuracy = module.metrics.get("accuracy");
-        row![
-            name,
-            optional_number(accuracy.value),
-            accuracy.interval().map_or_else(String::new, interval),
-            optional_number(module.metrics.get("mae").value),
-            optional_number(module.metrics.get("log_mae").value),
-            format!("{} of {}", count(module.n_valid), count(module.n)),
-        ]
+        let value = |name: &&str| Cell::from(optional_number(module.metrics.get(name).value));
+        let interval = first.iter().filter_map(|name| module.metrics.get(name).interval()).map(interval);
+        let mut row = row![name];
+        row.extend(first.iter().map(value));
+        row.push(Cell::from(interval.collect::<String>()));
+        row.extend(others.iter().map(value));
+        row.push(Cell::from(format!("{} of {}", count(module.n_valid), count(module.n))));
+        row
     });
     Table::new(columns, rows).without_empty_columns()
 }

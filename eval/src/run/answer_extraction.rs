@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use ntl_core::numbers::parse::{fraction, last_number};
-use regex::Regex;
+use regex::{Match, Regex};
 
 /// The text that lm-eval writes if its pattern does not match.
 pub const INVALID: &str = "[invalid]";
@@ -16,6 +16,25 @@ pub const INVALID: &str = "[invalid]";
 /// answer.
 pub fn value(text: &str) -> Option<f64> {
     fraction(text).or_else(|| last_number(text))
+}
+
+/// Returns the number that answers a question with a prescribed form, as written. It is on the first line that
+/// has numbers: the one that the line begins with, unless an operator follows it, and otherwise the last one.
+pub fn first_stated(text: &str) -> Option<&str> {
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        let digits = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)";
+        regex(&format!(r"-?(?:{digits}/[0-9]+|{digits}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"))
+    });
+    let line = text.lines().find(|line| NUMBER.is_match(line))?;
+    let is_before_operator =
+        |end: usize| line[end..].trim_start().starts_with(['+', '-', '*', '/', '%', '=', '\u{d7}', '\u{f7}']);
+    let is_first =
+        |found: &Match<'_>| line[..found.start()].trim().is_empty() && !is_before_operator(found.end());
+    let found = NUMBER.find(line).filter(is_first).or_else(|| NUMBER.find_iter(line).last())?;
+    let number = found.as_str();
+    // After an operand, a minus is an operator.
+    let is_difference = line[..found.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
+    number.strip_prefix('-').filter(|_| is_difference).or(Some(number))
 }
 
 /// A filter of lm-eval.
@@ -102,6 +121,28 @@ mod tests {
             ("k", None),
         ] {
             assert_eq!(value(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_stated_number_begins_or_ends_the_first_line_that_has_one() {
+        for (text, want) in [
+            (" 1287", Some("1287")),
+            (" 1287, which is the sum of 744 and 543.", Some("1287")),
+            ("1287 - that is 3 more", Some("3")),
+            ("744 + 543", Some("543")),
+            ("744 + 543 = 1287.\n1 + 1 = 2", Some("1287")),
+            ("\n\nThe answer is 1,287", Some("1,287")),
+            ("12/7", Some("12/7")),
+            ("1.23e4", Some("1.23e4")),
+            ("so 1.5E+10.", Some("1.5E+10")),
+            ("it is -4", Some("-4")),
+            ("10-3", Some("3")),
+            ("10 - 3", Some("3")),
+            ("none", None),
+            ("", None),
+        ] {
+            assert_eq!(first_stated(text), want, "{text:?}");
         }
     }
 

@@ -99,6 +99,9 @@ pub struct PredictedNumber {
     pub interval: Option<NumberInterval>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
+    /// The most probable value in exact decimal notation, which may have more digits than an `f64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_text: Option<String>,
     /// Why the server returns no value or another one than the trimmed mean, or that it found little mass on
     /// the scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,7 @@ impl PredictedNumber {
             unbounded_quantiles: unbounded.map(|(quantile, _)| quantile.q).collect(),
             interval: number.interval.clone(),
             support: number.support.iter().map(|point| (point.value, point.probability)).collect(),
+            mode_text: number.support.first().map(|point| point.text.clone()),
             reason: number.reason.clone(),
             ..masses
         })
@@ -326,6 +330,7 @@ mod tests {
                 reason: None,
             }),
             support: vec![(-1_456.0, 0.123_456_789_012_345_67)],
+            mode_text: Some("-1456".to_owned()),
             reason: None,
             orders: None,
         };

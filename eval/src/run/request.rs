@@ -172,6 +172,7 @@ fn number_request(after: Option<String>, settings: &NumberSettings) -> NumberReq
         interval: settings.interval,
         trim: settings.trim,
         digits_max: settings.digits_max.map(u64::from),
+        decimals_max: settings.decimals_max.map(u64::from),
         tolerance: settings.tolerance,
         ..NumberOptions::default()
     }))

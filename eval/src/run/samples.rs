@@ -5,10 +5,14 @@ use sha2::{Digest, Sha256};
 
 use crate::metrics::Outcome;
 use crate::metrics::judgement::Judgement;
+use crate::metrics::law::LawScores;
 use crate::run::answer_extraction::LmEvalFilter;
 use crate::run::request::RequestTemplate;
 use crate::run::score::ScoredReply;
 use crate::store::sample::{Doc, Sample};
+
+/// The columns of [`LawScores`], by the names of their metrics.
+const LAW_COLUMNS: [&str; 5] = ["crps_excess", "kl", "total_variation", "true_coverage", "sharpness"];
 
 /// Returns the lines of one suite.
 pub fn samples(template: &RequestTemplate, records: &[ScoredReply<'_>]) -> impl Iterator<Item = Sample> {
@@ -31,6 +35,12 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
     if row.text_scores.is_some() {
         metrics.extend(["exact", "f1"]);
     }
+    if row.digits.is_some() {
+        metrics.extend(["exact_digits", "digit_match", "length_difference"]);
+    }
+    if row.law.is_some() {
+        metrics.extend(LAW_COLUMNS);
+    }
     if let Some(judgement) = &row.judgement {
         metrics.extend(["score", "mode_score", "spread", "mass_closed"]);
         if judgement.orders().is_some() {
@@ -43,7 +53,12 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
         arguments: json!({ "gen_args_0": { "arg_0": item.prompt(), "arg_1": settings } }),
         resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
-        filter: if row.asks_number() { "last-number" } else { "none" }.to_owned(),
+        filter: match item.form {
+            Some(_) => "first-line-number",
+            None if row.asks_number() => "last-number",
+            None => "none",
+        }
+        .to_owned(),
         metrics: metrics.into_iter().map(str::to_owned).collect(),
         doc_hash: hash(&pretty(&doc)),
         prompt_hash: hash(item.prompt()),
@@ -82,6 +97,17 @@ fn more(record: &ScoredReply<'_>) -> Map<String, Value> {
     if let Some(scores) = &row.text_scores {
         add("exact", json!(u8::from(scores.exact)));
         add("f1", json!(scores.f1));
+    }
+    if let Some(digits) = &row.digits {
+        add("exact_digits", json!(u8::from(digits.exact)));
+        add("digit_match", json!(digits.matched));
+        add("length_difference", json!(digits.length_difference));
+    }
+    if let Some(LawScores { crps_excess, kl, total_variation, coverage, width }) = row.law {
+        let values = LAW_COLUMNS.into_iter().zip([crps_excess, kl, total_variation, coverage, width]);
+        values.filter(|(_, value)| value.is_some()).for_each(|(name, value)| {
+            add(name, json!(value));
+        });
     }
     if let Some(judgement) = &row.judgement {
         columns.extend(judged(judgement));

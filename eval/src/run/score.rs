@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexMap;
 use ntl_api::IntervalMethod;
 
+use crate::metrics::digits::DigitScores;
 use crate::metrics::distribution::{DistributionScores, IntervalScore, Predicted};
+use crate::metrics::forms::{Form, exact, nearest};
 use crate::metrics::judgement::{Judgement, Rating};
+use crate::metrics::law::LawScores;
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
-use crate::metrics::{Estimates, Outcome, Row, same};
+use crate::metrics::{Baseline, Estimates, Metrics, Outcome, Row, same};
 use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::reply::{PredictedNumber, Reply};
 use crate::settings::mode::Mode;
@@ -37,11 +41,12 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
     let item = reply.item;
     let text = reply.text();
     let is_text = mode != Mode::Regress;
+    let stated = item.form.and_then(|form| stated(form, is_text, &reply));
     let outcome = text.map_or(Outcome::Failed, |text| {
-        let estimates = if is_text {
-            answer_extraction::value(text).map(Estimates::point)
-        } else {
-            reply.number().and_then(PredictedNumber::estimates)
+        let estimates = match item.form {
+            _ if !is_text => reply.number().and_then(PredictedNumber::estimates),
+            Some(_) => stated.as_deref().and_then(|text| nearest(&exact(text)?)).map(Estimates::point),
+            None => answer_extraction::value(text).map(Estimates::point),
         };
         estimates.map_or(Outcome::Unparsed, Outcome::Read)
     });
@@ -50,26 +55,41 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         .filter(|_| traits.texts || reply.label.is_some())
         .map(|text| TextScores::of(text, reply.reference()));
     let correct = match (item.truth, outcome) {
+        // Long numbers differ in digits that an `f64` does not have.
+        (Some(_), _) if item.form.is_some() => {
+            stated.as_deref().and_then(exact).is_some_and(|value| exact(&item.answer) == Some(value))
+        }
         (Some(truth), Outcome::Read(numbers)) => same(numbers.mode, truth),
         (Some(_), _) => false,
         (None, _) if traits.texts => text_scores.as_ref().is_some_and(|scores| scores.exact),
         (None, _) => text.is_some_and(|text| text.trim() == item.answer),
     };
-    let distribution = reply.number().zip(item.truth).filter(|(number, _)| number.estimates.is_some());
-    let distribution = distribution.map(|(number, truth)| {
-        let mass = number.mass_closed + number.mass_open;
-        let quantiles = number.quantiles.as_slice();
-        let support = number.support.as_slice();
+    let number = reply.number().filter(|number| number.estimates.is_some());
+    let predicted = number.map(|number| Predicted {
+        quantiles: &number.quantiles,
+        support: &number.support,
+        mass: number.mass_closed + number.mass_open,
+        range,
+    });
+    let distribution = number.zip(predicted).zip(item.truth).map(|((number, predicted), truth)| {
         let interval = number.interval.as_ref();
         let interval = interval.map(|found| Interval { low: found.low, high: found.high });
         DistributionScores {
             interval: interval.map(|interval| IntervalScore::of(interval, truth)),
-            ..DistributionScores::of(Predicted { quantiles, support, mass, range }, truth)
+            ..DistributionScores::of(predicted, truth)
         }
     });
+    let law = item.law.as_ref().and_then(|law| match (predicted, outcome) {
+        (Some(predicted), _) => Some(LawScores::of_reply(law, predicted)),
+        (None, Outcome::Read(numbers)) => Some(LawScores::of_point(law, numbers.mean)),
+        (None, _) => None,
+    });
+    let digits = item.form.filter(|_| outcome != Outcome::Failed);
+    let digits = digits.and_then(|form| DigitScores::of(form, stated.as_deref(), &item.answer));
     let asks_number = item.truth.is_some() || traits.judges;
     let filtered = text.map(|text| match outcome {
         _ if !asks_number => text.trim().to_owned(),
+        _ if item.form.is_some() => stated.unwrap_or_else(|| INVALID.to_owned()),
         Outcome::Read(numbers) => numbers.mode.to_string(),
         Outcome::Unparsed | Outcome::Failed => INVALID.to_owned(),
     });
@@ -83,13 +103,25 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         lm_eval_matches: solution
             .map(|text| LmEvalFilter::ALL.map(|filter| filter.matches(text, &item.answer))),
         text_scores,
-        estimates: reply.number().and_then(PredictedNumber::all_estimates),
+        // They would be compared as `f64`, which has too few digits for the accuracy of long numbers.
+        estimates: number.filter(|_| item.form.is_none()).and_then(PredictedNumber::all_estimates),
         distribution,
+        digits,
+        law,
         likelihood: likelihood(&reply),
         judgement,
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
     ScoredReply { row, lm_eval_texts, filtered, reply }
+}
+
+/// Returns the number that the answer states, as written. The server's most probable number is written in the
+/// form.
+fn stated(form: Form, is_text: bool, reply: &Reply<'_>) -> Option<String> {
+    if is_text {
+        return answer_extraction::first_stated(reply.text()?).map(str::to_owned);
+    }
+    form.write(&exact(reply.number()?.mode_text.as_deref()?)?)
 }
 
 /// Returns `None` without a score.
@@ -131,6 +163,24 @@ fn likelihood(reply: &Reply<'_>) -> Option<Likelihood> {
         logprobs: logprobs.filter_map(|logprob| *logprob).collect(),
         losses: losses.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect(),
     })
+}
+
+/// Returns the metrics of the simple methods whose predictions the answered items have, by name.
+pub fn method_baselines(records: &[ScoredReply<'_>], seed: u64) -> IndexMap<String, Baseline> {
+    let mut methods: IndexMap<&str, Vec<Row>> = IndexMap::new();
+    for record in records.iter().filter(|record| record.row.is_answered()) {
+        let item = record.reply.item;
+        let Some(truth) = item.truth else { continue };
+        for (name, predicted) in &item.baselines {
+            let row = Row::of_law(predicted, truth, item.law.as_ref());
+            methods.entry(name).or_default().push(row);
+        }
+    }
+    let baseline = |rows: Vec<Row>| {
+        let metrics = Metrics::of(&rows.iter().collect::<Vec<_>>(), seed);
+        Baseline { value: None, metrics }
+    };
+    methods.into_iter().map(|(name, rows)| (name.to_owned(), baseline(rows))).collect()
 }
 
 /// Returns the mean closed mass of the answers that have a number.

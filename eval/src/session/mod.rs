@@ -287,6 +287,8 @@ impl Session<'_> {
         let Counts { n, n_valid, failed } = Counts::of(&rows);
         let answered: Vec<&Row> = rows.iter().copied().filter(|row| row.is_answered()).collect();
         let endpoints: Vec<String> = self.settings.server.endpoints.iter().map(ToString::to_string).collect();
+        let mut baselines = constant_baselines(&answered);
+        baselines.extend(score::method_baselines(&records, seed));
         let report = Report {
             task: suite.task.to_owned(),
             split: suite.split.clone(),
@@ -300,7 +302,7 @@ impl Session<'_> {
             settings: self.settings(suite, template),
             first_metrics: first_metrics(&self.settings.output.first_metrics, suite, &metrics),
             metrics,
-            baselines: constant_baselines(&answered),
+            baselines,
             unparsed_rule: Some(UNPARSED_RULE.to_owned()),
             quirks,
             modules: Module::all(

@@ -19,6 +19,8 @@ pub struct NumberSettings {
     pub trim: Option<f64>,
     /// Maximum number of digits before the point, 1 to 20.
     pub digits_max: Option<u8>,
+    /// Maximum number of digits after the point, 0 to 20.
+    pub decimals_max: Option<u8>,
     /// The open mass at which the search stops, between 0 and 1.
     pub tolerance: Option<f64>,
     /// Number of sampled texts whose distributions are averaged, 1 to 64.

@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod difference;
 pub mod holm;
 pub mod kendall;
+pub mod least_squares;
 pub mod paired;
 pub mod weighted;
 pub mod wilson;

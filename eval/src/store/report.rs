@@ -40,7 +40,7 @@ pub struct Report {
     /// Names of the metrics that are shown first, from `--metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub first_metrics: Vec<String>,
-    /// The metrics of constant answers, by name of the constant.
+    /// The metrics of constant answers and of simple methods, by name.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub baselines: IndexMap<String, Baseline>,
     /// How answers without a number count.

@@ -3,13 +3,16 @@
 
 pub mod arithmetic;
 pub mod custom;
+pub mod densities;
 pub mod generate;
 pub mod gsm8k;
 pub mod judge;
 pub mod mathematics;
 pub mod multiplication;
 pub mod multirc;
+pub mod nupa;
 mod own;
+pub mod regression_in_context;
 pub mod rjokes;
 mod shots;
 pub mod splits;
@@ -21,6 +24,8 @@ use serde_json::{Map, Value, json};
 use crate::data::Item;
 use crate::data::fetch::Source;
 use crate::error::UsageError;
+use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
 use crate::template::{Template, UnknownField};
 
 /// Words the prompts of all items with a template that names the question only.
@@ -100,18 +105,33 @@ pub enum Origin {
     Given,
     /// Generated: maps a seed to file names and their items.
     Generated(fn(u64) -> Vec<(String, Vec<Item>)>),
+    /// Generated in each run: a file of questions and answers could not hold everything about the items.
+    Seed,
 }
 
-pub const TASKS: [Entry; 8] = [
+pub const TASKS: [Entry; 11] = [
     arithmetic::ENTRY,
     gsm8k::ENTRY,
     mathematics::ENTRY,
     multiplication::ENTRY,
     multirc::ENTRY,
+    nupa::ENTRY,
+    regression_in_context::ENTRY,
+    densities::ENTRY,
     rjokes::ENTRY,
     custom::ENTRY,
     judge::ENTRY,
 ];
+
+/// Rejects settings that a task with generated items and separate metrics cannot follow.
+fn check_generated(task: &str, run: &RunSettings) -> Result<(), UsageError> {
+    let refused = [
+        (run.data.is_some(), format!("{task} generates its items from --seed: leave out --data")),
+        (run.mode == Mode::Paper, format!("{task} is no task of the NTL paper: it has no --mode paper")),
+    ];
+    let found = refused.into_iter().find(|(refused, _)| *refused);
+    found.map_or(Ok(()), |(_, message)| Err(UsageError(message)))
+}
 
 fn from_file(file: &Path) -> (String, Value) {
     ("data".to_owned(), json!(file.display().to_string()))

@@ -1,0 +1,158 @@
+//! Number understanding and processing: the 41 tasks of the NUPA test (Yang et al. 2024, "Number Cookbook",
+//! arXiv:2411.03766) and their 12 easier and harder variants, in four ranges of length.
+//!
+//! Items are generated from the seed. The ranges, operands and scores follow the paper's description; the
+//! wording and the generator are new. Splits are the ranges, modules are the tasks.
+
+pub mod draw;
+pub mod problem;
+
+use std::num::NonZeroUsize;
+
+use serde_json::{Map, json};
+
+use self::problem::{Kind, Level};
+use super::splits::limited;
+use super::{Entry, Origin, Suite, Traits, check_generated};
+use crate::data::Item;
+use crate::error::UsageError;
+use crate::metrics::forms::Form;
+use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
+
+pub const ENTRY: Entry = Entry {
+    name: "nupa",
+    about: "41 tasks on integers, floats, fractions and scientific notation, in four lengths",
+    origin: Origin::Seed,
+};
+
+/// The range of the number of digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Length {
+    /// 1 to 4 digits, or 1 to 10 if the task is easy for long numbers.
+    Short,
+    /// 5 to 8 digits, or 11 to 20.
+    Medium,
+    /// 9 to 14 digits, or 21 to 60.
+    Long,
+    /// 15 to 20 digits, or 61 to 100.
+    VeryLong,
+}
+
+impl Length {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Medium => "medium",
+            Self::Long => "long",
+            Self::VeryLong => "very-long",
+        }
+    }
+}
+
+/// Which items are generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NupaTask {
+    /// One suite each.
+    pub lengths: Vec<Length>,
+    /// Names of tasks, or of groups of tasks.
+    pub modules: Vec<String>,
+    /// Items of each task and length, or all if there are fewer.
+    pub per_module: NonZeroUsize,
+}
+
+/// The metrics that a run shows first.
+const FIRST_METRICS: [&str; 4] = ["accuracy", "exact_digits", "digit_match", "length_difference"];
+
+/// Tokens of an answer beyond one per character, for a few words before the number.
+const WORDS_TOKENS: usize = 16;
+
+pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    check_generated(ENTRY.name, run)?;
+    let chosen = kinds(&task.modules)?;
+    let is_asked = |kind: &&Kind| run.mode != Mode::Regress || kind.has_value_answer();
+    let kinds: Vec<Kind> = chosen.iter().filter(is_asked).copied().collect();
+    if kinds.is_empty() {
+        let message = "the answers of these tasks are fractions or in scientific notation, which --mode regress does not read";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let mut notices = Vec::new();
+    if kinds.len() < chosen.len() {
+        notices.push(format!(
+            "--mode regress covers {} of {} tasks: the answers of the others are fractions or in scientific notation",
+            kinds.len(),
+            chosen.len()
+        ));
+    }
+    let suite = |length: &Length| {
+        let mut items = draw::items(&kinds, *length, task.per_module, run.seed);
+        if let Some(limit) = run.limit {
+            items = limited(items, limit.get(), run.seed);
+        }
+        let longest = items.iter().map(|item: &Item| item.answer.len()).max().unwrap_or(0);
+        let names: Vec<String> = kinds.iter().map(|kind| kind.name()).collect();
+        Suite {
+            task: ENTRY.name,
+            split: length.name().to_owned(),
+            items,
+            settings: Map::from_iter([
+                ("data".to_owned(), json!("generated")),
+                ("modules".to_owned(), json!(names)),
+                ("per_module".to_owned(), json!(task.per_module)),
+            ]),
+            traits: Traits {
+                max_tokens: (longest + WORDS_TOKENS) as u64,
+                first_metrics: &FIRST_METRICS,
+                ..Traits::default()
+            },
+            // Each suite prints its notices.
+            notices: Vec::new(),
+        }
+    };
+    let mut suites: Vec<Suite> = task.lengths.iter().map(suite).collect();
+    if let Some(first) = suites.first_mut() {
+        first.notices = notices;
+    }
+    Ok(suites)
+}
+
+/// Returns the tasks that names stand for, in the order of [`Kind::all`].
+fn kinds(names: &[String]) -> Result<Vec<Kind>, UsageError> {
+    let all = Kind::all();
+    let is_named = |kind: &Kind, name: &str| match name {
+        "all" => kind.level == Level::Standard,
+        "variants" => kind.level != Level::Standard,
+        "integer" => kind.form == Form::Integer && kind.level == Level::Standard,
+        "float" => kind.form == Form::Decimal && kind.level == Level::Standard,
+        "fraction" => kind.form == Form::Fraction && kind.level == Level::Standard,
+        "scientific" => kind.form == Form::Scientific && kind.level == Level::Standard,
+        name => kind.name() == name,
+    };
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|kind| is_named(kind, name))) {
+        let known: Vec<String> = all.iter().map(Kind::name).collect();
+        return Err(UsageError(format!(
+            "--module {unknown}: there is no such task; there are all, variants, integer, float, fraction, scientific, {}",
+            known.join(", ")
+        )));
+    }
+    Ok(all.into_iter().filter(|kind| names.iter().any(|name| is_named(kind, name))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str]) -> Vec<Kind> {
+        kinds(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn there_are_41_tasks_and_12_variants() {
+        assert_eq!((chosen(&["all"]).len(), chosen(&["variants"]).len()), (41, 12));
+        let counts = ["integer", "float", "fraction", "scientific"].map(|name| chosen(&[name]).len());
+        assert_eq!(counts, [16, 12, 7, 6]);
+        assert_eq!(chosen(&["all"]).iter().filter(|kind| kind.has_value_answer()).count(), 25);
+        assert_eq!(chosen(&["integer_add", "integer", "integer_add"]), chosen(&["integer"]));
+        assert!(kinds(&["integer_root".to_owned()]).unwrap_err().0.contains("there are all, "));
+    }
+}
