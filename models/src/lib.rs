@@ -2,7 +2,7 @@
 //!
 //! [`checkpoint`] reads folders; [`inspect`](mod@inspect) describes them; [`tokenizer`], [`t5`] and
 //! [`causal`] are built from them; [`load()`] combines all three. [`guide`] constrains texts to a grammar,
-//! [`chat`] renders conversations.
+//! [`chat`] renders conversations, [`tools`] finds calls of functions in texts.
 
 mod adapter;
 pub mod causal;
@@ -22,6 +22,7 @@ mod options;
 mod rope;
 pub mod t5;
 pub mod tokenizer;
+pub mod tools;
 mod warm_up;
 
 pub use families::architectures;

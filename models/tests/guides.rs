@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
-use ntl_core::text::TextDecoder;
+use ntl_core::text::{TextDecoder, with_special};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::guide::{Constraint, GuideCompiler, Whitespace};
+use ntl_models::guide::{Answer, CallGrammar, Constraint, GuideCompiler, Whitespace};
 use ntl_models::tokenizer::Tokenizer;
+use ntl_models::tools::{ToolDialect, ToolFormat, ToolPart};
 use serde_json::{Value, json};
 
 /// Maximum tokens per text. Texts that are still incomplete then are not checked.
@@ -344,4 +345,139 @@ fn a_schema_with_thousands_of_fields_is_rejected_before_it_is_compiled() {
     // The demo's vocabulary has no brace. Only the compiler detects that.
     let error = compiler.compile(&json_of(schema(50))).unwrap_err().to_string();
     assert!(error.contains("no token of the vocabulary"), "{error}");
+}
+
+/// A tokenizer with some of the markers as special tokens.
+fn with_markers(special: &[&str]) -> Arc<Tokenizer> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny/llama-ntl");
+    let read = |name| std::fs::read(folder.join(name)).unwrap();
+    let mut file: Value = serde_json::from_slice(&read("tokenizer.json")).unwrap();
+    let first = Tokenizer::open(&CheckpointFiles::folder(&folder).unwrap()).unwrap().len();
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    for (index, name) in special.iter().enumerate() {
+        added.push(json!({"id": first + index, "content": name, "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false}));
+    }
+    let changed = tempfile::tempdir().unwrap();
+    std::fs::write(changed.path().join("tokenizer.json"), file.to_string()).unwrap();
+    for name in ["config.json", "tokenizer_config.json"] {
+        std::fs::write(changed.path().join(name), read(name)).unwrap();
+    }
+    Arc::new(Tokenizer::open(&CheckpointFiles::folder(changed.path()).unwrap()).unwrap())
+}
+
+/// Every format, with the markers that are special tokens.
+const FORMATS: [(ToolFormat, &[&str]); 6] = [
+    (ToolFormat::Hermes, &[]),
+    (ToolFormat::Hermes, &["<tool_call>", "</tool_call>"]),
+    (ToolFormat::Llama3Json, &[]),
+    (ToolFormat::Mistral, &["[TOOL_CALLS]"]),
+    (ToolFormat::Mistral, &["[TOOL_CALLS]", "[ARGS]"]),
+    (ToolFormat::Granite, &["<|tool_call|>"]),
+];
+
+fn call_grammar(dialect: &ToolDialect, calls_max: usize, answer: Option<Answer>) -> Constraint {
+    let small = |type_name: &str| {
+        json!({"type": "object", "properties": {"x": {"type": type_name, "maxLength": 3}},
+        "required": ["x"], "additionalProperties": false})
+    };
+    let functions = vec![("one".to_owned(), small("string")), ("two".to_owned(), small("boolean"))];
+    Constraint::Calls(CallGrammar { layout: dialect.layout().clone(), functions, calls_max, answer })
+}
+
+/// Samples texts under a constraint, with the special tokens of the dialect, and separates their calls.
+fn called(
+    tokenizer: &Arc<Tokenizer>,
+    dialect: &ToolDialect,
+    constraint: &Constraint,
+) -> Vec<(String, Vec<Value>)> {
+    let compiler = compiler(tokenizer, false);
+    let guide = compiler.compile(constraint).unwrap();
+    let is_text = matches!(constraint, Constraint::Calls(CallGrammar { answer: Some(Answer::Text), .. }));
+    let decoder: Arc<dyn TextDecoder> = tokenizer.clone();
+    let decoder = with_special(&decoder, dialect.special_ids());
+    let write = |seed| {
+        let mut sampler = Sampler::new(SamplingParams { seed, ..SamplingParams::PLAIN }, 0);
+        let mut state = guide.start();
+        let mut ids = Vec::new();
+        while ids.len() < 2 * TOKENS_MAX {
+            let mut logits = vec![0.0; tokenizer.len()];
+            // Texts end before long.
+            logits[tokenizer.eos_id().unwrap() as usize] = if is_text { 5.0 } else { 0.0 };
+            state.restrict(&mut logits).unwrap();
+            let id = sampler.choose(&logits).unwrap();
+            state.accept(id).unwrap();
+            if Some(id) != tokenizer.eos_id() {
+                ids.push(id);
+            }
+            if state.is_complete() || Some(id) == tokenizer.eos_id() {
+                return Some(decoder.decode(&ids));
+            }
+        }
+        None
+    };
+    let separate = |text: String| {
+        let functions: Arc<[String]> = ["one".to_owned(), "two".to_owned()].into();
+        let mut parser = dialect.parser(functions, usize::MAX, true);
+        let mut parts = parser.push(&text);
+        parts.extend(parser.finish());
+        let mut outside = String::new();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for part in parts {
+            match part {
+                ToolPart::Text(text) => outside.push_str(&text),
+                ToolPart::Call(name) => calls.push((name, String::new())),
+                ToolPart::Arguments(more) => calls.last_mut().unwrap().1.push_str(&more),
+            }
+        }
+        let call = |(name, arguments): (String, String)| json!({"name": name, "arguments": serde_json::from_str::<Value>(&arguments).unwrap()});
+        (outside, calls.into_iter().map(call).collect())
+    };
+    (0..30).filter_map(write).map(separate).collect()
+}
+
+fn is_valid(call: &Value) -> bool {
+    match (&call["name"], &call["arguments"]["x"]) {
+        (Value::String(name), Value::String(_)) => name == "one",
+        (Value::String(name), Value::Bool(_)) => name == "two",
+        _ => false,
+    }
+}
+
+#[test]
+fn guided_calls_have_the_format_of_the_model_and_match_the_schemas() {
+    for (format, special) in FORMATS {
+        let tokenizer = with_markers(special);
+        let dialect = ToolDialect::new(format, &tokenizer);
+        for calls_max in [1, 3] {
+            let all = called(&tokenizer, &dialect, &call_grammar(&dialect, calls_max, None));
+            assert!(all.len() > 10, "{format:?}: {}", all.len());
+            for (text, calls) in &all {
+                assert!(text.trim().is_empty(), "{format:?}: {text}");
+                assert!(
+                    (1..=calls_max).contains(&calls.len()) && calls.iter().all(is_valid),
+                    "{format:?}: {calls:?}"
+                );
+            }
+            assert!(calls_max == 1 || all.iter().any(|(_, calls)| calls.len() > 1), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_or_json_may_take_the_place_of_strict_calls() {
+    for (format, special) in FORMATS {
+        let tokenizer = with_markers(special);
+        let dialect = ToolDialect::new(format, &tokenizer);
+        let text = called(&tokenizer, &dialect, &call_grammar(&dialect, 2, Some(Answer::Text)));
+        assert!(text.len() > 10, "{format:?}: {}", text.len());
+        assert!(text.iter().all(|(_, calls)| calls.iter().all(is_valid)), "{format:?}: {text:?}");
+        let schema = json!({"const": 7});
+        let answer = Answer::Json { schema, whitespace: Whitespace::default() };
+        let all = called(&tokenizer, &dialect, &call_grammar(&dialect, 2, Some(answer)));
+        let (calls, answers): (Vec<_>, Vec<_>) = all.iter().partition(|(text, _)| text.trim().is_empty());
+        assert!(calls.len() > 2 && answers.len() > 2, "{format:?}: {all:?}");
+        assert!(calls.iter().all(|(_, calls)| !calls.is_empty() && calls.iter().all(is_valid)), "{format:?}");
+        assert!(answers.iter().all(|(text, calls)| text.trim().len() == 1 && calls.is_empty()), "{format:?}");
+    }
 }

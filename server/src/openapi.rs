@@ -6,7 +6,7 @@ mod examples;
 
 use std::collections::BTreeMap;
 
-use ntl_api::{ChatRequest, CompletionRequest, ErrorBody, FINGERPRINT_HEADER};
+use ntl_api::{ChatRequest, CompletionRequest, ErrorBody, FINGERPRINT_HEADER, ResponsesRequest};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
@@ -110,6 +110,7 @@ fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let mut shared = completion;
     shared.properties.remove("prompt");
     close(&ChatRequest::name(), &shared);
+    close(&ResponsesRequest::name(), &Object::new());
 }
 
 /// Adds the examples of a path, an operation id (no path has two methods), the response headers, and the API

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::backend::{self, BackendOptions};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
-use crate::config::{Config, ModelConfig, ModelSource};
+use crate::config::{Config, ModelConfig, ModelSource, ToolParserChoice};
 use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
@@ -270,15 +270,17 @@ fn load_all(
             Loaded::Here(loaded) => loaded,
             Loaded::Elsewhere(connected, requests_max) => {
                 let remote = ServedModel::remote(&model.name, connected, limits, requests_max, &app.metrics);
-                served.push(calibrated(remote, &calibrations)?);
+                served.push(calibrated(with_tool_parser(remote, model.tool_parser), &calibrations)?);
                 continue;
             }
         };
         let named = |source| ServeError::Load { name: model.name.clone(), source };
         let own = own_facts(model).map_err(named)?;
         let fingerprint = fingerprint(model).map_err(named)?;
+        let tool_parser = model.tool_parser;
         let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
+        let model = with_tool_parser(model, tool_parser);
         let mut model = model.with_examples(own.examples).with_fingerprint(fingerprint);
         if let Some(side) = own.truncation_side {
             model = model.with_truncation_side(side);
@@ -289,6 +291,14 @@ fn load_all(
     app.models.publish(served);
     tracing::info!(models = models.len(), cache_bytes_max, "ready");
     Ok(threads)
+}
+
+fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel {
+    match choice {
+        ToolParserChoice::Auto => model,
+        ToolParserChoice::None => model.without_tools(),
+        ToolParserChoice::Format(format) => model.with_tool_format(format),
+    }
 }
 
 /// A model that is computed here or by another engine.

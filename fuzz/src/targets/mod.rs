@@ -1,6 +1,7 @@
 //! The targets, grouped by the input that they read.
 
 mod answers;
+mod calls;
 mod checkpoints;
 mod evaluation;
 mod numbers;
@@ -12,13 +13,14 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     weights::SAFETENSORS,
     weights::TORCH,
     checkpoints::SENTENCEPIECE,
     checkpoints::TOKENIZER,
     checkpoints::CONFIG,
     templates::TEMPLATE,
+    calls::CALLS,
     requests::REQUESTS,
     numbers::GRAMMAR,
     answers::EXTRACTION,

@@ -118,8 +118,8 @@ fn read(input: &[u8]) -> Outcome {
         };
     let say = |role: &str, content: &str| ChatMessage {
         role: role.to_owned(),
-        content: content.to_owned(),
-        name: None,
+        content: Some(content.to_owned()),
+        ..ChatMessage::default()
     };
     let conversation = Conversation {
         messages: vec![
@@ -128,6 +128,7 @@ fn read(input: &[u8]) -> Outcome {
             say("assistant", "12"),
             say("user", "é"),
         ],
+        tools: Vec::new(),
         add_generation_prompt: true,
         continue_final_message: false,
         variables: BTreeMap::from([("enable_thinking".to_owned(), json!(false))]),

@@ -47,6 +47,51 @@ pub trait TextDecoder: Send + Sync {
     }
 }
 
+/// Returns a decoder that also shows these special tokens, by name.
+pub fn with_special(decoder: &Arc<dyn TextDecoder>, ids: &Arc<[u32]>) -> Arc<dyn TextDecoder> {
+    if ids.is_empty() {
+        return Arc::clone(decoder);
+    }
+    Arc::new(WithSpecial { decoder: Arc::clone(decoder), ids: Arc::clone(ids) })
+}
+
+struct WithSpecial {
+    decoder: Arc<dyn TextDecoder>,
+    ids: Arc<[u32]>,
+}
+
+impl TextDecoder for WithSpecial {
+    fn decode(&self, ids: &[u32]) -> String {
+        self.decode_with_values(&ids.iter().copied().map(Token::from).collect::<Vec<_>>())
+    }
+
+    fn decode_with_values(&self, tokens: &[Token]) -> String {
+        let is_shown = |token: &Token| self.ids.contains(&token.id);
+        let parts = tokens.chunk_by(|before, after| !is_shown(before) && !is_shown(after));
+        let text = |part: &[Token]| match part {
+            [only] if is_shown(only) => self.decoder.token_text(only.id),
+            part => self.decoder.decode_with_values(part),
+        };
+        parts.map(text).collect()
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        self.decoder.token_text(id)
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.decoder.token_bytes(id)
+    }
+
+    fn settled_len(&self, text: &str) -> usize {
+        self.decoder.settled_len(text)
+    }
+
+    fn can_cut(&self, before: &str, after: &str) -> bool {
+        self.decoder.can_cut(before, after)
+    }
+}
+
 pub struct TextStream {
     decoder: Arc<dyn TextDecoder>,
     stop: Arc<[String]>,

@@ -18,20 +18,29 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 use functions::Raised;
 
 /// One message, as templates see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ChatMessage {
     /// Role, such as `user`.
     pub role: String,
-    pub content: String,
+    /// `None` only if the message has tool calls instead.
+    pub content: Option<String>,
     /// Distinguishes participants with the same role.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The calls of an assistant's message, with the arguments as objects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<serde_json::Value>,
+    /// The call whose result the message is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
 }
 
 /// A conversation to render.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     pub messages: Vec<ChatMessage>,
+    /// The functions that the assistant may call, as OpenAI's API describes them.
+    pub tools: Vec<serde_json::Value>,
     /// Whether the text ends with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
     /// Whether the text ends with the content of the last message, so that the model continues it.
@@ -53,18 +62,30 @@ pub enum ChatError {
     /// The last message cannot be continued.
     #[error("the chat template changes or omits the last message, which `continue_final_message` needs")]
     LastMessageLost,
+    /// The template never reads the tools.
+    #[error("the chat template of this model does not support tools")]
+    NoTools,
 }
 
 /// The chat template of a checkpoint.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    template: Template,
+    /// The template for conversations with tools, if it is a separate one.
+    tool_template: Option<Template>,
+    /// Special tokens by purpose, such as `bos_token`.
+    specials: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Template {
     source: String,
     /// The text that is compiled, without the parts that only training needs.
     rewritten: String,
     /// Functions and bounds, or the reason why the template does not compile.
     environment: Result<Environment<'static>, String>,
-    /// Special tokens by purpose, such as `bos_token`.
-    specials: BTreeMap<String, String>,
+    /// Whether it reads the variable `tools`.
+    reads_tools: bool,
 }
 
 impl ChatTemplate {
@@ -74,38 +95,100 @@ impl ChatTemplate {
         files: &CheckpointFiles,
         specials: BTreeMap<String, String>,
     ) -> Result<Option<Self>, LoadError> {
-        let Some(source) = source::template(files)? else { return Ok(None) };
-        let rewritten = source::without_generation_tags(&source);
-        let environment = bounds::check(&rewritten).map(|()| environment()).map_err(|error| one_line(&error));
-        if let Err(reason) = &environment {
-            tracing::warn!(checkpoint = files.place(), reason, "the chat template does not compile");
-        }
-        Ok(Some(Self { source, rewritten, environment, specials }))
+        let Some(sources) = source::templates(files)? else { return Ok(None) };
+        let open = |source| Template::new(source, files.place());
+        let tool_template = sources.tool_use.map(open);
+        Ok(Some(Self { template: open(sources.default), tool_template, specials }))
     }
 
     /// Returns the template as stored.
     pub fn source(&self) -> &str {
-        &self.source
+        &self.template.source
+    }
+
+    /// Returns the template for conversations with tools as stored.
+    pub fn tools_source(&self) -> &str {
+        &self.with_tools().source
+    }
+
+    fn with_tools(&self) -> &Template {
+        self.tool_template.as_ref().unwrap_or(&self.template)
     }
 
     pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        let template = if conversation.tools.is_empty() { &self.template } else { self.with_tools() };
+        let text = match template.render(conversation, &self.specials) {
+            // Some templates test whether the content is null, others concatenate it.
+            Err(ChatError::Unusable(_)) if conversation.has_null_content() => {
+                template.render(&conversation.without_null_content(), &self.specials)
+            }
+            text => text,
+        }?;
+        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
+            Some(last) => up_to(text, last.text()).ok_or(ChatError::LastMessageLost),
+            None => Ok(text),
+        }
+    }
+}
+
+impl Template {
+    fn new(source: String, place: &str) -> Self {
+        let rewritten = source::without_generation_tags(&source);
+        let environment = bounds::check(&rewritten).map(|()| environment()).map_err(|error| one_line(&error));
+        if let Err(reason) = &environment {
+            tracing::warn!(checkpoint = place, reason, "the chat template does not compile");
+        }
+        let compiled = environment.as_ref().ok().and_then(|own| own.template_from_str(&rewritten).ok());
+        let reads_tools =
+            compiled.is_some_and(|template| template.undeclared_variables(false).contains("tools"));
+        Self { source, rewritten, environment, reads_tools }
+    }
+
+    fn render(
+        &self,
+        conversation: &Conversation,
+        specials: &BTreeMap<String, String>,
+    ) -> Result<String, ChatError> {
         let environment = self.environment.as_ref().map_err(|reason| ChatError::Unusable(reason.clone()))?;
         let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
-        variables.extend(self.specials.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
+        variables.extend(specials.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
         let given = conversation.variables.iter();
         variables.extend(given.map(|(name, value)| (name.as_str(), Value::from_serialize(value))));
         variables.insert("messages", Value::from_serialize(&conversation.messages));
         variables.insert("add_generation_prompt", conversation.add_generation_prompt.into());
+        if !conversation.tools.is_empty() {
+            if !self.reads_tools {
+                return Err(ChatError::NoTools);
+            }
+            variables.insert("tools", Value::from_serialize(&conversation.tools));
+        }
         // Hugging Face always passes these variables, with the value None if there are none.
         for absent in ["tools", "documents"] {
             variables.entry(absent).or_insert(Value::from(()));
         }
-        let text = bounds::render(environment, &self.rewritten, Value::from_serialize(&variables))
-            .map_err(|error| failure(&error))?;
-        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
-            Some(last) => up_to(text, &last.content).ok_or(ChatError::LastMessageLost),
-            None => Ok(text),
+        bounds::render(environment, &self.rewritten, Value::from_serialize(&variables))
+            .map_err(|error| failure(&error))
+    }
+}
+
+impl ChatMessage {
+    /// The content, which may be absent.
+    pub fn text(&self) -> &str {
+        self.content.as_deref().unwrap_or_default()
+    }
+}
+
+impl Conversation {
+    fn has_null_content(&self) -> bool {
+        self.messages.iter().any(|message| message.content.is_none())
+    }
+
+    fn without_null_content(&self) -> Self {
+        let mut conversation = self.clone();
+        for message in &mut conversation.messages {
+            message.content.get_or_insert_default();
         }
+        conversation
     }
 }
 

@@ -11,6 +11,22 @@ const CONFIG_FILE: &str = "tokenizer_config.json";
 /// Name of the template that is used if there are several.
 const DEFAULT_NAME: &str = "default";
 
+/// Name of the template that is used for conversations with tools.
+const TOOL_NAME: &str = "tool_use";
+
+/// The templates of a checkpoint.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Sources {
+    pub(super) default: String,
+    pub(super) tool_use: Option<String>,
+}
+
+impl From<String> for Sources {
+    fn from(default: String) -> Self {
+        Self { default, tool_use: None }
+    }
+}
+
 /// `chat_template` of `tokenizer_config.json`.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -25,11 +41,12 @@ struct Named {
     template: String,
 }
 
-/// Returns the template's text. `chat_template.jinja` takes precedence over `tokenizer_config.json`.
-pub(super) fn template(files: &CheckpointFiles) -> Result<Option<String>, LoadError> {
+/// Returns the templates' texts. `chat_template.jinja` takes precedence over `tokenizer_config.json`.
+pub(super) fn templates(files: &CheckpointFiles) -> Result<Option<Sources>, LoadError> {
     if let Some(bytes) = files.read(TEMPLATE_FILE)? {
         let text = String::from_utf8(bytes.to_vec());
-        return text.map(Some).map_err(|error| LoadError::malformed(files.name_of(TEMPLATE_FILE), error));
+        let text = text.map_err(|error| LoadError::malformed(files.name_of(TEMPLATE_FILE), error))?;
+        return Ok(Some(text.into()));
     }
     let config: Map<String, Value> = files.json(CONFIG_FILE)?.unwrap_or_default();
     let Some(stored) = config.get("chat_template").filter(|stored| !stored.is_null()) else {
@@ -40,11 +57,13 @@ pub(super) fn template(files: &CheckpointFiles) -> Result<Option<String>, LoadEr
         LoadError::field(files.name_of(CONFIG_FILE), "chat_template", reason)
     })?;
     Ok(match stored {
-        Stored::One(template) => Some(template),
+        Stored::One(template) => Some(template.into()),
         Stored::Named(mut all) => {
+            let tool_use = all.iter().position(|named| named.name == TOOL_NAME);
+            let tool_use = tool_use.map(|index| all[index].template.clone());
             let default = all.iter().position(|named| named.name == DEFAULT_NAME);
             let chosen = default.or((all.len() == 1).then_some(0));
-            chosen.map(|index| all.swap_remove(index).template)
+            chosen.map(|index| Sources { default: all.swap_remove(index).template, tool_use })
         }
     })
 }

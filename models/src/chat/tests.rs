@@ -23,9 +23,11 @@ fn config(fields: &Json) -> (&'static str, String) {
 }
 
 pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatError> {
-    let message = ChatMessage { role: "user".to_owned(), content: text.to_owned(), name: None };
+    let message =
+        ChatMessage { role: "user".to_owned(), content: Some(text.to_owned()), ..ChatMessage::default() };
     template.render(&Conversation {
         messages: vec![message],
+        tools: Vec::new(),
         add_generation_prompt: true,
         continue_final_message: false,
         variables: BTreeMap::new(),
@@ -37,7 +39,7 @@ fn conversations_are_rendered_like_hugging_face() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat/conversations.json");
     let golden: Json = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let cases = golden["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 54);
+    assert_eq!(cases.len(), 72);
     for case in cases {
         let name = case["template"].as_str().unwrap();
         let fields = json!({"chat_template": golden["templates"][name], "bos_token": "<s>",
@@ -45,14 +47,17 @@ fn conversations_are_rendered_like_hugging_face() {
         let template = template_in(&[config(&fields)]).unwrap().unwrap();
         let messages = case["messages"].as_array().unwrap().iter().map(|message| ChatMessage {
             role: message["role"].as_str().unwrap().to_owned(),
-            content: message["content"].as_str().unwrap().to_owned(),
+            content: message["content"].as_str().map(str::to_owned),
             name: None,
+            tool_calls: message["tool_calls"].as_array().cloned().unwrap_or_default(),
+            tool_call_id: message["tool_call_id"].as_str().map(str::to_owned),
         });
         let mut options = case["options"].as_object().unwrap().clone();
         let add_generation_prompt = options.remove("add_generation_prompt").unwrap().as_bool().unwrap();
         let variables = options.into_iter().collect();
         let conversation = Conversation {
             messages: messages.collect(),
+            tools: case["tools"].as_array().cloned().unwrap_or_default(),
             add_generation_prompt,
             continue_final_message: false,
             variables,
@@ -96,6 +101,39 @@ fn the_template_is_found_in_every_supported_location() {
     }
     let error = template_in(&[config(&json!({"chat_template": 5}))]).unwrap_err().to_string();
     assert!(error.ends_with("field `chat_template`: is neither a text nor a list of named texts"), "{error}");
+}
+
+#[test]
+fn a_conversation_with_tools_uses_the_template_for_them() {
+    let with_tools = |template: &ChatTemplate| {
+        template.render(&Conversation {
+            messages: vec![
+                ChatMessage {
+                    role: "user".to_owned(),
+                    content: Some("x".to_owned()),
+                    ..ChatMessage::default()
+                },
+                ChatMessage {
+                    role: "assistant".to_owned(),
+                    tool_calls: vec![json!({"function": {"name": "f", "arguments": {}}})],
+                    ..ChatMessage::default()
+                },
+            ],
+            tools: vec![json!({"type": "function", "function": {"name": "f"}})],
+            add_generation_prompt: true,
+            continue_final_message: false,
+            variables: BTreeMap::new(),
+        })
+    };
+    let open = |stored: Json| template_in(&[config(&json!({"chat_template": stored}))]).unwrap().unwrap();
+    let named = |name: &str, template: &str| json!({"name": name, "template": template});
+    let both = open(json!([named("default", "plain"), named("tool_use", "{{ tools[0].function.name }}")]));
+    assert_eq!((say(&both, "x").unwrap(), with_tools(&both)), ("plain".to_owned(), Ok("f".to_owned())));
+    assert_eq!((both.source(), both.tools_source()), ("plain", "{{ tools[0].function.name }}"));
+    assert_eq!(with_tools(&open(json!("{{ messages[0].content }}"))), Err(ChatError::NoTools));
+    // A template that concatenates a content of null gets an empty one.
+    let source = "{% if tools %}{% endif %}{% for m in messages %}{{ m.role + m.content }} {% endfor %}";
+    assert_eq!(with_tools(&open(json!(source))).unwrap(), "userx assistant ");
 }
 
 #[test]
@@ -149,11 +187,12 @@ fn the_last_message_can_be_continued() {
         let fields = json!({"chat_template": template});
         let message = |role: &str, content: &str| ChatMessage {
             role: role.to_owned(),
-            content: content.to_owned(),
-            name: None,
+            content: Some(content.to_owned()),
+            ..ChatMessage::default()
         };
         let conversation = Conversation {
             messages: vec![message("user", "1 2"), message("assistant", content)],
+            tools: Vec::new(),
             add_generation_prompt: false,
             continue_final_message: true,
             variables: BTreeMap::new(),

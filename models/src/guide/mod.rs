@@ -4,6 +4,7 @@
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
 //! every step stay within fixed limits, regardless of the constraint.
 
+mod calls;
 mod json_schema;
 mod token_rules;
 
@@ -17,6 +18,7 @@ use ntl_core::sampling::{Guide, GuideError, GuideState};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
+pub use calls::{Answer, CallGrammar};
 pub use json_schema::Whitespace;
 pub use token_rules::TokenRules;
 
@@ -35,6 +37,8 @@ pub enum Constraint {
     Json { schema: Value, whitespace: Whitespace },
     /// A context-free grammar in the library's dialect of Lark.
     Grammar(String),
+    /// Calls of functions.
+    Calls(CallGrammar),
 }
 
 /// Compiles constraints for one vocabulary.
@@ -138,6 +142,7 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
         Constraint::Grammar(grammar) if grammar.contains("%json") => {
             Err(failed("`%json` is not supported in a grammar"))
         }
+        Constraint::Calls(grammar) => grammar.check(),
         _ => Ok(()),
     }
 }
@@ -163,6 +168,7 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
             format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}")
         }
         Constraint::Grammar(grammar) => grammar.clone(),
+        Constraint::Calls(grammar) => grammar.lark(lead_in),
     }
 }
 

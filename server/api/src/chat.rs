@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StreamOptions, Usage};
 use crate::number::{Number, NumberRequest};
+use crate::tools::{ChatTool, ChatToolChoice, ToolCall, ToolCallDelta};
 use crate::whole::whole;
 
 /// The content of a message.
@@ -38,15 +39,21 @@ pub struct ContentPart {
 /// A message of a conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
-    /// `system`, `developer`, `user` or `assistant`, if the chat template supports the role.
-    #[schema(pattern = "^(system|developer|user|assistant)$")]
+    /// `system`, `developer`, `user`, `assistant` or `tool`, if the chat template supports the role.
+    #[schema(pattern = "^(system|developer|user|assistant|tool)$")]
     pub role: String,
-    /// The content. Null means an empty text.
+    /// The content. Null means an empty text, or only calls of functions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ChatContent>,
     /// Name of the speaker, for templates that use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The functions that the assistant called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCall>>,
+    /// Id of the call whose result the content is; only for `tool`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
     /// All other fields. The server accepts those that change nothing, and rejects any other with an error
     /// that names the field.
     #[serde(flatten)]
@@ -113,6 +120,16 @@ pub struct ChatRequest {
     /// template. Templates without it ignore the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
+    /// Functions that the model may call, if its chat template supports tools; at most 128.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<ChatTool>>,
+    /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
+    /// it calls this one. Default `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<ChatToolChoice>,
+    /// Whether a message may have several calls. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_tool_calls: Option<bool>,
     /// Additional variables for the template, such as `enable_thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
@@ -168,6 +185,9 @@ pub struct ChatAnswer {
     /// The text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// The new part of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
 /// The message of a whole answer.
@@ -176,10 +196,13 @@ pub struct ChatAnswer {
 pub struct ChatResponseMessage {
     /// `assistant`.
     pub role: String,
-    /// The text.
-    pub content: String,
+    /// The text; null if the message has only calls.
+    pub content: Option<String>,
     /// Always null.
     pub refusal: Option<String>,
+    /// The functions that the model calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCall>>,
 }
 
 /// One answer.

@@ -324,6 +324,8 @@ pub enum FinishReasonName {
     Stop,
     /// `max_tokens` was reached; with a number: before its marker `after`.
     Length,
+    /// The message has calls of functions. Only in chats.
+    ToolCalls,
 }
 
 /// Log-probabilities as parallel lists with one entry for each token.

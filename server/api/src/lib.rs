@@ -10,8 +10,10 @@ mod completions;
 mod error;
 mod models;
 mod number;
+mod responses;
 mod score;
 mod tokens;
+mod tools;
 mod whole;
 
 pub use calibration::{
@@ -34,6 +36,13 @@ pub use number::{
     NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers, SupportPoint,
     TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
+pub use responses::{
+    IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesContent, ResponsesError,
+    ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice, ResponsesInput,
+    ResponsesInputItem, ResponsesOutputItem, ResponsesOutputPart, ResponsesPart, ResponsesReasoning,
+    ResponsesRequest, ResponsesResponse, ResponsesSettings, ResponsesStatus, ResponsesText, ResponsesTool,
+    ResponsesToolChoice, ResponsesUsage,
+};
 pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,
     ScoreRequest, ScoreResponse, ScoredItem, TextOrIds,
@@ -41,4 +50,8 @@ pub use score::{
 pub use tokens::{
     DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,
+};
+pub use tools::{
+    ChatTool, ChatToolChoice, FunctionCall, FunctionCallDelta, FunctionDefinition, FunctionName,
+    NamedToolChoice, ToolCall, ToolCallDelta, ToolChoiceMode,
 };

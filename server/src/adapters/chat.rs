@@ -2,35 +2,44 @@
 //!
 //! In: a conversation for the chat template, and the fields that it shares with completions. Out: messages.
 
+use std::collections::BTreeMap;
+
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, CompletionRequest,
-    ContentPart, NumberRequest,
+    ContentPart, FunctionCall, FunctionCallDelta, NumberRequest, ToolCall, ToolCallDelta,
 };
 use ntl_core::contract::{TokenLogprob, TokenText};
-use ntl_models::chat::{ChatMessage, Conversation};
+use ntl_models::chat::{ChatError, ChatMessage, Conversation};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
+use super::tools::{ToolOffer, called, chat_offer, check_kind};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
-use crate::answer::{Piece, TokenCounts, TokenReport};
+use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions};
 use crate::served::ServedModel;
 
-const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const TOP_LOGPROBS_MAX: u64 = 20;
+
+/// The type of every tool and of every call.
+const FUNCTION: &str = "function";
 
 /// Joins the parts of a message.
 const PART_SEPARATOR: &str = "\n";
 
-/// Takes the conversation of a request. Rejects unsupported content, such as tools and images, with an error
-/// that names the field.
-pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, AppError> {
+/// Takes the conversation of a request. Rejects unsupported content, such as images, with an error that names the
+/// field.
+pub(crate) fn conversation(
+    request: &mut ChatRequest,
+    tools: Option<&ToolOffer>,
+) -> Result<Conversation, AppError> {
     fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
     check("messages", !messages.is_empty(), "must be a list of at least one message")?;
@@ -39,35 +48,56 @@ pub(crate) fn conversation(request: &mut ChatRequest) -> Result<Conversation, Ap
     let message_of_both = "is not allowed with `add_generation_prompt`: true";
     check("continue_final_message", !(continue_final_message && add_generation_prompt), message_of_both)?;
     let mut variables = request.chat_template_kwargs.take().unwrap_or_default();
-    if let Some(effort) = request.reasoning_effort.take() {
-        let efforts = REASONING_EFFORTS.join(", ");
-        let is_known = REASONING_EFFORTS.contains(&effort.as_str());
-        check("reasoning_effort", is_known, format!("must be one of {efforts}"))?;
-        variables.insert("reasoning_effort".to_owned(), effort.into());
-    }
-    Ok(Conversation {
-        messages: messages
-            .iter()
-            .enumerate()
-            .map(|(index, one)| message(index, one))
-            .collect::<Result<_, _>>()?,
+    variables.extend(effort_variable("reasoning_effort", request.reasoning_effort.as_deref())?);
+    let messages = messages.iter().enumerate().map(|(index, one)| message(index, one));
+    let mut conversation = Conversation {
+        messages: messages.collect::<Result<_, _>>()?,
+        tools: Vec::new(),
         add_generation_prompt,
         continue_final_message,
         variables,
-    })
+    };
+    if let Some(tools) = tools {
+        tools.add_to(&mut conversation);
+    }
+    Ok(conversation)
+}
+
+/// Takes the tools of a request; `None` if the model is to call none.
+pub(crate) fn tool_offer(request: &mut ChatRequest) -> Result<Option<ToolOffer>, AppError> {
+    chat_offer(request.tools.take(), request.tool_choice.take(), request.parallel_tool_calls)
+}
+
+/// The variable for the template with this effort, which the field `param` sets.
+pub(super) fn effort_variable(
+    param: &str,
+    effort: Option<&str>,
+) -> Result<BTreeMap<String, Value>, AppError> {
+    let Some(effort) = effort else { return Ok(BTreeMap::new()) };
+    let efforts = REASONING_EFFORTS.join(", ");
+    check(param, REASONING_EFFORTS.contains(&effort), format!("must be one of {efforts}"))?;
+    Ok(BTreeMap::from([("reasoning_effort".to_owned(), effort.into())]))
 }
 
 fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, AppError> {
     let field = |field: &str| format!("messages[{index}].{field}");
-    if matches!(message.role.as_str(), "tool" | "function") {
-        return Err(AppError::invalid(field("role"), "tools are not supported by this version"));
-    }
     let roles = ROLES.join(", ");
     check(&field("role"), ROLES.contains(&message.role.as_str()), format!("must be one of {roles}"))?;
     fields::check_message(&field(""), &message.others)?;
+    let calls = message.tool_calls.as_deref().unwrap_or_default();
+    check(&field("tool_calls"), calls.is_empty() || message.role == "assistant", "are for `assistant` only")?;
+    let has_id = message.tool_call_id.is_some();
+    check(&field("tool_call_id"), !has_id || message.role == "tool", "is for `tool` only")?;
+    let call = |(place, call): (usize, &ToolCall)| {
+        let call_field = |name: &str| field(&format!("tool_calls[{place}].{name}"));
+        check_kind(&call_field("type"), &call.kind)?;
+        called(call, &call_field("function.arguments"))
+    };
+    let tool_calls = calls.iter().enumerate().map(call).collect::<Result<Vec<_>, _>>()?;
     let content = match &message.content {
-        None => String::new(),
-        Some(ChatContent::Text(text)) => text.clone(),
+        None if !tool_calls.is_empty() => None,
+        None => Some(String::new()),
+        Some(ChatContent::Text(text)) => Some(text.clone()),
         Some(ChatContent::Parts(parts)) => {
             let text = |(part, content): (usize, &ContentPart)| {
                 let at = field(&format!("content[{part}]"));
@@ -76,24 +106,34 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, Ap
                 fields::check_part(&format!("{at}."), &content.others)?;
                 content.text.clone().ok_or_else(|| AppError::field(&at, "has no `text`"))
             };
-            parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR)
+            Some(parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR))
         }
     };
-    Ok(ChatMessage { role: message.role.clone(), content, name: message.name.clone() })
+    Ok(ChatMessage {
+        role: message.role.clone(),
+        content,
+        name: message.name.clone(),
+        tool_calls,
+        tool_call_id: message.tool_call_id.clone(),
+    })
 }
 
-/// The token ids of a conversation, by the checkpoint's chat template.
+/// The token ids of a conversation, by the checkpoint's chat template. `param` is the field with its messages.
 pub(crate) fn prompt_ids(
+    param: &str,
     conversation: &Conversation,
     add_special_tokens: bool,
     tokenizer: &Tokenizer,
     profile: &ModelProfile,
 ) -> Result<Vec<u32>, AppError> {
-    let invalid = |error: String| AppError::invalid("messages", error);
+    let invalid = |error: String| AppError::invalid(param, error);
     let template = tokenizer.chat_template().ok_or_else(|| {
         invalid("the checkpoint of this model has no chat template; use /v1/completions".to_owned())
     })?;
-    let text = template.render(conversation).map_err(|error| invalid(error.to_string()))?;
+    let text = template.render(conversation).map_err(|error| match error {
+        ChatError::NoTools => AppError::invalid("tools", format!("`tools`: {error}")),
+        error => invalid(error.to_string()),
+    })?;
     profile.check_bytes(&text)?;
     // By default the template wrote the special tokens already.
     tokenizer.encode(&text, add_special_tokens).map_err(|error| invalid(error.to_string()))
@@ -107,11 +147,17 @@ pub(crate) fn prompt_ids(
 pub(crate) fn generation_request(
     request: ChatRequest,
     prompt: Vec<u32>,
+    tools: Option<&ToolOffer>,
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
     let shared = shared_fields(request, room, profile)?;
-    fields::generation_request(Some(vec![PromptInput::Ids(prompt)]), shared, profile)
+    let (mut request, number) =
+        fields::generation_request(Some(vec![PromptInput::Ids(prompt)]), shared, profile)?;
+    if let Some(tools) = tools {
+        tools.apply(&mut request, number.as_ref(), profile)?;
+    }
+    Ok((request, number))
 }
 
 /// The fields that chats and completions share, under the names of completions.
@@ -154,7 +200,7 @@ pub(crate) fn echoed(request: &ChatRequest, conversation: &Conversation) -> Resu
     }
     check("echo", !wants_number(request.number.as_ref()), "is not allowed with `number`")?;
     let last = conversation.messages.last().filter(|message| message.role == "assistant");
-    Ok(last.map(|message| message.content.clone()))
+    Ok(last.map(|message| message.text().to_owned()))
 }
 
 fn wants_number(number: Option<&NumberRequest>) -> bool {
@@ -175,7 +221,7 @@ impl ChatAnswers {
         number: Option<NumberFormat>,
         echoed: Option<String>,
     ) -> Self {
-        let context = AnswerContext::new("chatcmpl", model, report, number);
+        let context = AnswerContext::new("chatcmpl-", model, report, number);
         Self { context, echoed: echoed.unwrap_or_default() }
     }
 
@@ -218,35 +264,37 @@ impl ChatAnswers {
 
 impl AnswerAdapter for ChatAnswers {
     type Whole = ChatResponse;
-    type Choice = ChatChoice;
+    type Item = ChatChoice;
     type Chunk = ChatChunk;
 
     fn context(&self) -> &AnswerContext {
         &self.context
     }
 
-    fn chunk(&self, piece: Piece) -> ChatChunk {
+    fn chunks(&self, piece: Piece) -> Vec<ChatChunk> {
         // The prompt is the same for all choices.
         let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| piece.begins_response);
         let role = piece.begins_choice.then(|| "assistant".to_owned());
         let is_end = piece.text.is_empty() && piece.finish_reason.is_some() && role.is_none();
         let echoed = role.as_ref().map_or("", |_| self.echoed.as_str());
-        let content = (!is_end).then(|| format!("{echoed}{}", piece.text));
+        // A part of a call has no content.
+        let has_content = !is_end && (piece.calls.is_empty() || !piece.text.is_empty() || !echoed.is_empty());
+        let content = has_content.then(|| format!("{echoed}{}", piece.text));
         let has_tokens = !piece.tokens.is_empty();
         let logprobs = self.context.report.logprobs.filter(|_| has_tokens);
         let choice = ChatChunkChoice {
             index: piece.index,
-            delta: ChatAnswer { role, content },
+            delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
-            finish_reason: piece.finish_reason.map(finish_reason),
+            finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
             number: piece.number,
         };
-        ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }
+        vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]
     }
 
-    fn usage_chunk(&self, counts: TokenCounts) -> ChatChunk {
-        self.chunk_of(Vec::new(), Some(counts))
+    fn last_chunks(&self, counts: TokenCounts, include_usage: bool) -> Vec<ChatChunk> {
+        include_usage.then(|| self.chunk_of(Vec::new(), Some(counts))).into_iter().collect()
     }
 
     fn whole(&self, choices: &[Piece], counts: TokenCounts) -> ChatResponse {
@@ -266,20 +314,47 @@ impl AnswerAdapter for ChatAnswers {
         }
     }
 
-    fn choice(&self, piece: Piece) -> ChatChoice {
-        ChatChoice {
+    fn items(&self, piece: Piece) -> Vec<ChatChoice> {
+        let content = format!("{}{}", self.echoed, piece.text);
+        let token_ids = self.context.token_ids(&piece);
+        let tool_calls: Vec<ToolCall> = piece.calls.into_iter().filter_map(whole_call).collect();
+        vec![ChatChoice {
             index: piece.index,
             message: ChatResponseMessage {
                 role: "assistant".to_owned(),
-                content: format!("{}{}", self.echoed, piece.text),
+                content: Some(content).filter(|content| tool_calls.is_empty() || !content.is_empty()),
                 refusal: None,
+                tool_calls: Some(tool_calls).filter(|calls| !calls.is_empty()),
             },
             logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
-            finish_reason: piece.finish_reason.map(finish_reason),
-            token_ids: self.context.token_ids(&piece),
+            finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
+            token_ids,
             number: piece.number,
-        }
+        }]
     }
+}
+
+/// The new parts of calls.
+fn deltas(calls: &[CallPart]) -> Option<Vec<ToolCallDelta>> {
+    let delta = |part: &CallPart| {
+        let begins = part.begins.as_ref();
+        ToolCallDelta {
+            index: part.index as u64,
+            id: begins.map(|call| call.id.clone()),
+            kind: begins.map(|_| FUNCTION.to_owned()),
+            function: FunctionCallDelta {
+                name: begins.map(|call| call.name.clone()),
+                arguments: part.arguments.clone(),
+            },
+        }
+    };
+    (!calls.is_empty()).then(|| calls.iter().map(delta).collect())
+}
+
+fn whole_call(call: CallPart) -> Option<ToolCall> {
+    let CallBeginning { id, name } = call.begins?;
+    let function = FunctionCall { name, arguments: call.arguments };
+    Some(ToolCall { id, kind: FUNCTION.to_owned(), function })
 }
 
 #[cfg(test)]
@@ -293,7 +368,7 @@ mod tests {
     }
 
     fn refused(body: Value) -> (String, String) {
-        let error = conversation(&mut request(body)).unwrap_err();
+        let error = conversation(&mut request(body), None).unwrap_err();
         (error.body().error.param.unwrap_or_default(), error.to_string())
     }
 
@@ -308,8 +383,6 @@ mod tests {
         for (body, param) in [
             (json!({}), "messages"),
             (json!({"messages": []}), "messages"),
-            (with("tools", json!([{"type": "function"}])), "tools"),
-            (with("tool_choice", json!("required")), "tool_choice"),
             (with("functions", json!([{}])), "functions"),
             (with("modalities", json!(["text", "audio"])), "modalities"),
             (with("messages", json!([{"role": "user", "content": image}])), "messages[0].content[1].type"),
@@ -317,11 +390,18 @@ mod tests {
                 with("messages", json!([{"role": "user", "content": [{"type": "text"}]}])),
                 "messages[0].content[0]",
             ),
-            (with("messages", json!([{"role": "tool", "content": "x"}])), "messages[0].role"),
+            (with("messages", json!([{"role": "function", "content": "x"}])), "messages[0].role"),
             (with("messages", json!([{"role": "wizard", "content": "x"}])), "messages[0].role"),
             (
-                with("messages", json!([{"role": "assistant", "tool_calls": [{"id": "1"}]}])),
-                "messages[0].tool_calls",
+                with("messages", json!([{"role": "user", "tool_call_id": "1", "content": "x"}])),
+                "messages[0].tool_call_id",
+            ),
+            (
+                with(
+                    "messages",
+                    json!([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[]"}}]}]),
+                ),
+                "messages[0].tool_calls[0].function.arguments",
             ),
             (with("messages", json!([{"role": "user", "contents": "x"}])), "messages[0].contents"),
             (
@@ -337,9 +417,9 @@ mod tests {
             let (got, message) = refused(body.clone());
             assert_eq!(got, param, "{body}: {message}");
         }
-        let neutral = with("tools", json!([]));
-        assert!(conversation(&mut request(neutral)).is_ok());
-        assert!(conversation(&mut request(with("tool_choice", json!("auto")))).is_ok());
+        for neutral in [with("tools", json!([])), with("tool_choice", json!("auto"))] {
+            assert_eq!(tool_offer(&mut request(neutral)).unwrap(), None);
+        }
     }
 
     #[test]
@@ -349,8 +429,8 @@ mod tests {
                 {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}
         ], "add_generation_prompt": false});
-        let conversation = conversation(&mut request(body)).unwrap();
-        let contents: Vec<_> = conversation.messages.iter().map(|message| message.content.as_str()).collect();
+        let conversation = conversation(&mut request(body), None).unwrap();
+        let contents: Vec<_> = conversation.messages.iter().map(ChatMessage::text).collect();
         assert_eq!((contents, conversation.add_generation_prompt), (vec!["a\nb", ""], false));
     }
 
@@ -360,7 +440,7 @@ mod tests {
         let completion = |body: Value, room| shared_fields(request(body), room, &profile);
         let plain = completion(json!({"temperature": 0.5, "seed": 7, "user": "x"}), Some(100)).unwrap();
         assert_eq!(plain.prompt, None);
-        let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, &profile).unwrap();
+        let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, None, &profile).unwrap();
         assert_eq!(whole.prompts, [PromptInput::Ids(vec![5, 6])]);
         assert_eq!((plain.max_tokens, plain.temperature, plain.seed), (Some(100), Some(0.5), Some(7)));
         assert!(plain.logprobs.is_none());

@@ -34,7 +34,7 @@ pub(crate) struct CompletionAnswers(AnswerContext);
 
 impl CompletionAnswers {
     pub(crate) fn new(model: &ServedModel, report: ReportOptions, number: Option<NumberFormat>) -> Self {
-        Self(AnswerContext::new("cmpl", model, report, number))
+        Self(AnswerContext::new("cmpl-", model, report, number))
     }
 
     fn body(&self, choices: Vec<Choice>, counts: Option<TokenCounts>) -> CompletionResponse {
@@ -60,7 +60,7 @@ impl CompletionAnswers {
             index: piece.index,
             text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &piece.text,
             logprobs: logprobs.map(|count| self.logprobs(count, echoed, &piece.tokens)),
-            finish_reason: piece.finish_reason.map(finish_reason),
+            finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, false)),
             cumulative_logprob: piece.cumulative_logprob.map(finite_logprob),
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),
@@ -116,26 +116,26 @@ impl CompletionAnswers {
 
 impl AnswerAdapter for CompletionAnswers {
     type Whole = CompletionResponse;
-    type Choice = Choice;
+    type Item = Choice;
     type Chunk = CompletionResponse;
 
     fn context(&self) -> &AnswerContext {
         &self.0
     }
 
-    fn chunk(&self, piece: Piece) -> CompletionResponse {
-        self.body(vec![self.part(piece, false)], None)
+    fn chunks(&self, piece: Piece) -> Vec<CompletionResponse> {
+        vec![self.body(vec![self.part(piece, false)], None)]
     }
 
-    fn usage_chunk(&self, counts: TokenCounts) -> CompletionResponse {
-        self.body(Vec::new(), Some(counts))
+    fn last_chunks(&self, counts: TokenCounts, include_usage: bool) -> Vec<CompletionResponse> {
+        include_usage.then(|| self.body(Vec::new(), Some(counts))).into_iter().collect()
     }
 
     fn whole(&self, _: &[Piece], counts: TokenCounts) -> CompletionResponse {
         self.body(Vec::new(), Some(counts))
     }
 
-    fn choice(&self, piece: Piece) -> Choice {
-        self.part(piece, true)
+    fn items(&self, piece: Piece) -> Vec<Choice> {
+        vec![self.part(piece, true)]
     }
 }

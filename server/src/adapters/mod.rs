@@ -1,7 +1,7 @@
 //! The APIs: JSON bodies to and from the server's own requests and answers. Pure functions without I/O.
 //!
-//! [`completions`] and [`chat`] both make a [`crate::request::GenerationRequest`] and both write the pieces
-//! of [`crate::answer`]; [`fields`] validates the request fields that they share. Invariant: every JSON body
+//! [`completions`], [`chat`] and [`responses`] all make a [`crate::request::GenerationRequest`] and write the pieces
+//! of [`crate::answer`]; [`fields`] validates the request fields that they share, [`tools`] the functions. Invariant: every JSON body
 //! becomes a valid request or a 400 that names the field.
 
 pub(crate) mod candidates;
@@ -9,8 +9,10 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 mod fields;
 mod number;
+pub(crate) mod responses;
 pub(crate) mod score;
 mod tokens;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::answer::{Piece, TokenCounts};
+use crate::error::AppError;
 use crate::request::ReportOptions;
 use crate::served::ServedModel;
 pub(crate) use fields::{WITHOUT_EFFECT, model_calibration};
@@ -31,22 +34,43 @@ use tokens::finite_logprob;
 /// Writes answers in the style of one API.
 pub(crate) trait AnswerAdapter: Send + Sync + 'static {
     type Whole: Serialize;
-    type Choice: Serialize;
+    type Item: Serialize;
     type Chunk: Serialize;
+
+    /// Whether a stream ends with `[DONE]`.
+    const ENDS_WITH_DONE: bool = true;
+
+    /// The field of the body that lists the items.
+    const ITEMS: &'static str = "choices";
 
     fn context(&self) -> &AnswerContext;
 
-    /// A chunk of a stream with a piece of one choice.
-    fn chunk(&self, piece: Piece) -> Self::Chunk;
+    /// The first chunks of a stream, before any piece.
+    fn first_chunks(&self) -> Vec<Self::Chunk> {
+        Vec::new()
+    }
 
-    /// The chunk at the end of a stream with the token counts.
-    fn usage_chunk(&self, counts: TokenCounts) -> Self::Chunk;
+    /// The chunks of a stream with a piece of one choice.
+    fn chunks(&self, piece: Piece) -> Vec<Self::Chunk>;
 
-    /// The body of a response to these choices that is not streamed, without them.
+    /// The chunks at the end of a stream. `include_usage` is the request's.
+    fn last_chunks(&self, counts: TokenCounts, include_usage: bool) -> Vec<Self::Chunk>;
+
+    /// The chunk that ends a stream that has failed; `None` for the body of the error.
+    fn failure_chunk(&self, _error: &AppError) -> Option<Self::Chunk> {
+        None
+    }
+
+    /// The name of the event with a chunk, if it has one.
+    fn event_name(_chunk: &Self::Chunk) -> Option<&'static str> {
+        None
+    }
+
+    /// The body of a response to these choices that is not streamed, without its items.
     fn whole(&self, choices: &[Piece], counts: TokenCounts) -> Self::Whole;
 
-    /// A choice of a response that is not streamed.
-    fn choice(&self, piece: Piece) -> Self::Choice;
+    /// The items of a choice of a response that is not streamed.
+    fn items(&self, piece: Piece) -> Vec<Self::Item>;
 }
 
 /// The data that both APIs need to write a response.
@@ -79,7 +103,7 @@ impl AnswerContext {
         number: Option<NumberFormat>,
     ) -> Self {
         Self {
-            id: format!("{id_prefix}-{}", uuid::Uuid::new_v4().simple()),
+            id: format!("{id_prefix}{}", uuid::Uuid::new_v4().simple()),
             created: crate::unix_seconds(),
             model: model.name.to_string(),
             fingerprint: model.fingerprint.clone(),
@@ -144,8 +168,9 @@ fn usage(counts: TokenCounts) -> Usage {
     Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
 }
 
-fn finish_reason(reason: FinishReason) -> FinishReasonName {
+fn finish_reason(reason: FinishReason, has_calls: bool) -> FinishReasonName {
     match reason {
+        FinishReason::Stop if has_calls => FinishReasonName::ToolCalls,
         FinishReason::Stop => FinishReasonName::Stop,
         FinishReason::Length => FinishReasonName::Length,
     }

@@ -11,18 +11,24 @@ use ntl_api::Number;
 use ntl_core::Prompt;
 use ntl_core::contract::{Event, FinishReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
+use ntl_models::tools::{ToolParser, ToolPart};
 
-use crate::request::{GenerationRequest, ReportOptions};
+use crate::request::{CallParsing, GenerationRequest, ReportOptions};
 
 /// The new part of one choice.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Piece {
     /// Index of the prompt times choices per prompt, plus the number of the choice.
     pub(crate) index: u64,
+    /// The text outside of calls.
     pub(crate) text: String,
+    /// The calls of functions, or the new part of one.
+    pub(crate) calls: Vec<CallPart>,
     /// The decoded tokens, if the response has log-probabilities or token ids.
     pub(crate) tokens: Vec<TokenReport>,
     pub(crate) finish_reason: Option<FinishReason>,
+    /// Whether the choice has calls; known in its last piece.
+    pub(crate) has_calls: bool,
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
@@ -32,6 +38,22 @@ pub(crate) struct Piece {
     pub(crate) begins_choice: bool,
     /// Whether it is the first piece of the response.
     pub(crate) begins_response: bool,
+}
+
+/// A call, or the new part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallPart {
+    /// Index of the call in its choice.
+    pub(crate) index: usize,
+    /// Its id and its function, in its first part.
+    pub(crate) begins: Option<CallBeginning>,
+    pub(crate) arguments: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallBeginning {
+    pub(crate) id: String,
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +85,13 @@ impl Piece {
     /// Adds a later piece of the same choice.
     pub(crate) fn append(&mut self, later: Self) {
         self.text.push_str(&later.text);
+        for part in later.calls {
+            match self.calls.last_mut() {
+                Some(call) if call.index == part.index => call.arguments.push_str(&part.arguments),
+                _ => self.calls.push(part),
+            }
+        }
+        self.has_calls |= later.has_calls;
         self.tokens.extend(later.tokens);
         self.finish_reason = later.finish_reason.or(self.finish_reason);
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
@@ -78,7 +107,8 @@ impl Piece {
             let tokens: usize = prompt.tokens.iter().map(token).sum();
             prompt.text.len() + size_of_val(&*prompt.ids) + tokens
         });
-        self.text.len() + tokens + prompt
+        let calls = self.calls.iter().map(|call| size_of::<CallPart>() + call.arguments.len());
+        self.text.len() + calls.sum::<usize>() + tokens + prompt
     }
 }
 
@@ -119,7 +149,16 @@ pub(crate) struct Assembler {
     prompts: Vec<PromptReport>,
     /// Start of the decoded text of each choice that has begun, in characters: after the echoed prompt.
     first_chars: BTreeMap<u64, u64>,
+    calls: Option<CallParsing>,
+    /// The parser of each choice that has begun, if the texts may have calls.
+    parsers: BTreeMap<u64, CallReader>,
     counts: TokenCounts,
+}
+
+/// Reads the calls of one choice.
+struct CallReader {
+    parser: ToolParser,
+    calls: usize,
 }
 
 impl Assembler {
@@ -130,38 +169,91 @@ impl Assembler {
             report: request.report,
             prompts,
             first_chars: BTreeMap::new(),
+            calls: request.calls.clone(),
+            parsers: BTreeMap::new(),
             counts: TokenCounts { prompt: prompt_tokens, completion: 0 },
         }
     }
 
-    /// Returns the new part of a choice, or `None` if the event adds nothing.
-    pub(crate) fn piece(&mut self, prompt: usize, event: Event) -> Option<Piece> {
+    /// Returns the new parts of a choice; none if the event adds nothing.
+    pub(crate) fn pieces(&mut self, prompt: usize, event: Event) -> Vec<Piece> {
         let first = prompt as u64 * u64::from(self.choices_per_prompt);
         let index = |choice: u32| first + u64::from(choice);
         match event {
             Event::Prompt(tokens) => {
-                self.prompts.get_mut(prompt)?.tokens.extend(tokens);
-                None
+                if let Some(report) = self.prompts.get_mut(prompt) {
+                    report.tokens.extend(tokens);
+                }
+                Vec::new()
             }
-            Event::Text { text, token: None, .. } if text.is_empty() => None,
+            Event::Text { text, token: None, .. } if text.is_empty() => Vec::new(),
             Event::Text { choice, text, token, offset, .. } => {
-                let mut piece = self.begin(prompt, index(choice));
-                let offset = self.first_chars.entry(piece.index).or_default().saturating_add(offset as u64);
-                piece.tokens.extend(token.map(|token| TokenReport { token, offset }));
-                piece.text = text;
-                Some(piece)
+                let index = index(choice);
+                let parts = match self.reader(index) {
+                    Some(reader) => reader.parser.push(&text),
+                    None => vec![ToolPart::Text(text)],
+                };
+                if parts.is_empty() && token.is_none() {
+                    return Vec::new();
+                }
+                let mut pieces = self.parts(prompt, index, parts);
+                let first_char = self.first_chars.entry(index).or_default();
+                let offset = first_char.saturating_add(offset as u64);
+                pieces[0].tokens.extend(token.map(|token| TokenReport { token, offset }));
+                pieces
             }
             Event::Finished { choice, reason, tokens, cumulative_logprob } => {
                 self.counts.completion += tokens;
-                // The other texts of `best_of` are only counted.
-                (choice < self.choices_per_prompt).then(|| Piece {
-                    finish_reason: Some(reason),
-                    cumulative_logprob,
-                    ..self.begin(prompt, index(choice))
-                })
+                if choice >= self.choices_per_prompt {
+                    // The other texts of `best_of` are only counted.
+                    return Vec::new();
+                }
+                let index = index(choice);
+                let parts = self.reader(index).map(|reader| reader.parser.finish());
+                let mut pieces = self.parts(prompt, index, parts.unwrap_or_default());
+                if let Some(last) = pieces.last_mut() {
+                    last.finish_reason = Some(reason);
+                    last.cumulative_logprob = cumulative_logprob;
+                    last.has_calls = self.parsers.get(&index).is_some_and(|reader| reader.calls > 0);
+                }
+                pieces
             }
-            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => None,
+            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => Vec::new(),
         }
+    }
+
+    fn reader(&mut self, index: u64) -> Option<&mut CallReader> {
+        let calls = self.calls.as_ref()?;
+        Some(self.parsers.entry(index).or_insert_with(|| CallReader { parser: calls.parser(), calls: 0 }))
+    }
+
+    /// Returns a piece for each part, or an empty one if there are none.
+    fn parts(&mut self, prompt: usize, index: u64, parts: Vec<ToolPart>) -> Vec<Piece> {
+        if parts.is_empty() {
+            return vec![self.begin(prompt, index)];
+        }
+        let mut pieces = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mut piece = self.begin(prompt, index);
+            match part {
+                ToolPart::Text(text) => piece.text = text,
+                ToolPart::Call(name) => piece.calls.extend(self.begin_call(index, name)),
+                ToolPart::Arguments(arguments) => {
+                    let calls = self.parsers.get(&index).map_or(0, |reader| reader.calls);
+                    piece.calls.push(CallPart { index: calls.saturating_sub(1), begins: None, arguments });
+                }
+            }
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    fn begin_call(&mut self, index: u64, name: String) -> Option<CallPart> {
+        let id = self.calls.as_ref()?.call_id();
+        let reader = self.parsers.get_mut(&index)?;
+        reader.calls += 1;
+        let begins = Some(CallBeginning { id, name });
+        Some(CallPart { index: reader.calls - 1, begins, arguments: String::new() })
     }
 
     /// Returns the end of a choice with a number, which is printed with this many tokens.

@@ -75,6 +75,16 @@ pub(crate) struct ModelArgs {
     /// and may be omitted where only one is served
     #[arg(long = "calibration", env = "NTL_CALIBRATION", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) calibrations: Vec<String>,
+    /// Format of the calls that a model writes when a chat offers tools: hermes (also Qwen), llama3_json,
+    /// mistral, granite, auto (the format that the chat template teaches), or none: tools are rejected. NAME is the
+    /// name of the model; without it, the format is for all [default: auto]
+    #[arg(
+        long = "tool-parser",
+        env = "NTL_TOOL_PARSER",
+        value_name = "[NAME=]FORMAT",
+        value_delimiter = ','
+    )]
+    pub(crate) tool_parsers: Vec<String>,
     /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at
     /// load; needs a build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(

@@ -29,7 +29,7 @@ pub use args::{Args, Command};
 use args::{LimitArgs, LogArgs};
 pub use environment::{Environment, log_format};
 pub use file::ArgsError;
-pub use models::{ModelConfig, ModelSource};
+pub use models::{ModelConfig, ModelSource, ToolParserChoice};
 pub use remote::{RemoteModel, RemoteModelError};
 
 /// Why a file cannot be attached to a model by `[NAME=]PATH`.
@@ -59,6 +59,8 @@ pub enum ConfigError {
     ModelWithoutFolder(String),
     #[error("{flag} {text}: {problem}")]
     Unattached { flag: &'static str, text: String, problem: AttachmentError },
+    #[error("--tool-parser {text}: {problem}")]
+    ToolParser { text: String, problem: &'static str },
     #[error(transparent)]
     Remote(#[from] RemoteModelError),
     #[error("model `{0}` has two adapters; only one can be merged")]
@@ -138,12 +140,15 @@ impl TryFrom<Args> for Config {
             device: device_name(flags.device),
         };
         Ok(Self {
-            models: models::with_calibrations(
-                models::with_adapters(
-                    upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
-                    &flags.adapters,
+            models: models::with_tool_parsers(
+                models::with_calibrations(
+                    models::with_adapters(
+                        upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
+                        &flags.adapters,
+                    )?,
+                    &flags.calibrations,
                 )?,
-                &flags.calibrations,
+                &flags.tool_parsers,
             )?,
             load: BackendOptions {
                 backend: flags.backend,

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ntl_models::tools::ToolFormat;
+
 use super::remote::{RemoteModel, RemoteModelError, is_url};
 use super::{AttachmentError, ConfigError};
 use crate::demo;
@@ -26,18 +28,32 @@ pub struct ModelConfig {
     pub adapter: Option<PathBuf>,
     /// Files with calibrations of its intervals.
     pub calibrations: Vec<PathBuf>,
+    pub tool_parser: ToolParserChoice,
+}
+
+/// The value of `--tool-parser`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolParserChoice {
+    /// The format that the chat template teaches.
+    #[default]
+    Auto,
+    /// Tools are rejected.
+    None,
+    Format(ToolFormat),
+}
+
+impl ModelConfig {
+    fn new(name: String, source: ModelSource) -> Self {
+        let tool_parser = ToolParserChoice::default();
+        Self { name, source, adapter: None, calibrations: Vec::new(), tool_parser }
+    }
 }
 
 /// The models of `--model`, or the demo without any.
 pub(super) fn model_configs(flags: &[String]) -> Result<Vec<ModelConfig>, ConfigError> {
     if flags.is_empty() {
         let name = demo::NAME.to_owned();
-        return Ok(vec![ModelConfig {
-            name,
-            source: ModelSource::Demo,
-            adapter: None,
-            calibrations: Vec::new(),
-        }]);
+        return Ok(vec![ModelConfig::new(name, ModelSource::Demo)]);
     }
     let mut models: Vec<ModelConfig> = Vec::new();
     for text in flags {
@@ -62,7 +78,7 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     let (name, folder) = split_name(text);
     if let Some(name) = name.filter(|name| !name.is_empty() && is_url(folder)) {
         let source = ModelSource::Remote(Box::new(RemoteModel::new(folder)?));
-        return Ok(ModelConfig { name: name.to_owned(), source, adapter: None, calibrations: Vec::new() });
+        return Ok(ModelConfig::new(name.to_owned(), source));
     }
     if folder.is_empty() {
         return Err(ConfigError::ModelWithoutFolder(text.to_owned()));
@@ -70,12 +86,7 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
     let name = name.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| ConfigError::UnnamedModel(text.to_owned()))?;
-    Ok(ModelConfig {
-        name,
-        source: ModelSource::Path(folder.into()),
-        adapter: None,
-        calibrations: Vec::new(),
-    })
+    Ok(ModelConfig::new(name, ModelSource::Path(folder.into())))
 }
 
 /// Splits `[NAME=]DIR`. A path that contains an equals sign needs a name, or must begin with `.` or `/`.
@@ -122,6 +133,38 @@ pub(super) fn with_calibrations(
     Ok(models)
 }
 
+/// The models with the formats of `--tool-parser [NAME=]FORMAT`. Without a name, a format is for all models.
+pub(super) fn with_tool_parsers(
+    mut models: Vec<ModelConfig>,
+    flags: &[String],
+) -> Result<Vec<ModelConfig>, ConfigError> {
+    for text in flags {
+        let wrong = |problem| ConfigError::ToolParser { text: text.clone(), problem };
+        let (name, format) =
+            text.split_once('=').map_or((None, text.as_str()), |(name, format)| (Some(name), format));
+        let choice = tool_parser(format)
+            .ok_or_else(|| wrong("the format must be auto, none, hermes, llama3_json, mistral or granite"))?;
+        let mut named =
+            models.iter_mut().filter(|model| name.is_none_or(|name| model.name == name)).peekable();
+        if named.peek().is_none() {
+            return Err(wrong("no model has this name"));
+        }
+        named.for_each(|model| model.tool_parser = choice);
+    }
+    Ok(models)
+}
+
+fn tool_parser(text: &str) -> Option<ToolParserChoice> {
+    match text {
+        "auto" => Some(ToolParserChoice::Auto),
+        "none" => Some(ToolParserChoice::None),
+        name => {
+            let format = ToolFormat::ALL.into_iter().find(|format| format.name() == name);
+            format.map(ToolParserChoice::Format)
+        }
+    }
+}
+
 /// The model and the path of `[NAME=]PATH`.
 fn attached<'a>(
     models: &'a mut [ModelConfig],
@@ -150,12 +193,7 @@ mod tests {
     use super::*;
 
     fn attach(models: &[&str], adapters: &[&str]) -> Result<Vec<Option<String>>, String> {
-        let model = |name: &&str| ModelConfig {
-            name: (*name).to_owned(),
-            source: ModelSource::Path((*name).into()),
-            adapter: None,
-            calibrations: Vec::new(),
-        };
+        let model = |name: &&str| ModelConfig::new((*name).to_owned(), ModelSource::Path((*name).into()));
         let adapters: Vec<String> = adapters.iter().map(|&text| text.to_owned()).collect();
         let models = with_adapters(models.iter().map(model).collect(), &adapters);
         let path = |model: ModelConfig| model.adapter.map(|folder| folder.display().to_string());
@@ -180,6 +218,30 @@ mod tests {
             assert_eq!(attach(models, &[adapter]).unwrap_err(), complaint);
         }
         assert!(attach(&["a"], &["x", "y"]).unwrap_err().contains("two adapters"));
+    }
+
+    #[test]
+    fn a_format_of_calls_is_for_all_models_or_for_the_one_it_names() {
+        let parsers = |flags: &[&str]| {
+            let model = |name: &str| ModelConfig::new(name.to_owned(), ModelSource::Demo);
+            let flags: Vec<String> = flags.iter().map(|&text| text.to_owned()).collect();
+            let models = with_tool_parsers(vec![model("a"), model("b")], &flags);
+            let parsers =
+                |models: Vec<ModelConfig>| models.iter().map(|model| model.tool_parser).collect::<Vec<_>>();
+            models.map(parsers).map_err(|error| error.to_string())
+        };
+        use ToolParserChoice::{Auto, Format, None};
+        assert_eq!(parsers(&[]), Ok(vec![Auto, Auto]));
+        assert_eq!(parsers(&["none", "b=llama3_json"]), Ok(vec![None, Format(ToolFormat::Llama3Json)]));
+        for (flag, want) in [
+            ("c=none", "--tool-parser c=none: no model has this name"),
+            (
+                "xml",
+                "--tool-parser xml: the format must be auto, none, hermes, llama3_json, mistral or granite",
+            ),
+        ] {
+            assert_eq!(parsers(&[flag]), Err(want.to_owned()));
+        }
     }
 
     #[test]

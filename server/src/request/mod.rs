@@ -5,6 +5,7 @@
 //! tokenizer knows.
 
 mod calibration;
+mod calls;
 mod profile;
 mod prompt;
 mod record;
@@ -21,6 +22,7 @@ use ntl_core::sampling::Guide;
 use ntl_models::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
+pub(crate) use calls::{CallParsing, ToolSupport};
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation};
 pub(crate) use record::RequestRecord;
@@ -40,6 +42,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) seed: Option<u64>,
     pub(crate) guided: Option<Guided>,
     pub(crate) token_rules: TokenRules,
+    /// The calls that the texts may have, if the request offers tools.
+    pub(crate) calls: Option<CallParsing>,
     pub(crate) report: ReportOptions,
     /// Decode with the faults of the original code.
     pub(crate) paper_decoding: bool,

@@ -10,6 +10,7 @@ use ntl_models::checkpoint::TruncationSide;
 use ntl_models::tokenizer::Tokenizer;
 
 use super::calibration::ModelCalibration;
+use super::calls::ToolSupport;
 use crate::error::AppError;
 
 /// The properties and limits of one model that the validation of requests needs.
@@ -23,6 +24,7 @@ pub(crate) struct ModelProfile {
     /// The only number method of a model with a number head.
     pub(crate) number_head: Option<MethodName>,
     pub(crate) calibrations: Arc<[ModelCalibration]>,
+    pub(crate) tools: ToolSupport,
     /// Size of the tokenizer's vocabulary.
     pub(crate) tokens: usize,
     pub(crate) prompt_tokens_max: usize,
@@ -52,6 +54,7 @@ impl ModelProfile {
             spells_numbers: grammar.spells_numbers(),
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
             calibrations: Arc::default(),
+            tools: ToolSupport::detect(tokenizer),
             tokens: info.tokens,
             prompt_tokens_max: info.prompt_tokens_max,
             truncation_side: tokenizer.truncation_side().unwrap_or(usual),
@@ -123,6 +126,7 @@ impl ModelProfile {
             spells_numbers: true,
             number_head: None,
             calibrations: Arc::default(),
+            tools: ToolSupport::Unknown,
             tokens: 100,
             prompt_tokens_max: 8,
             truncation_side: TruncationSide::Right,

@@ -8,7 +8,7 @@ use ntl_models::tokenizer::Tokenizer;
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
-use crate::adapters::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids};
+use crate::adapters::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
 use crate::error::AppError;
 use crate::paths::CHAT;
 use crate::request::ModelProfile;
@@ -30,16 +30,17 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     }
     let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
-    let conversation = conversation(&mut body)?;
+    let tools = tool_offer(&mut body)?;
+    let conversation = conversation(&mut body, tools.as_ref())?;
     let echoed = echoed(&body, &conversation)?;
     let add_special_tokens = body.add_special_tokens.unwrap_or(false);
     // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
     let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        prompt_ids(&conversation, add_special_tokens, tokenizer, profile)
+        prompt_ids("messages", &conversation, add_special_tokens, tokenizer, profile)
     };
     let prompt = model.with_tokenizer(usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
-    let (request, number) = generation_request(body, prompt, room, &model.profile)?;
+    let (request, number) = generation_request(body, prompt, tools.as_ref(), room, &model.profile)?;
     let adapter = ChatAnswers::new(&model, request.report, number, echoed);
     generation::answer(&model, requester, request, memory, adapter).await
 }

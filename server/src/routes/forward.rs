@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use ntl_core::contract::EngineError;
-use ntl_remote::{Forwarded, Upstream};
+use ntl_remote::{Forwarded, Upstream, UpstreamError};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +18,7 @@ use super::body::{ApiRequest, RawRequest};
 use super::resolve;
 use super::stream::NO_BUFFERING;
 use crate::error::AppError;
+use crate::paths::{CHAT, RESPONSES};
 use crate::request::RequestRecord;
 use crate::state::AppState;
 
@@ -58,8 +59,19 @@ pub(super) async fn forward(
     let deadline = Instant::from_std(requester.started + requester.time_max);
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
     let sending = timeout_at(deadline, upstream.forward(route, &body)).await;
-    let response = sending.map_err(|_| EngineError::Deadline { after_ms })?.map_err(EngineError::from)?;
+    let response =
+        sending.map_err(|_| EngineError::Deadline { after_ms })?.map_err(|error| failed(route, error))?;
     Ok(streamed(response, deadline, requester.record))
+}
+
+/// The error of an engine, which may lack newer routes.
+fn failed(route: &'static str, error: UpstreamError) -> EngineError {
+    match error {
+        UpstreamError::Status { status: 404 | 405, .. } if route == RESPONSES => {
+            EngineError::Unsupported(format!("the engine of this model has no route {RESPONSES}; use {CHAT}"))
+        }
+        error => error.into(),
+    }
 }
 
 /// The response, read from the engine as fast as the client reads it.

@@ -39,12 +39,12 @@ async fn restricted(
     model.with_tokenizer(bytes, restricted).await.map(Some)
 }
 
-pub(super) async fn answer(
+pub(super) async fn answer<A: AnswerAdapter>(
     model: &ServedModel,
     requester: Requester,
     mut request: GenerationRequest,
     memory: RequestMemory,
-    adapter: impl AnswerAdapter,
+    adapter: A,
 ) -> Result<Response, AppError> {
     let guide = match &request.guided {
         Some(guided) => Some(model.guide(guided).await?),
@@ -86,7 +86,7 @@ pub(super) async fn answer(
     let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
     let jobs = prompts.into_iter().map(job).collect();
     let events = model.submit(jobs, requester)?;
-    let mut pieces = Pieces { adapter: Arc::new(adapter), events, assembler };
+    let mut pieces = Pieces::new(adapter, events, assembler);
     if request.is_streamed {
         return stream::respond(pieces, request.include_usage, reserved).await;
     }
@@ -97,8 +97,8 @@ pub(super) async fn answer(
     let counts = assembler.token_counts();
     json_body::build(choices.iter().map(Piece::bytes).sum(), move || {
         let whole = adapter.whole(&choices, counts);
-        let choices = choices.into_iter().map(|choice| adapter.choice(choice));
-        Ok(JsonBody::with_items(&whole, "choices", choices)?.into_response(reserved))
+        let items = choices.into_iter().flat_map(|choice| adapter.items(choice));
+        Ok(JsonBody::with_items(&whole, A::ITEMS, items)?.into_response(reserved))
     })
     .await
 }

@@ -12,6 +12,7 @@ pub(crate) mod models;
 pub(crate) mod ops;
 mod pieces;
 pub(crate) mod playground;
+pub(crate) mod responses;
 pub(crate) mod score;
 mod stream;
 pub(crate) mod tokens;

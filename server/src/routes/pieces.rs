@@ -1,5 +1,6 @@
 //! The pieces of a response, made of its events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ntl_core::contract::{Event, FinishReason, NumberOutcome};
@@ -13,21 +14,26 @@ pub(super) struct Pieces<A> {
     pub(super) adapter: Arc<A>,
     pub(super) events: RequestEvents,
     pub(super) assembler: Assembler,
+    /// Pieces of the last event.
+    pending: VecDeque<Piece>,
 }
 
 impl<A: AnswerAdapter> Pieces<A> {
+    pub(super) fn new(adapter: A, events: RequestEvents, assembler: Assembler) -> Self {
+        Self { adapter: Arc::new(adapter), events, assembler, pending: VecDeque::new() }
+    }
+
     /// Returns the next piece, or `None` after the last one. Nothing is lost if the future is dropped early.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, AppError> {
-        while let Some((prompt, event)) = self.events.next().await? {
-            let piece = match event {
-                Event::Number(outcome) => self.number(prompt, &outcome),
-                event => self.assembler.piece(prompt, event),
+        while self.pending.is_empty() {
+            let Some((prompt, event)) = self.events.next().await? else { return Ok(None) };
+            let pieces = match event {
+                Event::Number(outcome) => self.number(prompt, &outcome).into_iter().collect(),
+                event => self.assembler.pieces(prompt, event),
             };
-            if piece.is_some() {
-                return Ok(piece);
-            }
+            self.pending.extend(pieces);
         }
-        Ok(None)
+        Ok(self.pending.pop_front())
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.

@@ -1,7 +1,6 @@
-//! A response as server-sent events: chunks as they are decoded, the token counts if requested, and always
-//! `[DONE]` at the end.
+//! A response as server-sent events: chunks as they are decoded, those that end it, and `[DONE]` if the API has it.
 //!
-//! A failure is one event with the error body and ends the stream. A client that disconnects drops the
+//! A failure is one event and ends the stream. A client that disconnects drops the
 //! stream, which cancels its jobs.
 
 use std::convert::Infallible;
@@ -44,8 +43,9 @@ struct Stream<A> {
 
 /// The next part of a stream.
 enum Part {
+    First,
     Choices,
-    Usage,
+    Last,
     Done,
     Nothing,
 }
@@ -59,7 +59,7 @@ pub(super) async fn respond(
 ) -> Result<Response, AppError> {
     pieces.events.begin().await?;
     let keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    let stream = Stream { pieces, part: Part::Choices, include_usage, keep_alive, _reserved: reserved };
+    let stream = Stream { pieces, part: Part::First, include_usage, keep_alive, _reserved: reserved };
     let events = futures::stream::unfold(stream, |mut stream| async move {
         stream.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream))
     });
@@ -72,20 +72,36 @@ pub(super) async fn respond(
 }
 
 impl<A: AnswerAdapter> Stream<A> {
-    /// Returns the event with a piece.
-    async fn chunk(&mut self, piece: Piece) -> Bytes {
+    /// Returns the events with a piece.
+    async fn events(&mut self, piece: Piece) -> Bytes {
         let adapter = Arc::clone(&self.pieces.adapter);
-        let event = json_body::build(piece.bytes(), move || Ok(event_of(&adapter.chunk(piece))));
-        event.await.unwrap_or_else(|error| {
-            self.part = Part::Done;
-            event_of(&error.body())
-        })
+        let events = json_body::build(piece.bytes(), move || Ok(events_of::<A>(&adapter.chunks(piece))));
+        match events.await {
+            Ok(events) => events,
+            Err(error) => self.failure(&error),
+        }
     }
 
-    /// Returns the next event, or a comment if there is none for a while.
+    /// Returns the last event of a stream that fails.
+    fn failure(&mut self, error: &AppError) -> Bytes {
+        self.part = Part::Done;
+        match self.pieces.adapter.failure_chunk(error) {
+            Some(chunk) => events_of::<A>(&[chunk]),
+            None => event_of(None, &error.body()),
+        }
+    }
+
+    /// Returns the next events, or a comment if there is none for a while.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.part {
+                Part::First => {
+                    self.part = Part::Choices;
+                    let events = events_of::<A>(&self.pieces.adapter.first_chunks());
+                    if !events.is_empty() {
+                        return Some(events);
+                    }
+                }
                 Part::Choices => {
                     self.keep_alive.reset();
                     let next = tokio::select! {
@@ -94,22 +110,27 @@ impl<A: AnswerAdapter> Stream<A> {
                         _ = self.keep_alive.tick() => return Some(Bytes::from_static(COMMENT)),
                     };
                     match next {
-                        Ok(Some(piece)) => return Some(self.chunk(piece).await),
-                        Ok(None) => self.part = if self.include_usage { Part::Usage } else { Part::Done },
-                        Err(error) => {
-                            self.part = Part::Done;
-                            return Some(event_of(&error.body()));
+                        Ok(Some(piece)) => {
+                            let events = self.events(piece).await;
+                            if !events.is_empty() {
+                                return Some(events);
+                            }
                         }
+                        Ok(None) => self.part = Part::Last,
+                        Err(error) => return Some(self.failure(&error)),
                     }
                 }
-                Part::Usage => {
+                Part::Last => {
                     self.part = Part::Done;
                     let Pieces { adapter, assembler, .. } = &self.pieces;
-                    return Some(event_of(&adapter.usage_chunk(assembler.token_counts())));
+                    let chunks = adapter.last_chunks(assembler.token_counts(), self.include_usage);
+                    if !chunks.is_empty() {
+                        return Some(events_of::<A>(&chunks));
+                    }
                 }
                 Part::Done => {
                     self.part = Part::Nothing;
-                    return Some(Bytes::from_static(DONE));
+                    return A::ENDS_WITH_DONE.then(|| Bytes::from_static(DONE));
                 }
                 Part::Nothing => return None,
             }
@@ -117,10 +138,15 @@ impl<A: AnswerAdapter> Stream<A> {
     }
 }
 
+fn events_of<A: AnswerAdapter>(chunks: &[A::Chunk]) -> Bytes {
+    chunks.iter().flat_map(|chunk| event_of(A::event_name(chunk), chunk)).collect()
+}
+
 /// Returns an event. Compact JSON has no line breaks, which would begin another field.
 #[expect(clippy::expect_used, reason = "wire types always serialise")]
-fn event_of(body: &impl Serialize) -> Bytes {
-    let mut event = b"data: ".to_vec();
+fn event_of(name: Option<&str>, body: &impl Serialize) -> Bytes {
+    let mut event = name.map_or_else(Vec::new, |name| format!("event: {name}\n").into_bytes());
+    event.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut event, body).expect("wire types have string keys and finite numbers");
     event.extend_from_slice(b"\n\n");
     event.into()

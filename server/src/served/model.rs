@@ -12,6 +12,7 @@ use ntl_models::LoadedModel;
 use ntl_models::checkpoint::TruncationSide;
 use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
+use ntl_models::tools::{ToolDialect, ToolFormat};
 use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
 
 use super::engine::ServedEngine;
@@ -20,7 +21,7 @@ use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::remote::ConnectedModel;
-use crate::request::{Guided, ModelCalibration, ModelProfile, Requester};
+use crate::request::{Guided, ModelCalibration, ModelProfile, Requester, ToolSupport};
 
 pub struct ServedModel {
     /// The name in requests.
@@ -95,6 +96,21 @@ impl ServedModel {
     #[must_use]
     pub fn with_truncation_side(mut self, side: TruncationSide) -> Self {
         Arc::make_mut(&mut self.profile).truncation_side = side;
+        self
+    }
+
+    /// Sets the format of calls, which otherwise follows from the chat template.
+    #[must_use]
+    pub(crate) fn with_tool_format(mut self, format: ToolFormat) -> Self {
+        let dialect = ToolDialect::new(format, &self.tokenizer);
+        Arc::make_mut(&mut self.profile).tools = ToolSupport::Known(dialect);
+        self
+    }
+
+    /// Rejects tools.
+    #[must_use]
+    pub(crate) fn without_tools(mut self) -> Self {
+        Arc::make_mut(&mut self.profile).tools = ToolSupport::Off;
         self
     }
 

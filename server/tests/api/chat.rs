@@ -239,7 +239,6 @@ async fn what_is_not_served_is_refused_by_name() {
     for (body, param) in [
         (json!({}), "messages"),
         (json!({"messages": "hi"}), "messages"),
-        (json!({"messages": question(), "tools": [{"type": "function"}]}), "tools"),
         (json!({"messages": question(), "logprobs": 5}), "logprobs"),
         (json!({"messages": question(), "top_logprobs": 5}), "top_logprobs"),
         (json!({"messages": question(), "temperature": 3}), "temperature"),

@@ -111,7 +111,7 @@ async fn every_route_has_examples_and_they_are_what_the_server_takes_and_answers
             }
             let answer = &operation["responses"]["200"]["content"]["application/json"]["example"];
             // The scripted model has no chat template.
-            if answer.is_null() || path.contains("chat") {
+            if answer.is_null() || path.contains("chat") || path.contains("responses") {
                 continue;
             }
             let request = &operation["requestBody"]["content"]["application/json"]["example"];

@@ -44,6 +44,10 @@ mod ratings;
 #[cfg(test)]
 mod responses;
 #[cfg(test)]
+mod responses_api;
+#[cfg(test)]
 mod score;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod tools;

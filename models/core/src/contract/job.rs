@@ -182,6 +182,8 @@ pub struct TextJob {
     pub prompt_logprobs: Option<usize>,
     /// The constraint of guided decoding.
     pub guide: Option<Arc<dyn Guide>>,
+    /// Special tokens that the text shows by name.
+    pub shown_ids: Arc<[u32]>,
 }
 
 impl TextJob {
@@ -209,6 +211,7 @@ impl Default for TextJob {
             logprob_ids: Arc::from([]),
             prompt_logprobs: None,
             guide: None,
+            shown_ids: Arc::from([]),
         }
     }
 }

@@ -1,6 +1,6 @@
 """Writes `conversations.json`: templates of our own, conversations, and what Hugging Face makes of them.
 
-Written with transformers 4.45.2 and Jinja 3: `python make.py`.
+Written with transformers 4.57.1 and Jinja 3: `python make.py`.
 """
 
 import json
@@ -50,6 +50,48 @@ TEMPLATES = {
 {%- endif %}{{ message.role[0] }}{% endfor %}""",
 }
 
+# Templates that write tools, with calls as objects or as JSON, and content that may be null.
+TOOL_TEMPLATES = {
+    "calls": """{%- if tools %}{{- '<tools>\\n' }}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}{{- '</tools>\\n' }}{% endif %}
+{%- for m in messages %}{{- '<|' + m.role + '|>' }}
+{%- if m.content is not none %}{{ m.content }}{% endif %}
+{%- if m.tool_calls is defined and m.tool_calls %}
+{%- for call in m.tool_calls %}
+<call id={{ call.id }}>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</call>
+{%- endfor %}{% endif %}
+{%- if m.tool_call_id is defined %} ({{ m.tool_call_id }}){% endif %}
+{% endfor %}""",
+    "indented": """{% for tool in tools or [] %}{{ tool.function | tojson(indent=4) }}
+{% endfor %}{% for m in messages %}{% if 'tool_calls' in m %}{% set out = m.tool_calls[0].function | tojson %}
+{{- out[:-1] + ', "id": "' + m.tool_calls[0].id + '"}' }}{% else %}[{{ m.role }}] {{ m.content }}{% endif %}
+{% endfor %}{% if tools is not none and tools | length > 1 %}many{% endif %}""",
+}
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "weather", "description": "The weather, e.g. <sun> & 'é'.", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 7}},
+            "required": ["city"]}}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+TOOL_CONVERSATIONS = {
+    "question": [{"role": "user", "content": "Rome?"}],
+    "result": [
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"type": "function", "id": "call_1", "function": {"name": "weather", "arguments": {"city": "Rome", "days": 2}}}]},
+        {"role": "tool", "content": "sunny, 21°", "tool_call_id": "call_1"},
+    ],
+    "text and calls": [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [
+            {"type": "function", "id": "a", "function": {"name": "now", "arguments": {}}},
+            {"type": "function", "id": "b", "function": {"name": "weather", "arguments": {"city": "Ålesund"}}}]},
+    ],
+}
+
 CONVERSATIONS = {
     "one": [{"role": "user", "content": "  What is 3 x 4?\n"}],
     "system": [
@@ -79,5 +121,11 @@ for name, template in TEMPLATES.items():
                         {"add_generation_prompt": True, "enable_thinking": False}):
             cases.append({"template": name, "about": about, "messages": messages, "options": options,
                           **render(tokenizer, template, messages, **options)})
-out = {"templates": TEMPLATES, "cases": cases}
+for name, template in TOOL_TEMPLATES.items():
+    for about, messages in TOOL_CONVERSATIONS.items():
+        for tools in ([], TOOLS[:1], TOOLS):
+            options = {"add_generation_prompt": True}
+            cases.append({"template": name, "about": about, "messages": messages, "tools": tools, "options": options,
+                          **render(tokenizer, template, messages, tools=tools or None, **options)})
+out = {"templates": TEMPLATES | TOOL_TEMPLATES, "cases": cases}
 Path(__file__).with_name("conversations.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")

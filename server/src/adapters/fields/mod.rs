@@ -23,7 +23,10 @@ pub(crate) use calibration::model_calibration;
 use number::number_job;
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
-pub(super) use unsupported::{check_chat, check_completion, check_message, check_part};
+pub(super) use unsupported::{
+    check_chat, check_completion, check_message, check_part, check_response_item, check_response_part,
+    check_responses,
+};
 
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
@@ -77,6 +80,7 @@ pub(super) fn generation_request(
         seed: request.seed.map(i64::cast_unsigned),
         guided: text.guided,
         token_rules: text.token_rules,
+        calls: None,
         report: text.report,
         paper_decoding: request.paper_decoding.unwrap_or(false),
         cache_salt: request.cache_salt.filter(|salt| !salt.is_empty()),

@@ -52,10 +52,11 @@ fn assert_same(got: TextJob, want: TextJob) {
             logprob_ids,
             prompt_logprobs,
             guide,
+            shown_ids,
         } = job;
         assert!(guide.is_none());
         let numbers = (n, best_of, max_tokens, min_tokens, logprobs, logprob_ids, prompt_logprobs);
-        (numbers, sampling, logit_bias, stop, stop_token_ids, include_stop, ignore_eos)
+        (numbers, sampling, logit_bias, stop, stop_token_ids, include_stop, ignore_eos, shown_ids)
     };
     assert_eq!(fields(got), fields(want));
 }
@@ -153,6 +154,7 @@ fn fields_reach_the_job() {
         logprob_ids: Arc::from([9, 3]),
         prompt_logprobs: None,
         guide: None,
+        shown_ids: Arc::from([]),
     };
     assert_same(job, want);
     assert_eq!(text(&json!({"prompt": "x", "stop": "a"})).stop, ["a"]);

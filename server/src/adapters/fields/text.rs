@@ -1,5 +1,7 @@
 //! The fields of ordinary text.
 
+use std::sync::Arc;
+
 use ntl_api::{CompletionRequest, MethodName, NumberOptions};
 use ntl_core::contract::TextJob;
 use ntl_core::sampling::SamplingParams;
@@ -72,6 +74,7 @@ impl TextFields {
             logprob_ids: logprob_ids.into(),
             prompt_logprobs,
             guide: None,
+            shown_ids: Arc::from([]),
         };
         let token_rules = token_rules(request, profile)?;
         Ok(Self { job, report, guided, token_rules })

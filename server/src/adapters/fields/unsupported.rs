@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ntl_api::{ChatRequest, ChatRequestMessage, CompletionRequest, ContentPart};
+use ntl_api::{
+    ChatRequest, ChatRequestMessage, CompletionRequest, ContentPart, ResponsesInputItem, ResponsesPart,
+    ResponsesRequest,
+};
 use serde_json::Value;
 use utoipa::PartialSchema;
 use utoipa::openapi::{RefOr, Schema};
@@ -25,21 +28,22 @@ enum Neutral {
     Numbers(&'static [f64]),
     /// An empty string, list or object.
     Empty,
-    /// A list of nothing but `text`.
-    TextOnly,
+    /// A list of nothing but these words.
+    ListOf(&'static [&'static str]),
+    /// An object of booleans.
+    Flags,
     Words(&'static [&'static str]),
 }
 
-use Neutral::{Empty, False, Null, Numbers, TextOnly, True, Words};
+use Neutral::{Empty, False, Flags, ListOf, Null, Numbers, True, Words};
 
 /// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
 /// no answer here.
-pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 13] = [
     "cache_prompt",
     "guided_decoding_backend",
     "include_reasoning",
     "metadata",
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",
@@ -78,37 +82,51 @@ const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
 ];
 
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 13] = [
+const CHAT_FIELDS: [(&str, Neutral); 11] = [
     ("audio", Null),
     ("chat_template", Null),
     ("documents", Empty),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
     ("mm_processor_kwargs", Empty),
-    ("modalities", TextOnly),
+    ("modalities", ListOf(&["text"])),
     ("prediction", Null),
     ("reasoning", Empty),
-    ("tool_choice", Words(&["none", "auto"])),
-    ("tools", Empty),
     ("verbosity", Words(&["medium"])),
     ("web_search_options", Null),
 ];
 
+/// Fields that only responses have.
+const RESPONSES_FIELDS: [(&str, Neutral); 10] = [
+    ("background", False),
+    ("context_management", Empty),
+    ("conversation", Null),
+    ("include", ListOf(&["reasoning.encrypted_content"])),
+    ("max_tool_calls", Null),
+    ("previous_response_id", Null),
+    ("prompt", Null),
+    ("stream_options", Flags),
+    ("top_logprobs", Numbers(&[0.0])),
+    ("truncation", Words(&["disabled"])),
+];
+
 /// Fields of messages: what clients send back of an answer, and the `type` of lm-evaluation-harness.
-const MESSAGE_FIELDS: [(&str, Neutral); 9] = [
+const MESSAGE_FIELDS: [(&str, Neutral); 7] = [
     ("annotations", Empty),
     ("audio", Null),
     ("function_call", Null),
     ("reasoning", Empty),
     ("reasoning_content", Empty),
     ("refusal", Empty),
-    ("tool_call_id", Null),
-    ("tool_calls", Empty),
     ("type", Words(&["text", "message"])),
 ];
 
 /// Fields of the parts of a message that change nothing here.
 const PART_WITHOUT_EFFECT: [&str; 2] = ["annotations", "cache_control"];
+
+/// Fields that the server itself writes into the items of a response and their parts. Clients send them back.
+const RESPONSE_ITEM_WITHOUT_EFFECT: [&str; 2] = ["id", "status"];
+const RESPONSE_PART_WITHOUT_EFFECT: [&str; 3] = ["annotations", "logprobs", "number"];
 
 type Others = BTreeMap<String, Value>;
 
@@ -129,6 +147,38 @@ pub(in crate::adapters) fn check_chat(others: &Others) -> Result<(), AppError> {
     others.iter().filter(|(name, _)| !is_shared(name)).try_for_each(|(name, value)| {
         let neutral = neutral_of(name, &[&CHAT_FIELDS, &COMPLETION_FIELDS]);
         check_field("", name, value, neutral, &WITHOUT_EFFECT, known)
+    })
+}
+
+/// Checks the fields of a request for a response that its wire type does not have.
+pub(in crate::adapters) fn check_responses(others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesRequest>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().try_for_each(|(name, value)| {
+        if name == "previous_response_id" && !value.is_null() {
+            let message =
+                "is not supported: the server stores no responses; send the whole conversation as `input`";
+            return Err(AppError::field(name, message));
+        }
+        check_field("", name, value, neutral_of(name, &[&RESPONSES_FIELDS]), &WITHOUT_EFFECT, known)
+    })
+}
+
+/// Checks the fields of an item of the input at a path such as `input[0].`.
+pub(in crate::adapters) fn check_response_item(path: &str, others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesInputItem>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().try_for_each(|(name, value)| {
+        check_field(path, name, value, Some(Null), &RESPONSE_ITEM_WITHOUT_EFFECT, known)
+    })
+}
+
+/// Checks the fields of a part of an item at a path such as `input[0].content[0].`.
+pub(in crate::adapters) fn check_response_part(path: &str, others: &Others) -> Result<(), AppError> {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesPart>);
+    let known = || KNOWN.iter().map(String::as_str);
+    others.iter().try_for_each(|(name, value)| {
+        check_field(path, name, value, None, &RESPONSE_PART_WITHOUT_EFFECT, known)
     })
 }
 
@@ -213,7 +263,10 @@ impl Neutral {
                 Value::Object(fields) => fields.is_empty(),
                 _ => false,
             },
-            TextOnly => value.as_array().is_some_and(|items| items.iter().all(|item| item == "text")),
+            ListOf(words) => value.as_array().is_some_and(|items| {
+                items.iter().all(|item| item.as_str().is_some_and(|word| words.contains(&word)))
+            }),
+            Flags => value.as_object().is_some_and(|fields| fields.values().all(Value::is_boolean)),
             Words(words) => value.as_str().is_some_and(|word| words.contains(&word)),
         }
     }

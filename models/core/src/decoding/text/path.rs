@@ -7,7 +7,7 @@ use crate::Token;
 use crate::contract::{EngineError, Event, FinishReason, TextJob, TokenText};
 use crate::decoding::{RowResult, Vocabulary};
 use crate::sampling::{GuideError, GuideState, Sampler};
-use crate::text::TextStream;
+use crate::text::{TextStream, with_special};
 
 /// The settings that all texts of a job share.
 pub(super) struct Rules {
@@ -53,9 +53,9 @@ pub(super) struct Path {
 impl Path {
     pub(super) fn new(number: u32, job: &TextJob, vocabulary: &Vocabulary, before: &[u32]) -> Self {
         let stop: Arc<[String]> = job.stop.clone().into();
-        let stream = TextStream::new(Arc::clone(&vocabulary.decoder), stop)
-            .stopping(job.include_stop, job.min_tokens)
-            .after_prompt(before);
+        let decoder = with_special(&vocabulary.decoder, &job.shown_ids);
+        let stream =
+            TextStream::new(decoder, stop).stopping(job.include_stop, job.min_tokens).after_prompt(before);
         Self {
             number,
             decoded: 0,

@@ -1,0 +1,121 @@
+//! The grammar of a text that calls functions: the layout of the model's format around the schemas of the arguments.
+
+use std::fmt::Write as _;
+
+use ntl_core::sampling::GuideError;
+use serde_json::Value;
+
+use super::json_schema::{self, Whitespace};
+use crate::tools::{CallLayout, CallSymbol};
+
+/// The calls that a text may have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallGrammar {
+    pub layout: CallLayout,
+    /// The functions by name, with the schemas of their arguments.
+    pub functions: Vec<(String, Value)>,
+    pub calls_max: usize,
+    /// The text that may take the place of the calls.
+    pub answer: Option<Answer>,
+}
+
+/// A text without calls.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// Any text. Calls may follow it.
+    Text,
+    /// JSON that matches a schema.
+    Json { schema: Value, whitespace: Whitespace },
+}
+
+impl CallGrammar {
+    pub(super) fn check(&self) -> Result<(), GuideError> {
+        self.functions.iter().try_for_each(|(name, schema)| {
+            json_schema::check(schema).map_err(|GuideError(reason)| GuideError(format!("`{name}`: {reason}")))
+        })?;
+        match &self.answer {
+            Some(Answer::Json { schema, whitespace }) => {
+                json_schema::check(schema)?;
+                json_schema::check_whitespace(whitespace)
+            }
+            Some(Answer::Text) | None => Ok(()),
+        }
+    }
+
+    /// The grammar in the library's dialect of Lark.
+    pub(super) fn lark(&self, lead_in: &str) -> String {
+        let CallLayout { open, before_name, before_arguments, after_arguments, separator, close } =
+            &self.layout;
+        let opening = [&open[..], before_name].concat();
+        let names = (0..self.functions.len()).map(|index| format!("f{index}"));
+        let mut rules = vec![
+            ("call", format!("{} made", symbols(before_name))),
+            ("made", format!("({}) {}", names.collect::<Vec<_>>().join(" | "), symbols(after_arguments))),
+            ("calls", format!("{} rest", symbols(&opening))),
+        ];
+        let more = match self.calls_max - 1 {
+            0 => String::new(),
+            more => format!("({} call){{0,{more}}}", symbols(separator)),
+        };
+        rules.push(("rest", format!("made {more} {}", symbols(close))));
+        let start = match (&self.answer, opening.first()) {
+            (None, _) => "calls",
+            (Some(Answer::Json { schema, whitespace }), _) => {
+                rules.push(("answer", json(schema, whitespace)));
+                "(calls | answer)"
+            }
+            (Some(Answer::Text), Some(CallSymbol::Marker(marker))) => {
+                let marker = escaped(marker);
+                rules.push(("TEXT", format!("/(?s:.+)/ & ~/(?s:.*{marker}.*)/")));
+                rules.push(("led[lazy]", format!("/(?s:.*){marker}/")));
+                rules.push(("led_calls", format!("led {} rest", symbols(&opening[1..]))));
+                "(TEXT | led_calls)"
+            }
+            (Some(Answer::Text), Some(CallSymbol::Token(_))) => {
+                rules.push(("TEXT", "/(?s:.+)/".to_owned()));
+                "(TEXT | TEXT? calls)"
+            }
+            // A call is the whole text, and begins with a brace.
+            (Some(Answer::Text), Some(CallSymbol::Text(_) | CallSymbol::OptionalSpace) | None) => {
+                rules.push(("TEXT", r"/\s*[^{\s](?s:.*)/".to_owned()));
+                "(TEXT | calls)"
+            }
+        };
+        let mut lark = format!("start: {lead_in}{start}\n");
+        for (name, body) in rules {
+            let _ = writeln!(lark, "{name}: {body}");
+        }
+        for (index, (name, schema)) in self.functions.iter().enumerate() {
+            let _ = writeln!(lark, "f{index}: {} {} a{index}", quoted(name), symbols(before_arguments));
+            let _ = writeln!(lark, "a{index}: {}", json(schema, &Whitespace::default()));
+        }
+        lark
+    }
+}
+
+fn json(schema: &Value, whitespace: &Whitespace) -> String {
+    format!("%json {}", json_schema::with_whitespace(schema, whitespace))
+}
+
+fn symbols(symbols: &[CallSymbol]) -> String {
+    let symbol = |symbol: &CallSymbol| match symbol {
+        CallSymbol::Text(text) | CallSymbol::Marker(text) => quoted(text),
+        CallSymbol::OptionalSpace => "\" \"?".to_owned(),
+        CallSymbol::Token(id) => format!("<[{id}]>"),
+    };
+    symbols.iter().map(symbol).collect::<Vec<_>>().join(" ")
+}
+
+/// A string of Lark.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A marker in a regular expression of Lark.
+fn escaped(marker: &str) -> String {
+    let special = |character| ['[', ']', '|', '/'].contains(&character);
+    marker
+        .chars()
+        .flat_map(|character| special(character).then_some('\\').into_iter().chain([character]))
+        .collect()
+}

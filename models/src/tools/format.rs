@@ -1,0 +1,83 @@
+//! The part of a format that the parser needs, and the search for markers that all formats share.
+
+/// What the unread text begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The format needs more text to decide.
+    Wait,
+    /// This many bytes are ordinary text, and so is the opening markup before them.
+    Text(usize),
+    /// This many bytes are markup before a call. They become text if no call follows.
+    Opening(usize),
+    /// This many bytes are markup after a call.
+    Closing(usize),
+    /// After this many bytes of markup, a JSON object with the name and the arguments of a call begins.
+    Call(usize),
+    /// The JSON object with the arguments begins after the function's name and more markup.
+    Arguments { name_bytes: usize, bytes: usize },
+}
+
+/// How a family writes calls.
+///
+/// The parser asks for one step after the other. It reads the objects of [`Step::Call`] and [`Step::Arguments`]
+/// itself, and continues after them if they are calls.
+pub(super) trait CallFormat: Send {
+    /// Decides about the beginning of the unread text.
+    fn step(&mut self, rest: &str) -> Step;
+
+    /// The object was not a call; ordinary text follows.
+    fn reject(&mut self);
+}
+
+/// Searches for markers in ordinary text. Whitespace before a marker belongs to the markup.
+pub(super) fn seek(rest: &str, markers: &[&str]) -> Step {
+    let found = markers.iter().filter_map(|marker| Some((rest.find(marker)?, marker.len())));
+    if let Some((at, bytes)) = found.min() {
+        return match rest[..at].trim_end().len() {
+            0 => Step::Opening(at + bytes),
+            text => Step::Text(text),
+        };
+    }
+    let begun = markers.iter().map(|marker| begun_bytes(rest, marker)).max().unwrap_or(0);
+    match rest[..rest.len() - begun].trim_end().len() {
+        0 => Step::Wait,
+        text => Step::Text(text),
+    }
+}
+
+/// Length of the longest end of `text` that is a beginning of `marker`.
+fn begun_bytes(text: &str, marker: &str) -> usize {
+    let longest = marker.len().saturating_sub(1).min(text.len());
+    (1..=longest).rev().find(|&bytes| text.as_bytes().ends_with(&marker.as_bytes()[..bytes])).unwrap_or(0)
+}
+
+/// What follows whitespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The text, after whitespace and this text of so many bytes together.
+    Found(usize),
+    /// The text may follow.
+    Unknown,
+    Other,
+}
+
+/// Looks for `wanted` after whitespace.
+pub(super) fn next_is(rest: &str, wanted: &str) -> Next {
+    let trimmed = rest.trim_start();
+    if trimmed.starts_with(wanted) {
+        Next::Found(rest.len() - trimmed.len() + wanted.len())
+    } else if wanted.starts_with(trimmed) {
+        Next::Unknown
+    } else {
+        Next::Other
+    }
+}
+
+/// The step to an object that has to follow whitespace; any other text is no call.
+pub(super) fn object(rest: &str) -> Step {
+    match next_is(rest, "{") {
+        Next::Found(bytes) => Step::Call(bytes - 1),
+        Next::Unknown => Step::Wait,
+        Next::Other => Step::Text(0),
+    }
+}

@@ -1,0 +1,107 @@
+//! Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}, …]`, and since tokenizer v11 `[TOOL_CALLS]name[ARGS]{…}` for
+//! each call, with an id in between in some versions.
+
+use super::format::{CallFormat, Next, Step, next_is, seek};
+use super::granite::CallList;
+use super::layout::{CallLayout, CallSymbol};
+
+pub(super) const BEGIN: &str = "[TOOL_CALLS]";
+pub(super) const CALL_ID: &str = "[CALL_ID]";
+pub(super) const ARGUMENTS: &str = "[ARGS]";
+
+#[derive(Default)]
+pub(super) enum Mistral {
+    #[default]
+    Text,
+    Opened,
+    List(CallList),
+}
+
+impl CallFormat for Mistral {
+    fn step(&mut self, rest: &str) -> Step {
+        match self {
+            Self::Text => {
+                let step = seek(rest, &[BEGIN]);
+                if let Step::Opening(_) = step {
+                    *self = Self::Opened;
+                }
+                step
+            }
+            Self::Opened => match next_is(rest, "[") {
+                Next::Found(bytes) => {
+                    *self = Self::List(CallList::default());
+                    Step::Opening(bytes)
+                }
+                Next::Unknown => Step::Wait,
+                Next::Other => {
+                    let step = named(rest);
+                    if step != Step::Wait {
+                        *self = Self::Text;
+                    }
+                    step
+                }
+            },
+            Self::List(list) => {
+                let step = list.step(rest);
+                if let Step::Closing(_) | Step::Text(_) = step {
+                    *self = Self::Text;
+                }
+                step
+            }
+        }
+    }
+
+    fn reject(&mut self) {
+        *self = Self::Text;
+    }
+}
+
+/// A name, markers, and the beginning of the arguments.
+fn named(rest: &str) -> Step {
+    let is_name = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+    let name_bytes = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
+    let mut after = &rest[name_bytes..];
+    match next_is(after, CALL_ID) {
+        Next::Found(bytes) => {
+            let id = &after[bytes..];
+            after = &id[id.find(|character| !is_name(character)).unwrap_or(id.len())..];
+        }
+        Next::Unknown => return Step::Wait,
+        Next::Other => {}
+    }
+    match next_is(after, ARGUMENTS) {
+        Next::Found(bytes) => after = &after[bytes..],
+        Next::Unknown => return Step::Wait,
+        Next::Other => {}
+    }
+    match next_is(after, "{") {
+        Next::Found(bytes) if name_bytes > 0 => {
+            Step::Arguments { name_bytes, bytes: rest.len() - after.len() + bytes - 1 }
+        }
+        Next::Unknown => Step::Wait,
+        Next::Found(_) | Next::Other => Step::Text(0),
+    }
+}
+
+/// `has_names` is for tokenizers with the marker of arguments.
+pub(super) fn layout(has_names: bool) -> CallLayout {
+    use CallSymbol::{Marker, OptionalSpace, Text};
+    if has_names {
+        return CallLayout {
+            open: vec![],
+            before_name: vec![Marker(BEGIN)],
+            before_arguments: vec![Marker(ARGUMENTS)],
+            after_arguments: vec![],
+            separator: vec![],
+            close: vec![],
+        };
+    }
+    CallLayout {
+        open: vec![Marker(BEGIN), OptionalSpace, Text("[")],
+        before_name: vec![Text("{\"name\": \"")],
+        before_arguments: vec![Text("\", \"arguments\": ")],
+        after_arguments: vec![Text("}")],
+        separator: vec![Text(", ")],
+        close: vec![Text("]")],
+    }
+}

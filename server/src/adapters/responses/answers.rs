@@ -1,0 +1,310 @@
+//! Writes answers as items of an output, or as the events of a stream.
+
+use std::sync::{Mutex, PoisonError};
+
+use ntl_api::{
+    IncompleteDetails, InputTokensDetails, Number, OutputTokensDetails, ResponsesError, ResponsesEvent,
+    ResponsesEventBody, ResponsesOutputItem, ResponsesOutputPart, ResponsesResponse, ResponsesSettings,
+    ResponsesStatus, ResponsesUsage,
+};
+use ntl_core::contract::FinishReason;
+
+use super::super::number::NumberFormat;
+use super::super::{AnswerAdapter, AnswerContext};
+use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts};
+use crate::error::AppError;
+use crate::request::ReportOptions;
+use crate::served::ServedModel;
+
+pub(crate) struct ResponseAnswers {
+    context: AnswerContext,
+    settings: ResponsesSettings,
+    /// The events so far; the pieces of a stream come one after the other.
+    stream: Mutex<StreamedOutput>,
+}
+
+/// The output of a stream so far.
+#[derive(Default)]
+struct StreamedOutput {
+    events: u64,
+    /// The items that are complete.
+    items: Vec<ResponsesOutputItem>,
+    open: Option<OpenItem>,
+    reason: Option<FinishReason>,
+}
+
+/// The item that is being written.
+enum OpenItem {
+    Message { id: String, text: String, number: Option<Box<Number>> },
+    Call { id: String, call_id: String, name: String, arguments: String },
+}
+
+impl ResponseAnswers {
+    pub(crate) fn new(
+        model: &ServedModel,
+        report: ReportOptions,
+        number: Option<NumberFormat>,
+        settings: ResponsesSettings,
+    ) -> Self {
+        let context = AnswerContext::new("resp_", model, report, number);
+        Self { context, settings, stream: Mutex::default() }
+    }
+
+    fn response(&self, status: ResponsesStatus, output: Vec<ResponsesOutputItem>) -> ResponsesResponse {
+        let incomplete = || IncompleteDetails { reason: "max_output_tokens".to_owned() };
+        ResponsesResponse {
+            id: self.context.id.clone(),
+            object: "response".to_owned(),
+            created_at: self.context.created,
+            status,
+            error: None,
+            incomplete_details: (status == ResponsesStatus::Incomplete).then(incomplete),
+            output,
+            model: self.context.model.clone(),
+            usage: None,
+            request: self.settings.clone(),
+        }
+    }
+
+    /// Changes the output of the stream, and numbers the events of the change.
+    fn events(
+        &self,
+        change: impl FnOnce(&mut StreamedOutput) -> Vec<ResponsesEventBody>,
+    ) -> Vec<ResponsesEvent> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let bodies = change(&mut stream);
+        let first = stream.events;
+        stream.events += bodies.len() as u64;
+        (first..)
+            .zip(bodies)
+            .map(|(sequence_number, body)| ResponsesEvent { sequence_number, body })
+            .collect()
+    }
+}
+
+impl StreamedOutput {
+    fn index(&self) -> u64 {
+        self.items.len() as u64
+    }
+
+    /// Closes the open item.
+    fn close(&mut self, status: ResponsesStatus, events: &mut Vec<ResponsesEventBody>) {
+        let Some(open) = self.open.take() else { return };
+        let output_index = self.index();
+        let content_index = 0;
+        let item = match open {
+            OpenItem::Message { id, text, number } => {
+                let part = output_text(text.clone(), number);
+                let item_id = id.clone();
+                let logprobs = Vec::new();
+                events.push(ResponsesEventBody::TextDone {
+                    item_id,
+                    output_index,
+                    content_index,
+                    text,
+                    logprobs,
+                });
+                let (item_id, done) = (id.clone(), part.clone());
+                events.push(ResponsesEventBody::PartDone {
+                    item_id,
+                    output_index,
+                    content_index,
+                    part: done,
+                });
+                message(id, status, vec![part])
+            }
+            OpenItem::Call { id, call_id, name, arguments } => {
+                events.push(ResponsesEventBody::ArgumentsDone {
+                    item_id: id.clone(),
+                    output_index,
+                    name: name.clone(),
+                    arguments: arguments.clone(),
+                });
+                ResponsesOutputItem::FunctionCall { id, status, call_id, name, arguments }
+            }
+        };
+        events.push(ResponsesEventBody::ItemDone { output_index, item: item.clone() });
+        self.items.push(item);
+    }
+
+    fn add_text(&mut self, delta: String, number: Option<Number>, events: &mut Vec<ResponsesEventBody>) {
+        let content_index = 0;
+        if !matches!(self.open, Some(OpenItem::Message { .. })) {
+            self.close(ResponsesStatus::Completed, events);
+            let id = new_id("msg");
+            let output_index = self.index();
+            let item = message(id.clone(), ResponsesStatus::InProgress, Vec::new());
+            events.push(ResponsesEventBody::ItemAdded { output_index, item });
+            let (item_id, part) = (id.clone(), output_text(String::new(), None));
+            events.push(ResponsesEventBody::PartAdded { item_id, output_index, content_index, part });
+            self.open = Some(OpenItem::Message { id, text: String::new(), number: None });
+        }
+        let output_index = self.index();
+        if let Some(OpenItem::Message { id, text, number: own }) = &mut self.open {
+            text.push_str(&delta);
+            *own = number.map(Box::new).or(own.take());
+            let (item_id, logprobs) = (id.clone(), Vec::new());
+            events.push(ResponsesEventBody::TextDelta {
+                item_id,
+                output_index,
+                content_index,
+                delta,
+                logprobs,
+            });
+        }
+    }
+
+    fn add_call(&mut self, part: CallPart, events: &mut Vec<ResponsesEventBody>) {
+        if let Some(CallBeginning { id: call_id, name }) = part.begins {
+            self.close(ResponsesStatus::Completed, events);
+            let id = new_id("fc");
+            let item = ResponsesOutputItem::FunctionCall {
+                id: id.clone(),
+                status: ResponsesStatus::InProgress,
+                call_id: call_id.clone(),
+                name: name.clone(),
+                arguments: String::new(),
+            };
+            events.push(ResponsesEventBody::ItemAdded { output_index: self.index(), item });
+            self.open = Some(OpenItem::Call { id, call_id, name, arguments: String::new() });
+        }
+        let output_index = self.index();
+        if let Some(OpenItem::Call { id, arguments, .. }) = &mut self.open
+            && !part.arguments.is_empty()
+        {
+            arguments.push_str(&part.arguments);
+            let (item_id, delta) = (id.clone(), part.arguments);
+            events.push(ResponsesEventBody::ArgumentsDelta { item_id, output_index, delta });
+        }
+    }
+}
+
+impl AnswerAdapter for ResponseAnswers {
+    type Whole = ResponsesResponse;
+    type Item = ResponsesOutputItem;
+    type Chunk = ResponsesEvent;
+
+    const ENDS_WITH_DONE: bool = false;
+    const ITEMS: &'static str = "output";
+
+    fn context(&self) -> &AnswerContext {
+        &self.context
+    }
+
+    fn first_chunks(&self) -> Vec<ResponsesEvent> {
+        let response = || Box::new(self.response(ResponsesStatus::InProgress, Vec::new()));
+        self.events(|_| {
+            vec![
+                ResponsesEventBody::Created { response: response() },
+                ResponsesEventBody::InProgress { response: response() },
+            ]
+        })
+    }
+
+    fn chunks(&self, piece: Piece) -> Vec<ResponsesEvent> {
+        self.events(|stream| {
+            let mut events = Vec::new();
+            stream.reason = piece.finish_reason.or(stream.reason);
+            if !piece.text.is_empty() || piece.number.is_some() {
+                stream.add_text(piece.text, piece.number, &mut events);
+            }
+            for part in piece.calls {
+                stream.add_call(part, &mut events);
+            }
+            events
+        })
+    }
+
+    fn last_chunks(&self, counts: TokenCounts, _include_usage: bool) -> Vec<ResponsesEvent> {
+        self.events(|stream| {
+            let mut events = Vec::new();
+            let status = status(stream.reason);
+            if stream.items.is_empty() && stream.open.is_none() {
+                // An empty text is an output, too.
+                stream.add_text(String::new(), None, &mut events);
+            }
+            stream.close(status, &mut events);
+            let output = std::mem::take(&mut stream.items);
+            let response = ResponsesResponse { usage: Some(usage(counts)), ..self.response(status, output) };
+            let response = Box::new(response);
+            events.push(match status {
+                ResponsesStatus::Incomplete => ResponsesEventBody::Incomplete { response },
+                _ => ResponsesEventBody::Completed { response },
+            });
+            events
+        })
+    }
+
+    fn failure_chunk(&self, error: &AppError) -> Option<ResponsesEvent> {
+        let detail = error.body().error;
+        let code = detail.code.unwrap_or(detail.kind);
+        let error = Some(ResponsesError { code, message: detail.message });
+        let events = self.events(|stream| {
+            let output = std::mem::take(&mut stream.items);
+            let response = ResponsesResponse { error, ..self.response(ResponsesStatus::Failed, output) };
+            vec![ResponsesEventBody::Failed { response: Box::new(response) }]
+        });
+        events.into_iter().next()
+    }
+
+    fn event_name(event: &ResponsesEvent) -> Option<&'static str> {
+        Some(event.body.name())
+    }
+
+    fn whole(&self, choices: &[Piece], counts: TokenCounts) -> ResponsesResponse {
+        let status = status(choices.first().and_then(|piece| piece.finish_reason));
+        ResponsesResponse { usage: Some(usage(counts)), ..self.response(status, Vec::new()) }
+    }
+
+    fn items(&self, piece: Piece) -> Vec<ResponsesOutputItem> {
+        let last = status(piece.finish_reason);
+        let mut items = Vec::new();
+        if !piece.text.is_empty() || piece.calls.is_empty() {
+            let part = output_text(piece.text, piece.number.map(Box::new));
+            items.push(message(new_id("msg"), last, vec![part]));
+        }
+        items.extend(piece.calls.into_iter().filter_map(|call| {
+            let CallBeginning { id: call_id, name } = call.begins?;
+            let (id, status, arguments) = (new_id("fc"), last, call.arguments);
+            Some(ResponsesOutputItem::FunctionCall { id, status, call_id, name, arguments })
+        }));
+        let complete = items.len().saturating_sub(1);
+        for item in &mut items[..complete] {
+            let (ResponsesOutputItem::Message { status, .. }
+            | ResponsesOutputItem::FunctionCall { status, .. }) = item;
+            *status = ResponsesStatus::Completed;
+        }
+        items
+    }
+}
+
+fn status(reason: Option<FinishReason>) -> ResponsesStatus {
+    match reason {
+        Some(FinishReason::Length) => ResponsesStatus::Incomplete,
+        Some(FinishReason::Stop) | None => ResponsesStatus::Completed,
+    }
+}
+
+fn message(id: String, status: ResponsesStatus, content: Vec<ResponsesOutputPart>) -> ResponsesOutputItem {
+    ResponsesOutputItem::Message { id, status, role: "assistant".to_owned(), content }
+}
+
+fn output_text(text: String, number: Option<Box<Number>>) -> ResponsesOutputPart {
+    ResponsesOutputPart::OutputText { text, annotations: Vec::new(), logprobs: Vec::new(), number }
+}
+
+fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{}", uuid::Uuid::new_v4().simple())
+}
+
+fn usage(counts: TokenCounts) -> ResponsesUsage {
+    let input_tokens = counts.prompt as u64;
+    let output_tokens = counts.completion as u64;
+    ResponsesUsage {
+        input_tokens,
+        input_tokens_details: InputTokensDetails::default(),
+        output_tokens,
+        output_tokens_details: OutputTokensDetails::default(),
+        total_tokens: input_tokens + output_tokens,
+    }
+}

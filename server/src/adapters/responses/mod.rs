@@ -1,0 +1,157 @@
+//! The responses API: `POST /v1/responses`, stateless.
+//!
+//! In: messages, calls of functions and their results for the chat template. Out: items of an output, or the events of
+//! a stream. Nothing is stored: a client sends the whole conversation each time.
+
+mod answers;
+mod input;
+
+use ntl_api::{
+    CompletionRequest, NamedSchema, NumberRequest, ResponseFormat, ResponsesFormat, ResponsesRequest,
+    ResponsesSettings, ResponsesText, ResponsesToolChoice, ToolChoiceMode,
+};
+use ntl_models::chat::Conversation;
+use serde_json::Value;
+
+pub(crate) use answers::ResponseAnswers;
+
+use super::chat::effort_variable;
+use super::fields;
+use super::number::NumberFormat;
+use super::tools::{Choice, ToolOffer, check_kind, offer};
+use crate::error::{AppError, check};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+
+const METADATA_MAX: usize = 16;
+const METADATA_BYTES_MAX: usize = 512;
+
+/// Validates the fields that need no model.
+pub(crate) fn check_fields(request: &ResponsesRequest) -> Result<(), AppError> {
+    fields::check_responses(&request.others)?;
+    let metadata = request.metadata.iter().flatten();
+    let fits = metadata.clone().count() <= METADATA_MAX
+        && metadata.clone().all(|(name, value)| name.len().max(value.len()) <= METADATA_BYTES_MAX);
+    let message = format!("must be at most {METADATA_MAX} texts of at most {METADATA_BYTES_MAX} bytes");
+    check("metadata", fits, message)?;
+    let verbosity = request.text.as_ref().and_then(|text| text.verbosity.as_deref());
+    check("text.verbosity", matches!(verbosity, None | Some("medium")), "is not supported by this version")
+}
+
+/// Reads the tools of a request; `None` if the model is to call none.
+pub(crate) fn tool_offer(request: &ResponsesRequest) -> Result<Option<ToolOffer>, AppError> {
+    let tools = request.tools.clone().unwrap_or_default();
+    for (index, tool) in tools.iter().enumerate() {
+        check_kind(&format!("tools[{index}].type"), &tool.kind)?;
+        if let Some(name) = tool.others.keys().next() {
+            return Err(AppError::field(&format!("tools[{index}].{name}"), "is not a field of a function"));
+        }
+    }
+    let choice = match &request.tool_choice {
+        None => Choice::Mode(ToolChoiceMode::Auto),
+        Some(ResponsesToolChoice::Mode(mode)) => Choice::Mode(*mode),
+        Some(ResponsesToolChoice::Function(named)) => {
+            check_kind("tool_choice.type", &named.kind)?;
+            Choice::Function { name: named.name.clone(), param: "tool_choice.name" }
+        }
+    };
+    let functions = tools.into_iter().map(ntl_api::ResponsesTool::into_function).collect();
+    offer(functions, choice, request.parallel_tool_calls, |index| format!("tools[{index}]"))
+}
+
+/// Takes the conversation of a request. Rejects unsupported content with an error that names the field.
+pub(crate) fn conversation(
+    request: &mut ResponsesRequest,
+    tools: Option<&ToolOffer>,
+) -> Result<Conversation, AppError> {
+    let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+    let mut conversation = Conversation {
+        messages: input::messages(request.instructions.as_deref(), request.input.take())?,
+        tools: Vec::new(),
+        add_generation_prompt: true,
+        continue_final_message: false,
+        variables: effort_variable("reasoning.effort", effort)?,
+    };
+    if let Some(tools) = tools {
+        tools.add_to(&mut conversation);
+    }
+    Ok(conversation)
+}
+
+/// Validates a request whose conversation became the token ids `prompt`, as for chats.
+pub(crate) fn generation_request(
+    request: &ResponsesRequest,
+    prompt: Vec<u32>,
+    tools: Option<&ToolOffer>,
+    room: Option<usize>,
+    profile: &ModelProfile,
+) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
+    let max = profile.output_tokens_max;
+    let fits = request.max_output_tokens.is_none_or(|asked| (1..=max).contains(&asked));
+    check("max_output_tokens", fits, format!("must be from 1 to {max}"))?;
+    let has_number = !matches!(request.number, None | Some(NumberRequest::Switch(false)));
+    let default = || (!has_number).then(|| room.map_or(max, |room| (room as u64).clamp(1, max)));
+    let shared = CompletionRequest {
+        max_tokens: request.max_output_tokens.or_else(default),
+        temperature: request.temperature,
+        top_p: request.top_p,
+        seed: request.seed,
+        stream: request.stream,
+        response_format: response_format(request.text.as_ref()),
+        number: request.number.clone(),
+        ..CompletionRequest::default()
+    };
+    let prompts = Some(vec![PromptInput::Ids(prompt)]);
+    let (mut generation, number) = fields::generation_request(prompts, shared, profile).map_err(own_field)?;
+    if let Some(guided) = &mut generation.guided {
+        guided.param = FORMAT;
+    }
+    if let Some(tools) = tools {
+        tools.apply(&mut generation, number.as_ref(), profile)?;
+    }
+    Ok((generation, number))
+}
+
+const FORMAT: &str = "text.format";
+
+/// The format under the name of chats and completions.
+fn response_format(text: Option<&ResponsesText>) -> Option<ResponseFormat> {
+    Some(match text?.format.clone()? {
+        ResponsesFormat::Text {} => ResponseFormat::Text {},
+        ResponsesFormat::JsonObject {} => ResponseFormat::JsonObject {},
+        ResponsesFormat::JsonSchema { name, description, schema, strict } => ResponseFormat::JsonSchema {
+            json_schema: NamedSchema { name, description, strict, schema: Value::Object(schema) },
+        },
+    })
+}
+
+/// An error about a field under its name in this API.
+fn own_field(error: AppError) -> AppError {
+    let rename =
+        |text: String| text.replace("response_format", FORMAT).replace("max_tokens", "max_output_tokens");
+    match error {
+        AppError::Invalid { message, param } => {
+            AppError::Invalid { message: rename(message), param: param.map(rename) }
+        }
+        other => other,
+    }
+}
+
+/// The fields that the response repeats.
+pub(crate) fn settings(request: &ResponsesRequest) -> ResponsesSettings {
+    let text = request.text.clone().unwrap_or_default();
+    ResponsesSettings {
+        instructions: request.instructions.clone(),
+        max_output_tokens: request.max_output_tokens,
+        metadata: request.metadata.clone().unwrap_or_default(),
+        parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+        previous_response_id: None,
+        reasoning: request.reasoning.clone().unwrap_or_default(),
+        store: false,
+        temperature: request.temperature.unwrap_or(1.0),
+        text: ResponsesText { format: Some(text.format.unwrap_or(ResponsesFormat::Text {})), ..text },
+        tool_choice: request.tool_choice.clone().unwrap_or(ResponsesToolChoice::Mode(ToolChoiceMode::Auto)),
+        tools: request.tools.clone().unwrap_or_default(),
+        top_p: request.top_p.unwrap_or(1.0),
+        truncation: "disabled".to_owned(),
+    }
+}

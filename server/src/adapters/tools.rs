@@ -1,0 +1,219 @@
+//! Functions that a model may call: validation of the offered functions and of calls in a conversation.
+//!
+//! Chats and responses write these in different shapes, so the errors take the path of each field.
+
+use std::sync::Arc;
+
+use ntl_api::{ChatTool, ChatToolChoice, FunctionDefinition, ToolCall, ToolChoiceMode};
+use ntl_core::contract::Request;
+use ntl_models::chat::Conversation;
+use ntl_models::guide::{Answer, CallGrammar, Constraint};
+use serde_json::{Map, Value, json};
+
+use super::number::NumberFormat;
+use crate::error::{AppError, check};
+use crate::request::{CallParsing, GenerationRequest, Guided, ModelProfile, ToolSupport};
+
+const TOOLS_MAX: usize = 128;
+
+const NAME_BYTES_MAX: usize = 64;
+
+/// Maximum size of one tool in bytes of JSON, and of all together.
+const TOOL_BYTES_MAX: usize = 64 << 10;
+const ALL_BYTES_MAX: usize = 256 << 10;
+
+/// Maximum number of calls in one message that the grammar allows.
+const CALLS_MAX: usize = 16;
+
+/// Whether the model calls functions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ToolChoice {
+    Auto,
+    Required,
+    /// The function with this index.
+    Function(usize),
+}
+
+/// The functions that a request offers, at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ToolOffer {
+    functions: Vec<FunctionDefinition>,
+    choice: ToolChoice,
+    is_parallel: bool,
+}
+
+/// Reads the tools of a chat; `None` if the model is to call none.
+pub(super) fn chat_offer(
+    tools: Option<Vec<ChatTool>>,
+    choice: Option<ChatToolChoice>,
+    parallel: Option<bool>,
+) -> Result<Option<ToolOffer>, AppError> {
+    let tools = tools.unwrap_or_default();
+    for (index, tool) in tools.iter().enumerate() {
+        check_kind(&format!("tools[{index}].type"), &tool.kind)?;
+    }
+    let functions = tools.into_iter().map(|tool| tool.function).collect();
+    let choice = match choice {
+        None => Choice::Mode(ToolChoiceMode::Auto),
+        Some(ChatToolChoice::Mode(mode)) => Choice::Mode(mode),
+        Some(ChatToolChoice::Function(named)) => {
+            check_kind("tool_choice.type", &named.kind)?;
+            Choice::Function { name: named.function.name, param: "tool_choice.function.name" }
+        }
+    };
+    offer(functions, choice, parallel, |index| format!("tools[{index}].function"))
+}
+
+/// `tool_choice`, with the field of the name.
+pub(super) enum Choice {
+    Mode(ToolChoiceMode),
+    Function { name: String, param: &'static str },
+}
+
+/// Validates functions; `path` is the path of each.
+pub(super) fn offer(
+    functions: Vec<FunctionDefinition>,
+    choice: Choice,
+    parallel: Option<bool>,
+    path: impl Fn(usize) -> String,
+) -> Result<Option<ToolOffer>, AppError> {
+    check("tools", functions.len() <= TOOLS_MAX, format!("must be at most {TOOLS_MAX}"))?;
+    let mut bytes = 0;
+    for (index, function) in functions.iter().enumerate() {
+        let path = path(index);
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        let name = &function.name;
+        let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name);
+        let message = format!("must be 1 to {NAME_BYTES_MAX} letters, digits, `_`, `-` or `.`");
+        check(&format!("{path}.name"), fits, message)?;
+        let is_new = functions[..index].iter().all(|other| other.name != *name);
+        check(&format!("{path}.name"), is_new, "is the name of an earlier tool, too")?;
+        let size = described(function).to_string().len();
+        check(&path, size <= TOOL_BYTES_MAX, format!("must have at most {TOOL_BYTES_MAX} bytes"))?;
+        bytes += size;
+    }
+    check("tools", bytes <= ALL_BYTES_MAX, format!("must have at most {ALL_BYTES_MAX} bytes together"))?;
+    let needs_tools = "needs `tools`";
+    let choice = match choice {
+        Choice::Mode(ToolChoiceMode::None) => return Ok(None),
+        Choice::Mode(ToolChoiceMode::Auto) => ToolChoice::Auto,
+        Choice::Mode(ToolChoiceMode::Required) => {
+            check("tool_choice", !functions.is_empty(), needs_tools)?;
+            ToolChoice::Required
+        }
+        Choice::Function { name, param } => {
+            check("tool_choice", !functions.is_empty(), needs_tools)?;
+            let found = functions.iter().position(|function| function.name == name);
+            ToolChoice::Function(found.ok_or_else(|| AppError::field(param, "is not the name of a tool"))?)
+        }
+    };
+    let is_parallel = parallel.unwrap_or(true);
+    Ok((!functions.is_empty()).then_some(ToolOffer { functions, choice, is_parallel }))
+}
+
+pub(super) fn check_kind(param: &str, kind: &str) -> Result<(), AppError> {
+    check(param, kind == "function", "must be `function`: this server has no other tools")
+}
+
+/// A function as templates read it.
+fn described(function: &FunctionDefinition) -> Value {
+    let mut fields = Map::new();
+    fields.insert("name".to_owned(), function.name.clone().into());
+    fields.extend(function.description.clone().map(|text| ("description".to_owned(), text.into())));
+    fields.extend(function.parameters.clone().map(|schema| ("parameters".to_owned(), schema.into())));
+    json!({"type": "function", "function": fields})
+}
+
+/// A call in a message as templates read it. `arguments` is the field of the arguments.
+pub(super) fn called(call: &ToolCall, arguments: &str) -> Result<Value, AppError> {
+    let text = call.function.arguments.trim();
+    let read: Result<Map<String, Value>, _> =
+        if text.is_empty() { Ok(Map::new()) } else { serde_json::from_str(text) };
+    let read = read.map_err(|_| AppError::field(arguments, "must be the text of a JSON object"))?;
+    Ok(
+        json!({"type": "function", "id": call.id, "function": {"name": call.function.name, "arguments": read}}),
+    )
+}
+
+impl ToolOffer {
+    /// Adds the functions to a conversation.
+    pub(super) fn add_to(&self, conversation: &mut Conversation) {
+        conversation.tools = self.functions.iter().map(described).collect();
+    }
+
+    /// Makes the model's calls parts of the answer, and their grammar the guide if the request needs calls.
+    pub(super) fn apply(
+        &self,
+        request: &mut GenerationRequest,
+        number: Option<&NumberFormat>,
+        profile: &ModelProfile,
+    ) -> Result<(), AppError> {
+        let is_forced = self.choice != ToolChoice::Auto;
+        let dialect = match &profile.tools {
+            ToolSupport::Off => {
+                let message = "are switched off for this model (--tool-parser none)";
+                return Err(AppError::field("tools", message));
+            }
+            _ if number.is_some() => {
+                return check("tool_choice", !is_forced, "must be `auto` or `none` with `number`");
+            }
+            // The template teaches calls that this server cannot read: they are text.
+            ToolSupport::Unknown => {
+                let message = "must be `auto` or `none`: this server does not know how the model of this chat \
+                               template writes calls; see --tool-parser";
+                return check("tool_choice", !is_forced, message);
+            }
+            ToolSupport::Known(dialect) => dialect,
+        };
+        let Request::Text(job) = &mut request.decoding else {
+            return Err(AppError::field("tools", "are not allowed with `use_beam_search`"));
+        };
+        job.shown_ids = Arc::clone(dialect.special_ids());
+        let calls_max = if self.is_parallel { usize::MAX } else { 1 };
+        let offered = match self.choice {
+            ToolChoice::Function(index) => &self.functions[index..=index],
+            ToolChoice::Auto | ToolChoice::Required => &self.functions[..],
+        };
+        let is_strict = offered.iter().any(|function| function.strict == Some(true));
+        let answer = match (&self.choice, request.guided.take()) {
+            (ToolChoice::Auto, None) => Some(Answer::Text).filter(|_| is_strict),
+            (ToolChoice::Auto, Some(Guided { constraint: Constraint::Json { schema, whitespace }, .. })) => {
+                Some(Answer::Json { schema, whitespace })
+            }
+            (_, Some(Guided { param, .. })) => {
+                return Err(AppError::field(
+                    param,
+                    "is not allowed with these `tools` and this `tool_choice`",
+                ));
+            }
+            (_, None) => None,
+        };
+        if is_forced || answer.is_some() {
+            // The grammar of a request for one function has one call, as OpenAI's API does.
+            let is_single = !self.is_parallel || matches!(self.choice, ToolChoice::Function(_));
+            request.guided = Some(Guided {
+                param: "tools",
+                constraint: Constraint::Calls(CallGrammar {
+                    layout: dialect.layout().clone(),
+                    functions: offered.iter().map(|function| schema(function)).collect(),
+                    calls_max: if is_single { 1 } else { CALLS_MAX },
+                    answer,
+                }),
+            });
+        }
+        request.calls = Some(CallParsing {
+            dialect: dialect.clone(),
+            functions: self.functions.iter().map(|function| function.name.clone()).collect(),
+            calls_max,
+            is_guided: request.guided.is_some(),
+        });
+        Ok(())
+    }
+}
+
+/// The name of a function and the schema of its arguments.
+fn schema(function: &FunctionDefinition) -> (String, Value) {
+    let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let schema = function.parameters.clone().filter(|schema| !schema.is_empty());
+    (function.name.clone(), schema.map_or_else(none, Value::Object))
+}

@@ -1,0 +1,49 @@
+//! `POST /v1/responses`: chats in OpenAI's newer form, without stored responses.
+
+use axum::extract::State;
+use axum::response::Response;
+use ntl_api::{ResponsesEvent, ResponsesRequest, ResponsesResponse};
+use ntl_models::tokenizer::Tokenizer;
+
+use super::body::{ApiRequest, RawRequest};
+use super::forward::{forward, upstream_of};
+use super::{generation, resolve};
+use crate::adapters::chat::prompt_ids;
+use crate::adapters::responses::{
+    ResponseAnswers, check_fields, conversation, generation_request, settings, tool_offer,
+};
+use crate::error::AppError;
+use crate::paths::RESPONSES;
+use crate::request::ModelProfile;
+use crate::state::AppState;
+
+/// Responds to a conversation, with the checkpoint's chat template. Nothing is stored.
+///
+/// With `stream`, the response consists of named server-sent events, from `response.created` to
+/// `response.completed`, `response.incomplete` or `response.failed`.
+#[utoipa::path(post, path = RESPONSES, tag = "completions", request_body = ResponsesRequest, responses(
+    (status = 200, description = "The response", content(
+        (ResponsesResponse = "application/json"),
+        (ResponsesEvent = "text/event-stream"),
+    )),
+    AppError,
+))]
+pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
+    if let Some(upstream) = upstream_of(&app, &request) {
+        return forward(&app, &upstream, RESPONSES, request).await;
+    }
+    let ApiRequest { mut body, requester, memory } = request.parse::<ResponsesRequest>().await?;
+    let model = resolve(&app, body.model.as_deref(), &requester.record)?;
+    check_fields(&body)?;
+    let tools = tool_offer(&body)?;
+    let conversation = conversation(&mut body, tools.as_ref())?;
+    // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
+    let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
+        prompt_ids("input", &conversation, false, tokenizer, profile)
+    };
+    let prompt = model.with_tokenizer(usize::MAX, render).await?;
+    let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
+    let (request, number) = generation_request(&body, prompt, tools.as_ref(), room, &model.profile)?;
+    let adapter = ResponseAnswers::new(&model, request.report, number, settings(&body));
+    generation::answer(&model, requester, request, memory, adapter).await
+}
