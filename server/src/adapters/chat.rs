@@ -210,7 +210,7 @@ impl ChatAnswers {
     fn token(&self, token: &TokenLogprob) -> ChatToken {
         ChatToken {
             token: self.context.token_name(token.id),
-            bytes: Some(self.context.tokenizer.token_bytes(token.id)),
+            bytes: Some(self.context.decoder.token_bytes(token.id)),
             logprob: finite_logprob(token.logprob),
         }
     }
@@ -241,6 +241,7 @@ impl AnswerAdapter for ChatAnswers {
             finish_reason: piece.finish_reason.map(finish_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
             number: piece.number,
+            numbers: piece.numbers,
         };
         ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }
     }
@@ -278,6 +279,7 @@ impl AnswerAdapter for ChatAnswers {
             finish_reason: piece.finish_reason.map(finish_reason),
             token_ids: self.context.token_ids(&piece),
             number: piece.number,
+            numbers: piece.numbers,
         }
     }
 }
