@@ -51,7 +51,7 @@ fn methods() -> Vec<Method> {
         number_request(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision })
     };
     let tree = |tolerance| number_request(tree(tolerance));
-    let sample = |samples| number_request(NumberMethod::Sample { samples, seed: 1 });
+    let sample = |samples| number_request(NumberMethod::sample(samples, 1));
     vec![
         method("greedy text", Request::Text(TextJob::default())),
         method("tree, certain mode", certain(Objective::Mode)),

@@ -21,13 +21,25 @@ pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
     checkpoints.iter().map(|checkpoint| file(&format!("{TINY}/{checkpoint}/{name}"))).collect()
 }
 
-/// Returns all files of one of the small checkpoints, or `None` if there is no such directory.
+/// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if there
+/// is no such directory.
 pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+    let mut files = BTreeMap::new();
+    add_files(&path(TINY).join(folder), "", &mut files)?;
+    Some(files)
+}
+
+fn add_files(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) -> Option<()> {
+    for entry in folder.read_dir().ok()? {
         let path = entry.ok()?.path();
-        Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(&path).ok()?))
-    };
-    Some(path(TINY).join(folder).read_dir().ok()?.filter_map(read).collect())
+        let name = format!("{prefix}{}", path.file_name()?.to_str()?);
+        if path.is_dir() {
+            add_files(&path, &format!("{name}/"), files)?;
+        } else {
+            files.insert(name, std::fs::read(&path).ok()?);
+        }
+    }
+    Some(())
 }
 
 /// Returns an input that contains a file or a body, and its name in the first line.

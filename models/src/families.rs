@@ -1,5 +1,7 @@
 //! The table of native model families: their names and what distinguishes them.
 
+use serde::Deserialize;
+
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture};
 
 /// A class of models in `config.json`.
@@ -33,8 +35,10 @@ pub(crate) enum T5Variant {
     RegressionHead,
     /// Layers of Gemma.
     Gemma(GemmaVersion),
-    /// The encoder of a T5Gemma with a regression head (RegressLM).
+    /// A T5Gemma 1 that writes numbers in dedicated tokens (RegressLM).
     RegressLm,
+    /// The encoder of a T5Gemma 1 with a regression head (RegressLM).
+    RegressLmHead,
 }
 
 /// The versions of T5Gemma.
@@ -80,7 +84,13 @@ const QWEN2: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_qkv_bias
 const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_head_norms: true, ..LLAMA };
 const GRANITE: LlamaTraits = LlamaTraits { has_multipliers: true, ..LLAMA };
 
-/// All families.
+const REGRESSLM: Family = t5("RegressLMForConditionalGeneration", "regresslm", T5Variant::RegressLm);
+
+/// RegressLM with a head. The class is the same, and a field of the configuration distinguishes the two.
+const REGRESSLM_HEAD: Family =
+    t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLmHead);
+
+/// All families, one for each class.
 const FAMILIES: &[Family] = &[
     t5("T5ForConditionalGeneration", "t5", T5Variant::Plain),
     t5("MT5ForConditionalGeneration", "t5", T5Variant::Plain),
@@ -90,7 +100,7 @@ const FAMILIES: &[Family] = &[
     t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::RegressionHead),
     t5("T5GemmaForConditionalGeneration", "t5gemma", T5Variant::Gemma(GemmaVersion::One)),
     t5("T5Gemma2ForConditionalGeneration", "t5gemma2", T5Variant::Gemma(GemmaVersion::Two)),
-    t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLm),
+    REGRESSLM,
     causal("LlamaForCausalLM", "llama", CausalVariant::Llama(LLAMA)),
     causal("MistralForCausalLM", "mistral", CausalVariant::Llama(MISTRAL)),
     causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
@@ -115,12 +125,22 @@ pub fn architectures() -> Vec<&'static str> {
 impl Family {
     /// Returns the family of a checkpoint.
     pub(crate) fn of(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        #[derive(Deserialize)]
+        struct StoredHead {
+            #[serde(default)]
+            use_regression_head: bool,
+        }
         let name = architecture(files)?;
-        FAMILIES.iter().copied().find(|family| family.architecture == name).ok_or_else(|| {
-            let known = architectures().join(", ");
-            let reason = format!("`{name}` is not served natively; known are {known}");
-            LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason)
-        })
+        let family =
+            FAMILIES.iter().copied().find(|family| family.architecture == name).ok_or_else(|| {
+                let known = architectures().join(", ");
+                let reason = format!("`{name}` is not served natively; known are {known}");
+                LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason)
+            })?;
+        if family == REGRESSLM && files.require_json::<StoredHead>(CONFIG_FILE)?.use_regression_head {
+            return Ok(REGRESSLM_HEAD);
+        }
+        Ok(family)
     }
 
     /// Returns whether prompt and answer are processed by different stacks.
@@ -131,11 +151,12 @@ impl Family {
     /// Returns whether the configuration limits the positions of a prompt. T5's relative positions have no
     /// limit.
     pub(crate) fn limits_prompts(self) -> bool {
-        matches!(self.network, Network::Causal(_) | Network::T5(T5Variant::Gemma(_) | T5Variant::RegressLm))
+        use T5Variant::{Gemma, RegressLm, RegressLmHead};
+        matches!(self.network, Network::Causal(_) | Network::T5(Gemma(_) | RegressLm | RegressLmHead))
     }
 
     /// Returns whether logits are a distribution over tokens.
     pub(crate) fn has_token_distribution(self) -> bool {
-        !matches!(self.network, Network::T5(T5Variant::RegressionHead | T5Variant::RegressLm))
+        !matches!(self.network, Network::T5(T5Variant::RegressionHead | T5Variant::RegressLmHead))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ntl_core::contract::{BatchModel, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
-use ntl_core::numbers::NumberGrammar;
+use ntl_core::numbers::{NumberGrammar, TokenNotation};
 use ntl_core::text::TextDecoder;
 
 use crate::adapter::Adapter;
@@ -13,7 +13,9 @@ use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError};
 use crate::families::{Family, Network, T5Variant};
 use crate::ops::Placement;
 use crate::options::LoadOptions;
-use crate::t5::{MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts};
+use crate::t5::{
+    MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, encoding, read_notation,
+};
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
 
@@ -23,6 +25,7 @@ pub(crate) const PROMPT_TOKENS_MAX: usize = 512;
 /// A loaded checkpoint.
 pub struct LoadedModel {
     pub model: Box<dyn BatchModel>,
+    /// Reads prompts. It also writes answers, unless they are of dedicated number tokens.
     pub tokenizer: Arc<Tokenizer>,
     pub vocabulary: Vocabulary,
 }
@@ -78,7 +81,7 @@ fn load_t5(
     let place = &options.place()?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer_files = match variant {
-        T5Variant::RegressLm => &files.within("encoder_tokenizer"),
+        T5Variant::RegressLm | T5Variant::RegressLmHead => &files.within("encoder_tokenizer"),
         _ => files,
     };
     let tokenizer = Arc::new(Tokenizer::open_as(tokenizer_files, facts.chosen_tokenizer_type())?);
@@ -103,6 +106,13 @@ fn load_t5(
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
         (T5Variant::RegressLm, ..) => {
+            let notation = Arc::new(read_notation(files)?);
+            let facts = TokenizerFacts { number_encoding: encoding(&notation), ..tokenizer_facts };
+            let model = T5::load_regresslm(files, facts, &notation, place)?;
+            let vocabulary = notation_vocabulary(&notation);
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
+        }
+        (T5Variant::RegressLmHead, ..) => {
             let model = MeanHead::load(files, tokenizer_facts, place)?;
             let vocabulary = point_vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
@@ -137,6 +147,17 @@ pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
         number_values: ids().filter_map(|id| Some((id, tokenizer.number_value(id)?))).collect(),
         eos_ids: info.eos_ids.clone().into(),
         tokens: info.tokens,
+    }
+}
+
+/// The vocabulary of a decoder that writes numbers in dedicated tokens.
+fn notation_vocabulary(notation: &Arc<TokenNotation>) -> Vocabulary {
+    Vocabulary {
+        decoder: Arc::clone(notation) as Arc<dyn TextDecoder>,
+        grammar: Arc::new(NumberGrammar::of_tokens(Arc::clone(notation))),
+        number_values: Arc::new([]),
+        eos_ids: Arc::new([]),
+        tokens: notation.tokens(),
     }
 }
 

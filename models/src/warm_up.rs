@@ -51,7 +51,7 @@ mod tests {
     use crate::{LoadOptions, load};
 
     /// A checkpoint of each kind of model.
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 9] = [
         "t5-v11",
         "t5-rt",
         "t5-xval",
@@ -59,6 +59,7 @@ mod tests {
         "t5gemma",
         "t5gemma2",
         "regresslm-hf-head",
+        "regresslm-hf-p10",
         "granite",
     ];
 

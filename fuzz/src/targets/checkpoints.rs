@@ -87,6 +87,9 @@ pub(super) const TOKENIZER: Target = Target {
     read: |input| tokenizer("tokenizer.json", input),
 };
 
+/// Has files in an inner directory.
+const REGRESSLM: &str = "regresslm-hf-p10";
+
 pub(super) const CONFIG: Target = Target {
     name: "config",
     corpus: || {
@@ -102,9 +105,15 @@ pub(super) const CONFIG: Target = Target {
             "t5-xval",
             "t5gemma",
             "t5gemma2",
+            REGRESSLM,
         ];
-        let files = ["config.json", "tokenizer_config.json"];
-        let pairs = checkpoints.iter().flat_map(|folder| files.map(|file| (folder, file)));
+        let configs = checkpoints.iter().map(|folder| (*folder, "config.json"));
+        // The tokenizer of RegressLM is in an inner directory.
+        let has_tokenizer = |folder: &&&str| **folder != REGRESSLM;
+        let tokenizers =
+            checkpoints.iter().filter(has_tokenizer).map(|folder| (*folder, "tokenizer_config.json"));
+        let inner = [(REGRESSLM, "p10_vocab.json"), (REGRESSLM, "encoder_tokenizer/tokenizer_config.json")];
+        let pairs = configs.chain(tokenizers).chain(inner);
         let mut corpus: Vec<_> = pairs
             .map(|(folder, file)| named(&format!("{folder}/{file}"), &tiny(&[folder], file)[0]))
             .collect();
@@ -181,6 +190,17 @@ pub(super) const CONFIG: Target = Target {
         "clean_up_tokenization_spaces",
         "&a [*a, *a]",
         "<<: *a",
+        "use_regression_head",
+        "decoder_tokenizer",
+        "IEEE",
+        "P10",
+        "num_digits",
+        "exponent_range",
+        "ieee_base",
+        "ieee_exponent_digits",
+        "ieee_mantissa_digits",
+        "max_num_objs",
+        "<E-1>",
     ],
     read: config,
 };

@@ -184,7 +184,7 @@ fn all_kinds() -> [(&'static str, Request); 7] {
         ("Three and 4", text(TextJob { logprobs: Some(2), ..TextJob::default() })),
         (QUESTION, number(NumberMethod::Token)),
         ("10 - 2 =", number(NumberMethod::Beam { beams: 3 })),
-        ("10 - 2 =", number(NumberMethod::Sample { samples: 16, seed: 1 })),
+        ("10 - 2 =", number(NumberMethod::sample(16, 1))),
     ]
 }
 

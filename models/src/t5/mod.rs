@@ -25,6 +25,7 @@ mod xval;
 
 pub use config::T5Config;
 pub use gemma::MeanHead;
+pub(crate) use gemma::{encoding, read_notation};
 pub use model::{T5, T5Kind, TokenizerFacts};
 pub use regression::RegressionHead;
 pub use xval::NumberScaling;

@@ -114,7 +114,7 @@ impl TextDecoder for Tokenizer {
                 text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
             }
             NumberEncoding::Xval => cleanup::settled_len(text, false, true),
-            NumberEncoding::Text | NumberEncoding::Digits => {
+            NumberEncoding::Text | NumberEncoding::Digits | NumberEncoding::Ieee | NumberEncoding::P10 => {
                 cleanup::settled_len(text, self.clean_up, is_slow)
             }
         }

@@ -219,7 +219,7 @@ impl Tokenizer {
                 (piece.name.len() == 1).then_some(f64::from(digit))
             }
             NumberEncoding::Rt => rt::place(&piece.name).map(|(digit, _)| f64::from(digit)),
-            NumberEncoding::Xval => None,
+            NumberEncoding::Xval | NumberEncoding::Ieee | NumberEncoding::P10 => None,
             NumberEncoding::Text => python::parse_float(piece.name.trim_start_matches(SPACE_MARK)),
         }
     }

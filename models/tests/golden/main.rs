@@ -16,6 +16,7 @@ mod losses;
 mod ntloss;
 mod numbers;
 mod prefill;
+mod regresslm;
 mod reported;
 mod scale;
 mod score;

@@ -20,6 +20,7 @@ const ENCODERS: [&str; 9] = [
     "t5gemma",
     "t5gemma2",
     "regresslm-hf-head",
+    "regresslm-hf-p10",
 ];
 
 /// Work of a chunk.
@@ -120,7 +121,7 @@ fn one_call_with_all_the_work_that_is_left_completes_a_prompt(fixtures: Fixtures
 }
 
 fn a_context_cannot_be_stepped_before_its_prefill_is_complete(fixtures: Fixtures) {
-    for name in ["llama-ntl", "t5-ntl-was", "t5-regression-head", "regresslm-hf-head"] {
+    for name in ["llama-ntl", "t5-ntl-was", "t5-regression-head", "regresslm-hf-p10", "regresslm-hf-head"] {
         let mut model = model(fixtures, name, 0);
         let prompt = prompt(0, 100);
         let opened = model.begin((&prompt).into()).unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StreamOptions, Usage};
-use crate::number::{Number, NumberRequest};
+use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::tools::{ChatTool, ChatToolChoice, ToolCall, ToolCallDelta};
 use crate::whole::whole;
 
@@ -219,6 +219,9 @@ pub struct ChatChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
@@ -238,6 +241,9 @@ pub struct ChatChunkChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::models::TruncationSide;
-use crate::number::{Number, NumberRequest};
+use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::whole::whole;
 
 /// The four prompt forms.
@@ -154,14 +154,15 @@ pub struct CompletionRequest {
     /// that are texts. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
-    /// Maximum number of tokens to generate. Default 16. With `number.after`: maximum number of tokens of the
+    /// Maximum number of tokens to generate. Default 16, or the length of an answer of dedicated number
+    /// tokens. With `number.after`: maximum number of tokens of the
     /// text before the number, default 256. The server's limit caps both defaults. A number is never cut: it
     /// is printed whole, regardless of `max_tokens`.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1. With `number`, this and the other sampling fields apply to the text before
     /// the number (`number.after`). Without such a text, the server rejects them, except the temperatures 0
-    /// and 1.
+    /// and 1, and except for draws of dedicated number tokens.
     #[schema(minimum = 0, maximum = 2)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
@@ -384,6 +385,9 @@ pub struct Choice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,

@@ -39,13 +39,16 @@ pub struct Model {
     /// `ntl-server`.
     pub owned_by: String,
     /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, `t5gemma`, `t5gemma2`,
-    /// `regresslm-head`, or a decoder-only architecture such as `llama`.
+    /// `regresslm`, `regresslm-head`, or a decoder-only architecture such as `llama`.
     pub kind: String,
     /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
     #[serde(default)]
     pub encoder_decoder: bool,
-    /// How numbers are written: `text`, `digits`, `rt` or `xval`.
+    /// How numbers are written: `text`, `digits`, `rt` or `xval`, or in dedicated tokens: `ieee` or `p10`.
     pub number_encoding: String,
+    /// With dedicated tokens: number of numbers in an answer. The model writes nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<u64>,
     /// Maximum number of prompt tokens.
     pub context_length: u64,
     /// The same as `context_length`, under vLLM's name.

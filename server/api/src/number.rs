@@ -121,7 +121,8 @@ pub enum TerminatorOption {
 pub enum MethodName {
     /// Exact expansion of the tree of all texts that are numbers.
     Tree,
-    /// Numbers drawn from the model at temperature 1.
+    /// Numbers drawn from the model: at temperature 1 or, in dedicated tokens, with the sampling fields of the
+    /// request.
     Sample,
     /// The most probable complete numbers of a beam search.
     Beam,
@@ -271,7 +272,8 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<NumberScale>,
     /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers
-    /// count as 0. Default true.
+    /// count as 0. For dedicated number tokens also whether probabilities are conditional on the tokens that
+    /// are allowed at each position. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<bool>,
     /// Maximum number of digits before the point, 1 to 20. Default 12.
@@ -436,6 +438,18 @@ pub enum EstimateName {
     Quantile,
     /// Method `token`: the expectation along the greedy path.
     Expectation,
+}
+
+/// One of several numbers of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LocatedNumber {
+    /// Its place in the answer: `$[0]` is the first number.
+    pub path: String,
+    /// The tokens of the answer that write it: from the first one up to, not including, the second one.
+    #[schema(value_type = Vec<u64>, min_items = 2, max_items = 2)]
+    pub token_range: [u64; 2],
+    /// The number and its distribution, which is marginal over the numbers before it.
+    pub number: Number,
 }
 
 /// A decoded number with its distribution.

@@ -62,8 +62,8 @@ impl CandidatesFormat {
         let grid = item.value.map(|truth| {
             let message = "must be a finite number";
             check(&param("value"), truth.is_finite(), message)?;
-            let message = "needs a model that writes different numbers with different tokens; this one (`number_encoding` \
-                           xval) writes all with one token, so that candidates do not differ in probability";
+            let message = "needs a model that writes numbers as text; `number_encoding` of this one is xval, so that candidates \
+                           do not differ in probability, or one of dedicated tokens, which `number` reads";
             check(&param("value"), options.has_number_tokens, message)?;
             let number = |(place, text): (usize, &Option<String>)| {
                 let number = text.as_ref().and_then(|text| text.trim().parse::<f64>().ok());

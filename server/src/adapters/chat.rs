@@ -256,7 +256,7 @@ impl ChatAnswers {
     fn token(&self, token: &TokenLogprob) -> ChatToken {
         ChatToken {
             token: self.context.token_name(token.id),
-            bytes: Some(self.context.tokenizer.token_bytes(token.id)),
+            bytes: Some(self.context.decoder.token_bytes(token.id)),
             logprob: finite_logprob(token.logprob),
         }
     }
@@ -289,6 +289,7 @@ impl AnswerAdapter for ChatAnswers {
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
             number: piece.number,
+            numbers: piece.numbers,
         };
         vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]
     }
@@ -330,6 +331,7 @@ impl AnswerAdapter for ChatAnswers {
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             token_ids,
             number: piece.number,
+            numbers: piece.numbers,
         }]
     }
 }

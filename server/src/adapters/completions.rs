@@ -66,6 +66,7 @@ impl CompletionAnswers {
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
             number: piece.number,
+            numbers: piece.numbers,
         }
     }
 

@@ -17,13 +17,13 @@ mod tools;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::{FinishReasonName, MethodName, Number, PromptLogprob, PromptLogprobs, Usage};
+use ntl_api::{FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs, Usage};
 use ntl_core::contract::{FinishReason, NumberOutcome, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use crate::answer::{Piece, TokenCounts};
+use crate::answer::{Piece, ShownNumber, TokenCounts};
 use crate::error::AppError;
 use crate::request::ReportOptions;
 use crate::served::ServedModel;
@@ -80,19 +80,12 @@ pub(crate) struct AnswerContext {
     model: String,
     fingerprint: Option<String>,
     tokenizer: Arc<Tokenizer>,
+    decoder: Arc<dyn TextDecoder>,
+    /// Number of tokens of an answer of dedicated number tokens.
+    answer_tokens: Option<usize>,
     report: ReportOptions,
     /// The format of the number, if the request has one.
     number: Option<NumberFormat>,
-}
-
-/// A number as the response shows it.
-pub(crate) struct ShownNumber {
-    pub(crate) method: MethodName,
-    /// The printed value.
-    pub(crate) text: String,
-    pub(crate) number: Number,
-    /// The tokens of the text.
-    pub(crate) tokens: usize,
 }
 
 impl AnswerContext {
@@ -108,6 +101,8 @@ impl AnswerContext {
             model: model.name.to_string(),
             fingerprint: model.fingerprint.clone(),
             tokenizer: Arc::clone(&model.tokenizer),
+            decoder: Arc::clone(&model.decoder),
+            answer_tokens: model.profile.notation.as_ref().map(|notation| notation.answer_tokens()),
             report,
             number,
         }
@@ -118,8 +113,17 @@ impl AnswerContext {
     pub(crate) fn shown_number(&self, outcome: &NumberOutcome) -> Option<ShownNumber> {
         let format = self.number.as_ref()?;
         let (text, number) = format.show(outcome);
-        let tokens = self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len());
-        Some(ShownNumber { method: format.method, text, number, tokens })
+        let spelt = || self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len());
+        let tokens = self.answer_tokens.unwrap_or_else(spelt);
+        let located = |(index, (_, number)): (usize, (String, Number))| {
+            let each = tokens / (outcome.further.len() + 1);
+            let token_range = [index * each, (index + 1) * each].map(|token| token as u64);
+            LocatedNumber { path: format!("$[{index}]"), token_range, number }
+        };
+        let all =
+            || outcome.each().iter().map(|outcome| format.show(outcome)).enumerate().map(located).collect();
+        let numbers = (!outcome.further.is_empty()).then(all);
+        Some(ShownNumber { method: format.method, text, number, numbers, tokens })
     }
 
     /// Estimates the size of a number in the response, in bytes; 0 if the request has none.
@@ -129,7 +133,7 @@ impl AnswerContext {
 
     /// The name of a token: its text, or its id with `return_tokens_as_token_ids`.
     fn token_name(&self, id: u32) -> String {
-        if self.report.tokens_as_ids { format!("token_id:{id}") } else { self.tokenizer.token_text(id) }
+        if self.report.tokens_as_ids { format!("token_id:{id}") } else { self.decoder.token_text(id) }
     }
 
     /// The token ids of a piece, with `return_token_ids`.

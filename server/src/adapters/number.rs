@@ -28,6 +28,8 @@ pub(crate) struct NumberFormat {
     pub(super) quantiles: Vec<f64>,
     /// How many of the most probable values to show.
     pub(super) support: usize,
+    /// Number of numbers in an answer.
+    pub(super) outputs: usize,
     /// Decimals of the text; `None` for the shortest text that reads back.
     pub(super) decimals: Option<usize>,
     pub(super) interval: Option<IntervalFormat>,
@@ -68,7 +70,9 @@ const IMPLAUSIBLE: &str =
 impl NumberFormat {
     /// Estimates the size of a number in the response, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        number_bytes(self.support, self.quantiles.len())
+        // The first of several numbers is shown twice.
+        let shown = if self.outputs > 1 { self.outputs + 1 } else { 1 };
+        shown.saturating_mul(number_bytes(self.support, self.quantiles.len()))
     }
 
     /// The printed value and the object.
@@ -361,6 +365,8 @@ fn mass(mass: numbers::Mass) -> NumberMass {
 fn printed(value: f64, decimals: Option<usize>) -> String {
     let text = match decimals {
         Some(decimals) => format!("{value:.decimals$}"),
+        // Numbers in text are never so large or so small.
+        None if value.abs() >= 1e21 || (value.abs() < 1e-20 && value != 0.0) => format!("{value:e}"),
         None => value.to_string(),
     };
     // -0.3 without decimals is 0, not -0.
@@ -383,6 +389,8 @@ mod tests {
             (0.1, None, "0.1"),
             (-41.97, None, "-41.97"),
             (1e20, None, "100000000000000000000"),
+            (-9.9999e99, None, "-9.9999e99"),
+            (1e-99, None, "1e-99"),
             (1e-6, None, "0.000001"),
             (41.967, Some(2), "41.97"),
             (42.0, Some(2), "42.00"),
@@ -408,13 +416,14 @@ mod tests {
             mass_min: 0.0,
             quantiles: vec![0.5],
             support: 3,
+            outputs: 1,
             decimals: None,
             interval: None,
         }
     }
 
     fn nothing(reached: u32) -> NumberOutcome {
-        let distribution = Distribution::new(&HashMap::new(), 1.0, -1e-17);
+        let distribution = Distribution::new(&HashMap::<Decimal, f64>::new(), 1.0, -1e-17);
         NumberOutcome { reached, missed: 1 - reached, ..NumberOutcome::new(distribution, 1, 1) }
     }
 

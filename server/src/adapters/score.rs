@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
-use ntl_core::contract::{
-    CandidatesJob, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
-};
+use ntl_core::contract::{CandidatesJob, ModelInfo, Request, ScoreJob, ScoreOutcome, TokenScore};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
 use ntl_core::text::TextDecoder;
 
@@ -52,7 +50,7 @@ pub(crate) fn score_request(
     let count = items.len();
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
-    let has_number_tokens = model.number_encoding != NumberEncoding::Xval;
+    let has_number_tokens = model.number_encoding.has_number_tokens();
     let add_eos = request.add_eos.unwrap_or(true);
     let tau = request.tau.unwrap_or(TAU);
     check("tau", tau > 0.0 && tau <= TAU_MAX, format!("must be above 0 and at most {TAU_MAX}"))?;

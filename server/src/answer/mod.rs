@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::Number;
+use ntl_api::{LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
 use ntl_core::contract::{Event, FinishReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
@@ -32,6 +32,8 @@ pub(crate) struct Piece {
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
+    /// All numbers of an answer that consists of several.
+    pub(crate) numbers: Option<Vec<LocatedNumber>>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
     /// Whether it is the first piece of its choice.
@@ -61,6 +63,18 @@ pub(crate) struct TokenReport {
     pub(crate) token: TokenText,
     /// Where the token begins in the text (the echoed prompt included), in characters.
     pub(crate) offset: u64,
+}
+
+/// A number as the response shows it.
+pub(crate) struct ShownNumber {
+    pub(crate) method: MethodName,
+    /// The printed value.
+    pub(crate) text: String,
+    pub(crate) number: Number,
+    /// All numbers of the answer, if the model writes several.
+    pub(crate) numbers: Option<Vec<LocatedNumber>>,
+    /// The tokens of the text.
+    pub(crate) tokens: usize,
 }
 
 /// The part of a prompt that the response reports.
@@ -96,6 +110,7 @@ impl Piece {
         self.finish_reason = later.finish_reason.or(self.finish_reason);
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
+        self.numbers = later.numbers.or(self.numbers.take());
         self.prompt = self.prompt.take().or(later.prompt);
     }
 
@@ -261,12 +276,13 @@ impl Assembler {
         &mut self,
         prompt: usize,
         reason: FinishReason,
-        (text, number): (String, Number),
+        shown: ShownNumber,
         tokens: usize,
     ) -> Piece {
         self.counts.completion += tokens;
         let piece = self.begin(prompt, prompt as u64 * u64::from(self.choices_per_prompt));
-        Piece { text, finish_reason: Some(reason), number: Some(number), ..piece }
+        let ShownNumber { text, number, numbers, .. } = shown;
+        Piece { text, finish_reason: Some(reason), number: Some(number), numbers, ..piece }
     }
 
     /// The tokens of the prompts, and those decoded so far.

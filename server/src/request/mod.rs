@@ -133,9 +133,9 @@ impl GenerationRequest {
                 job.guide = guide.cloned();
             }
             Request::Number(job) => {
-                if let NumberMethod::Sample { seed: draws, .. } = &mut job.method {
+                if let NumberMethod::Sample { sampling, .. } = &mut job.method {
                     // The numbers must not be drawn by the same random numbers as the text before them.
-                    *draws = if job.after.is_some() { !seed } else { seed };
+                    sampling.seed = if job.after.is_some() { !seed } else { seed };
                 }
                 if let Some(after) = &mut job.after {
                     after.sampling.seed = seed;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_api::MethodName;
 use ntl_core::Prompt;
 use ntl_core::contract::{EngineError, ModelInfo};
-use ntl_core::numbers::NumberGrammar;
+use ntl_core::numbers::{NumberGrammar, TokenNotation};
 use ntl_models::checkpoint::TruncationSide;
 use ntl_models::tokenizer::Tokenizer;
 
@@ -23,10 +23,14 @@ pub(crate) struct ModelProfile {
     pub(crate) spells_numbers: bool,
     /// The only number method of a model with a number head.
     pub(crate) number_head: Option<MethodName>,
+    /// How the model writes numbers, if it does so in dedicated tokens. Its answers are such numbers only.
+    pub(crate) notation: Option<Arc<TokenNotation>>,
     pub(crate) calibrations: Arc<[ModelCalibration]>,
     pub(crate) tools: ToolSupport,
-    /// Size of the tokenizer's vocabulary.
+    /// Number of ids that an answer may have.
     pub(crate) tokens: usize,
+    /// Number of ids that a prompt may have.
+    pub(crate) prompt_ids: usize,
     pub(crate) prompt_tokens_max: usize,
     /// The end at which truncation drops tokens, unless a request states another one.
     pub(crate) truncation_side: TruncationSide,
@@ -53,9 +57,11 @@ impl ModelProfile {
             writes_tokens: info.has_token_distribution,
             spells_numbers: grammar.spells_numbers(),
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
+            notation: grammar.notation().cloned(),
             calibrations: Arc::default(),
             tools: ToolSupport::detect(tokenizer),
             tokens: info.tokens,
+            prompt_ids: if grammar.notation().is_some() { tokenizer.len() } else { info.tokens },
             prompt_tokens_max: info.prompt_tokens_max,
             truncation_side: tokenizer.truncation_side().unwrap_or(usual),
             token_bytes_max: tokenizer.token_text_bytes_max(),
@@ -66,15 +72,14 @@ impl ModelProfile {
         }
     }
 
-    /// `ids`, if all of them are in the vocabulary.
+    /// `ids` of an answer, if all of them are in the vocabulary.
     pub(crate) fn known_ids(&self, param: &str, ids: Vec<u32>) -> Result<Vec<u32>, AppError> {
-        match ids.iter().find(|&&id| id as usize >= self.tokens) {
-            Some(id) => {
-                let size = self.tokens;
-                Err(AppError::field(param, format!("contains the token id {id}; the vocabulary has {size}")))
-            }
-            None => Ok(ids),
-        }
+        ids_below(self.tokens, param, ids)
+    }
+
+    /// `ids` of a prompt, if all of them are in the vocabulary.
+    pub(crate) fn prompt_ids(&self, param: &str, ids: Vec<u32>) -> Result<Vec<u32>, AppError> {
+        ids_below(self.prompt_ids, param, ids)
     }
 
     /// Returns `ids`, followed by the end-of-sequence id if the model expects one after every prompt.
@@ -111,6 +116,15 @@ impl ModelProfile {
     }
 }
 
+fn ids_below(size: usize, param: &str, ids: Vec<u32>) -> Result<Vec<u32>, AppError> {
+    match ids.iter().find(|&&id| id as usize >= size) {
+        Some(id) => {
+            Err(AppError::field(param, format!("contains the token id {id}; the vocabulary has {size}")))
+        }
+        None => Ok(ids),
+    }
+}
+
 fn prompt_eos(info: &ModelInfo, tokenizer: &Tokenizer) -> Option<u32> {
     let encoded = info.encoder_decoder.then(|| tokenizer.encode("a", true).ok()).flatten()?;
     encoded.last().copied().filter(|last| info.eos_ids.contains(last))
@@ -125,9 +139,11 @@ impl ModelProfile {
             writes_tokens: true,
             spells_numbers: true,
             number_head: None,
+            notation: None,
             calibrations: Arc::default(),
             tools: ToolSupport::Unknown,
             tokens: 100,
+            prompt_ids: 100,
             prompt_tokens_max: 8,
             truncation_side: TruncationSide::Right,
             token_bytes_max: 32,

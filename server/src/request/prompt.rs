@@ -72,7 +72,7 @@ impl PromptInput {
                     let message = format!("contains the token id {id} without its number; send text");
                     return Err(AppError::field("prompt", message));
                 }
-                profile.with_eos(profile.known_ids("prompt", ids)?).into()
+                profile.with_eos(profile.prompt_ids("prompt", ids)?).into()
             }
         };
         profile.fitting(match truncation {

@@ -117,11 +117,20 @@ impl ScoreInput {
                 prompt: match prompt {
                     PromptInput::Text(text) => encode("prompt", text, true)?,
                     PromptInput::Ids(ids) => {
-                        profile.with_eos(profile.known_ids(&self.param("prompt"), ids.clone())?).into()
+                        profile.with_eos(profile.prompt_ids(&self.param("prompt"), ids.clone())?).into()
                     }
                 },
                 target: match target {
-                    PromptInput::Text(text) => encode(target_field, text, false)?.tokens,
+                    PromptInput::Text(text) => match &profile.notation {
+                        Some(notation) => {
+                            let ids = notation.encode(text).ok_or_else(|| {
+                                let message = "must consist of number tokens, such as `<+>`, for this model";
+                                AppError::field(&self.param(target_field), message)
+                            })?;
+                            ids.into_iter().map(Token::from).collect()
+                        }
+                        None => encode(target_field, text, false)?.tokens,
+                    },
                     PromptInput::Ids(ids) => {
                         let ids = profile.known_ids(&self.param(target_field), ids.clone())?;
                         ids.into_iter().map(Token::from).collect()

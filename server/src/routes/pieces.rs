@@ -42,6 +42,6 @@ impl<A: AnswerAdapter> Pieces<A> {
         let tokens = outcome.text_tokens + shown.tokens;
         self.events.count_number(shown.method, outcome, tokens);
         let reason = outcome.first_text_end.unwrap_or(FinishReason::Stop);
-        Some(self.assembler.number(prompt, reason, (shown.text, shown.number), tokens))
+        Some(self.assembler.number(prompt, reason, shown, tokens))
     }
 }

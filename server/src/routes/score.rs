@@ -51,7 +51,7 @@ pub(crate) async fn score(
     outcomes.sort_unstable_by_key(|&(index, _)| index);
     json_body::build(estimate, move || {
         let item = |(index, outcome): (usize, _)| {
-            losses.item(index, &items[index].targets, &outcome, &*model.tokenizer)
+            losses.item(index, &items[index].targets, &outcome, &*model.decoder)
         };
         let (object, name) = ("list".to_owned(), model.name.to_string());
         let whole = ScoreResponse { object, model: name, data: Vec::new(), usage };

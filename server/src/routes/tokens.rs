@@ -56,7 +56,7 @@ pub(crate) async fn detokenize(
     ApiRequest { body, requester, memory }: ApiRequest<DetokenizeRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
-    let tokens = model.profile.known_ids("tokens", body.tokens)?;
+    let tokens = model.profile.prompt_ids("tokens", body.tokens)?;
     let bytes = tokens.len();
     let decode = move |tokenizer: &Tokenizer, _: &ModelProfile| {
         let text = tokenizer.decode(&tokens);

@@ -7,6 +7,7 @@ use ntl_core::contract::{Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::sampling::{Guide, GuideError};
+use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::LoadedModel;
 use ntl_models::checkpoint::TruncationSide;
@@ -28,7 +29,10 @@ pub struct ServedModel {
     pub(crate) name: Arc<str>,
     /// When the model was loaded, as Unix time in seconds.
     pub(crate) created: u64,
+    /// Reads prompts.
     pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Writes the tokens of answers.
+    pub(crate) decoder: Arc<dyn TextDecoder>,
     /// Prompts that show what the model can do.
     pub(crate) examples: Vec<String>,
     /// The fingerprint of its checkpoint.
@@ -214,6 +218,7 @@ impl ServedModel {
 struct Parts {
     name: Arc<str>,
     tokenizer: Arc<Tokenizer>,
+    decoder: Arc<dyn TextDecoder>,
     profile: Arc<ModelProfile>,
     number_tokens: Arc<NumberTokens>,
     metrics: Arc<ModelMetrics>,
@@ -232,16 +237,18 @@ impl Parts {
             profile: Arc::new(ModelProfile::new(info, &tokenizer, &vocabulary.grammar)),
             number_tokens: Arc::new(number_tokens(&tokenizer, vocabulary)),
             metrics: Arc::new(ModelMetrics::new(metrics, name, info)),
+            decoder: Arc::clone(&vocabulary.decoder),
             tokenizer,
         }
     }
 
     fn with_engine(self, engine: ServedEngine, cache_bytes_max: u64) -> ServedModel {
-        let Self { name, tokenizer, profile, number_tokens, metrics } = self;
+        let Self { name, tokenizer, decoder, profile, number_tokens, metrics } = self;
         ServedModel {
             name,
             created: crate::unix_seconds(),
             tokenizer,
+            decoder,
             examples: Vec::new(),
             fingerprint: None,
             profile,

@@ -262,3 +262,110 @@ async fn t5gemmas_answer_with_texts_numbers_and_scores_and_use_prompts_of_ids_un
         assert!((got - score).abs() < 2e-3, "{name}: {got}, expected {score}");
     }
 }
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn regresslm_answers_with_number_tokens_their_distribution_and_their_score() {
+    let app = fixture("regresslm-hf-ieee", false);
+    assert_eq!(model(&app).await, (json!("regresslm"), json!("ieee")));
+    assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["outputs"], json!(1));
+    let prompt = "APPS\nprint(1)";
+    assert_eq!(text(&app, prompt).await, "<-><+><3><1><6>");
+    let ask = async |number: Value| {
+        let body = json!({"prompt": prompt, "number": number});
+        complete(&app, body).await.json()["choices"][0]["number"].clone()
+    };
+    let near = |value: &Value, want: f64, off: f64| {
+        assert!((value.as_f64().unwrap() - want).abs() < off, "{value}, expected {want}");
+    };
+    let number = ask(json!({"objective": "median"})).await;
+    assert_eq!((&number["value"], &number["mode"]), (&json!(-1600.0), &json!(-1600.0)), "{number}");
+    near(&number["support"][0]["probability"], 0.296_197, 1e-5);
+    near(&number["mass"]["invalid"], 0.0, 1e-12);
+    // More mass is open than is trimmed at neither end, and all numbers of the format are bounded.
+    let coarse = ask(json!({"trim": 0, "nodes_max": 20})).await;
+    let bounds = [&coarse["bounds"]["value"][0], &coarse["bounds"]["value"][1]];
+    let [low, high] = bounds.map(|end| end.as_f64().unwrap());
+    assert!(low.is_finite() && low < high && coarse["truncated"] == json!(true), "{coarse}");
+    let raw = ask(json!({"normalize": false, "tolerance": 1e-9})).await;
+    near(&raw["mass"]["closed"], 0.871_929, 1e-5);
+    near(&raw["mass"]["invalid"], 1.0 - 0.871_929, 1e-5);
+    let draws = json!({"prompt": prompt, "temperature": 0.8, "top_p": 0.95, "seed": 7,
+        "number": {"method": "sample", "samples": 8, "objective": "median"}});
+    let drawn = complete(&app, draws).await.json()["choices"][0]["number"].clone();
+    assert!(drawn["value"].is_number() && drawn["mass"]["closed"] == json!(1.0), "{drawn}");
+    let usage = complete(&app, json!({"prompt": prompt, "number": true})).await.json()["usage"].clone();
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(12), &json!(5)));
+
+    let items = json!([{"prompt": prompt, "target": "<-><+><3><1><6>"}]);
+    let scored = post(&app, "/v1/score", json!({"items": items, "losses": ["ce"]})).await.json();
+    let logprobs = scored["data"][0]["token_logprobs"].as_array().unwrap();
+    let sum: f64 = logprobs.iter().map(|logprob| logprob.as_f64().unwrap()).sum();
+    assert!((sum + 1.339_879).abs() < 1e-4, "{sum}");
+    assert_eq!(scored["data"][0]["tokens"], json!(["<->", "<+>", "<3>", "<1>", "<6>"]));
+    let ids = json!({"prompt": [2, 290], "logprobs": 2, "temperature": 0});
+    let logprobs = complete(&app, ids).await.json()["choices"][0]["logprobs"].clone();
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 5, "{logprobs}");
+}
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn fields_that_number_tokens_do_not_have_are_rejected_by_name() {
+    let app = fixture("regresslm-hf-p10", false);
+    let refuse = async |field: &str, fields: Value| {
+        let mut body = json!({"prompt": "x"});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(refused(&app, body).await, json!(field));
+    };
+    for (field, fields) in [
+        ("guided_regex", json!({"guided_regex": "a"})),
+        ("bad_words", json!({"bad_words": ["a"]})),
+        ("allowed_token_ids", json!({"allowed_token_ids": [1]})),
+        ("min_tokens", json!({"min_tokens": 1})),
+        ("ignore_eos", json!({"ignore_eos": true})),
+        ("use_beam_search", json!({"use_beam_search": true, "temperature": 0, "n": 2})),
+        ("logprob_token_ids", json!({"logprobs": 1, "logprob_token_ids": [20]})),
+        ("number.terminator", json!({"number": {"terminator": "eos"}})),
+        ("number.thousands", json!({"number": {"thousands": true}})),
+        ("number.digits_max", json!({"number": {"digits_max": 3}})),
+        ("number.sign", json!({"number": {"sign": false}})),
+        ("number.after", json!({"number": {"after": "#"}})),
+        ("number.method", json!({"number": {"method": "token"}})),
+        ("number.method", json!({"number": {"method": "beam"}})),
+        ("temperature", json!({"temperature": 0.5, "number": true})),
+        ("temperature", json!({"temperature": 0, "number": {"method": "sample"}})),
+        ("presence_penalty", json!({"presence_penalty": 1, "number": {"method": "sample"}})),
+        ("prompt", json!({"prompt": [400]})),
+    ] {
+        refuse(field, fields).await;
+    }
+    let items = json!([{"prompt": "x", "target": "1.5"}]);
+    let error = post(&app, "/v1/score", json!({"items": items})).await.error();
+    assert_eq!(error["param"], json!("items[0].target"), "{error}");
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    let error = post(&app, "/v1/chat/completions", chat).await.error();
+    assert!(error["message"].as_str().unwrap().contains("no chat template"), "{error}");
+}
+
+#[tokio::test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn a_model_with_several_outputs_answers_with_a_distribution_of_each() {
+    let app = fixture("regresslm-hf-p10", false);
+    assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["outputs"], json!(2));
+    let body = json!({"prompt": "APPS\nprint(1)", "number": {"objective": "mode"}});
+    let choice = complete(&app, body.clone()).await.json()["choices"][0].clone();
+    let numbers = choice["numbers"].as_array().unwrap();
+    let places: Vec<_> = numbers.iter().map(|number| (&number["path"], &number["token_range"])).collect();
+    assert_eq!(places, [(&json!("$[0]"), &json!([0, 4])), (&json!("$[1]"), &json!([4, 8]))]);
+    assert_eq!(choice["number"], numbers[0]["number"]);
+    assert_eq!((&choice["text"], &choice["number"]["value"]), (&json!("-31"), &json!(-31.0)));
+    assert_eq!(numbers[1]["number"]["value"], json!(-62.0));
+    let open = numbers[1]["number"]["mass"]["open"].as_f64().unwrap();
+    let median = &numbers[1]["number"]["bounds"]["median"];
+    assert!(open > 0.0 && median[0].is_number() && median[1].is_number(), "{}", numbers[1]);
+    let streamed = json!({"prompt": "APPS\nprint(1)", "number": {"objective": "mode"}, "stream": true});
+    let chunks = complete(&app, streamed).await.chunks();
+    let last = chunks.iter().find(|chunk| chunk["choices"][0]["numbers"].is_array()).unwrap();
+    let value = |numbers: &Value| numbers[1]["number"]["value"].clone();
+    assert_eq!(value(&last["choices"][0]["numbers"]), value(&choice["numbers"]));
+}

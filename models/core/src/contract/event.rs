@@ -74,6 +74,9 @@ pub enum Event {
 pub struct NumberOutcome {
     /// The numbers found, with their probabilities, and the invalid and open mass.
     pub distribution: Distribution,
+    /// The distributions of the other numbers of the answer, if it consists of several. Each is marginal over
+    /// the numbers before it.
+    pub further: Vec<Distribution>,
     /// The value of [`NumberMethod::Token`](super::NumberMethod::Token), if the greedy path is a number.
     pub token_value: Option<f64>,
     /// Number of decoder positions that the result uses, including the text before the number.
@@ -99,6 +102,17 @@ pub struct NumberOutcome {
 }
 
 impl NumberOutcome {
+    /// Returns an outcome for each number of the answer.
+    pub fn each(&self) -> Vec<Self> {
+        let of = |distribution: &Distribution| Self {
+            distribution: distribution.clone(),
+            further: Vec::new(),
+            refused: self.refused.clone(),
+            ..*self
+        };
+        std::iter::once(&self.distribution).chain(&self.further).map(of).collect()
+    }
+
     /// All mass is invalid, because the text before cannot be followed by a number.
     pub fn not_a_number() -> Self {
         Self::new(Distribution::average(&[]), 0, 0)
@@ -108,6 +122,7 @@ impl NumberOutcome {
     pub fn new(distribution: Distribution, nodes: usize, forward_passes: usize) -> Self {
         Self {
             distribution,
+            further: Vec::new(),
             token_value: None,
             nodes,
             forward_passes,

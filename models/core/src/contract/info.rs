@@ -74,9 +74,18 @@ pub enum NumberEncoding {
     Rt,
     /// One token for all numbers, which carries the value (`XvalTokenizer`).
     Xval,
+    /// Dedicated tokens: two signs, the digits of an exponent, and digits (RegressLM).
+    Ieee,
+    /// Dedicated tokens: a sign, digits, and a power of ten (RegressLM).
+    P10,
 }
 
 impl NumberEncoding {
+    /// Returns whether each number token has a value, which Number Token Losses need.
+    pub fn has_number_tokens(self) -> bool {
+        matches!(self, Self::Text | Self::Digits | Self::Rt)
+    }
+
     /// The name on the wire and in logs.
     pub fn name(self) -> &'static str {
         match self {
@@ -84,6 +93,8 @@ impl NumberEncoding {
             Self::Digits => "digits",
             Self::Rt => "rt",
             Self::Xval => "xval",
+            Self::Ieee => "ieee",
+            Self::P10 => "p10",
         }
     }
 }

@@ -250,6 +250,9 @@ pub struct NumberJob {
     pub terminator: Terminator,
     /// The mass of other values is invalid.
     pub values: NumberValues,
+    /// Whether probabilities of dedicated number tokens are conditional on the tokens that are allowed at
+    /// their positions. Otherwise answers with other tokens are invalid mass.
+    pub is_masked: bool,
     /// Whether a tree reports the most probable texts that are not admitted numbers.
     pub reports_refused: bool,
     /// Text that comes before the number.
@@ -261,7 +264,8 @@ impl NumberJob {
     pub fn new(method: NumberMethod) -> Self {
         let limits = GrammarLimits::default();
         let terminator = Terminator::default();
-        Self { method, limits, terminator, values: NumberValues::All, reports_refused: false, after: None }
+        let values = NumberValues::All;
+        Self { method, limits, terminator, values, is_masked: true, reports_refused: false, after: None }
     }
 
     /// Returns the maximum number of nodes if a tree has at most `tree_max`: the trees or longest numbers,
@@ -295,11 +299,12 @@ pub enum NumberMethod {
         /// Stop earlier, once an estimate is known this well.
         precision: Option<Precision>,
     },
-    /// Numbers drawn from the model as it is, at temperature 1.
+    /// Numbers drawn from the model.
     Sample {
         samples: u32,
-        /// Same seed, same draws.
-        seed: u64,
+        /// Temperature and cut-offs are for dedicated number tokens. Numbers in text are drawn from the model
+        /// as it is. Same seed, same draws.
+        sampling: SamplingParams,
     },
     /// The most probable complete numbers of a beam search.
     Beam {
@@ -308,6 +313,13 @@ pub enum NumberMethod {
     },
     /// Expectation token by token along the greedy path: what NTL-MSE trains, and a diagnostic only.
     Token,
+}
+
+impl NumberMethod {
+    /// Draws from the model as it is, at temperature 1.
+    pub fn sample(samples: u32, seed: u64) -> Self {
+        Self::Sample { samples, sampling: SamplingParams { seed, ..SamplingParams::PLAIN } }
+    }
 }
 
 /// When an estimate is known well enough.

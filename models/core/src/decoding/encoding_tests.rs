@@ -198,7 +198,7 @@ fn the_value_of_a_number_head_has_the_probability_of_its_token() {
         assert_eq!(leaves(&outcome), expected(&[("-4", 0.3), ("12.5", 0.6)]));
         assert!((outcome.distribution.mass().invalid - 0.1).abs() < 1e-6);
     }
-    let samples = NumberMethod::Sample { samples: 100, seed: 1 };
+    let samples = NumberMethod::sample(100, 1);
     let drawn = number(headed(), NumberJob { method: samples, ..number_job() });
     assert_eq!(drawn.distribution.mode().map(|mode| mode.to_string()).as_deref(), Some("12.5"));
 }

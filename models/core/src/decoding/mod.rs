@@ -26,14 +26,16 @@ mod reported_tests;
 mod scale_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod token_number_tests;
 
 use std::sync::Arc;
 
 use crate::contract::{
-    EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TokenNumber,
+    EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TextJob, TokenNumber,
 };
-use crate::numbers::{NumberGrammar, NumberRules, Softmax};
-use crate::sampling::argmax;
+use crate::numbers::{NumberGrammar, NumberRules, Softmax, TokenGuide};
+use crate::sampling::{Guide, argmax};
 use crate::text::TextDecoder;
 
 pub use beams::BeamDecoding;
@@ -182,7 +184,14 @@ impl Vocabulary {
             return Box::new(point::PointDecoding::new(request.clone(), first_token));
         }
         match request {
-            Request::Text(job) => Box::new(TextDecoding::new(job, self, before, first_token)),
+            Request::Text(job) => match self.grammar.notation() {
+                Some(notation) => {
+                    let guide = Some(Arc::new(TokenGuide(Arc::clone(notation))) as Arc<dyn Guide>);
+                    let job = TextJob { guide, ..job.clone() };
+                    Box::new(TextDecoding::new(&job, self, before, first_token))
+                }
+                None => Box::new(TextDecoding::new(job, self, before, first_token)),
+            },
             Request::Beams(job) => Box::new(BeamDecoding::new(job, self, before, first_token)),
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),

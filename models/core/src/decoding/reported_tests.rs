@@ -199,7 +199,7 @@ fn draws_and_beams_of_reports_have_only_possible_numbers() {
                 let context = format!("seed {seed}, {reported:?}, {:?}", job.terminator);
                 let beams = NumberJob { method: NumberMethod::Beam { beams: 4 }, ..job.clone() };
                 assert_possible(&search(seed, &beams, reported), &exact, &context);
-                let draws = NumberMethod::Sample { samples: 2000, seed };
+                let draws = NumberMethod::sample(2000, seed);
                 let found = search(seed, &NumberJob { method: draws, ..job.clone() }, reported);
                 let (mass, want) = (found.distribution.mass(), exact.mass());
                 assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9, "{context}");

@@ -73,7 +73,7 @@ fn the_distribution_over_a_scale_is_the_whole_trees_restricted_to_it() {
 #[test]
 fn other_methods_find_no_value_off_the_scale() {
     for seed in 0..20 {
-        for method in [NumberMethod::Sample { samples: 256, seed: 1 }, NumberMethod::Beam { beams: 8 }] {
+        for method in [NumberMethod::sample(256, 1), NumberMethod::Beam { beams: 8 }] {
             let values = scale(1.0, 5.0, 1.0);
             let job = NumberJob { values, method, ..number_job() };
             let found = number(model(move |text| random(seed, text)), job, 16).distribution;

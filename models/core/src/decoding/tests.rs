@@ -302,7 +302,7 @@ fn by(method: NumberMethod) -> NumberJob {
 #[test]
 fn draws_follow_the_distribution_and_repeat_with_their_seed_at_any_width() {
     let draw = |seed, rows_max| {
-        let outcome = number(model(small), by(NumberMethod::Sample { samples: 4000, seed }), rows_max);
+        let outcome = number(model(small), by(NumberMethod::sample(4000, seed)), rows_max);
         NumberOutcome { forward_passes: 0, ..outcome }
     };
     let outcome = draw(3, 16);

@@ -1,11 +1,12 @@
 //! Rigorous bounds of the estimates: what they could become if the open mass turned out to be numbers.
 //!
-//! Any part of the open mass may close, at any value. Every estimate except the mode rises when mass moves to
-//! larger values. In the worst cases, all open mass is therefore below the smallest value or above the
-//! largest one. Mass below moves the window of a trimmed mean, and the position of a quantile, down. An
-//! estimate that can become one of these unknown values has no bounds.
+//! Any part of the open mass may close, at any value of its interval. The share of the numbers up to `x` is
+//! largest if all parts that may close at or below `x` do so, and the others are not numbers. It is smallest
+//! if all parts that may close above `x` do so. These two functions of `x` are the [`Extremes`]. Quantiles of
+//! every possible distribution lie between their quantiles, and so do means of quantiles, which a trimmed
+//! mean is. An estimate that can become an unknown value has no bounds.
 
-use super::distribution::{Distribution, Estimation, Interval, Objective};
+use super::distribution::{Distribution, Estimation, Interval, Objective, OpenPart};
 
 /// An open mass below this is rounding and leaves estimates as they are.
 const ROUNDING: f64 = 1e-12;
@@ -22,60 +23,44 @@ impl Distribution {
         }
     }
 
-    /// Bounds of [`Distribution::trimmed_mean`]; `None` when no range is known and more mass is open than
-    /// trimmed.
+    /// Bounds of [`Distribution::trimmed_mean`]; `None` if more open mass than is trimmed may close at any
+    /// value.
     pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
-        let conditional = self.conditional_bounds(&Estimation { normalize: true, ..*estimation })?;
+        let trim = estimation.trim;
+        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, estimation.range).mean(trim));
+        let (low, high) = (low?, high?);
         if estimation.normalize {
-            return Some(conditional);
+            return Some(Interval { low, high });
         }
         // A raw sum is the conditional mean times the final closed mass, which is between these two.
-        let (Interval { low, high }, least) = (conditional, self.mass().closed);
+        let least = self.mass().closed;
         let most = least + self.open();
         Some(around([low * least, low * most, high * least, high * most]))
     }
 
-    fn conditional_bounds(&self, estimation: &Estimation) -> Option<Interval> {
-        let closed = self.mass().closed;
-        let open = self.open();
-        if let (Some(range), true) = (estimation.range, open > 0.0) {
-            let low = self.with_open_mass_at(range.low).trimmed_mean(estimation)?;
-            return Some(Interval {
-                low,
-                high: self.with_open_mass_at(range.high).trimmed_mean(estimation)?,
-            });
-        }
-        let cut = estimation.trim * (closed + open);
-        if open > cut {
-            return None;
-        }
-        let low = self.mean_between(cut - open, closed - cut)?;
-        Some(Interval { low, high: self.mean_between(cut, closed + open - cut)? })
-    }
-
-    /// Bounds of [`Distribution::quantile`]; `None` when no range is known and the open mass can push it off
-    /// either end.
+    /// Bounds of [`Distribution::quantile`]; `None` if the open mass can push it off either end.
     pub fn quantile_bounds(&self, q: f64, range: Option<Interval>) -> Option<Interval> {
-        let closed = self.mass().closed;
-        let open = self.open();
-        if let (Some(range), true) = (range, open > 0.0) {
-            let low = self.with_open_mass_at(range.low).quantile(q)?;
-            return Some(Interval { low, high: self.with_open_mass_at(range.high).quantile(q)? });
-        }
-        let position = q * (closed + open);
-        if open > 0.0 && (position <= open || position > closed) {
-            return None;
-        }
-        Some(Interval { low: self.value_at(position - open)?, high: self.value_at(position)? })
+        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, range).quantile(q));
+        Some(Interval { low: low?, high: high? })
     }
 
-    /// The mode, unless another value can still overtake it.
+    /// The values that may become the mode; `None` if that may be any value.
     pub fn mode_bounds(&self) -> Option<Interval> {
         let best = self.most_probable(2);
         let first = best.first()?;
         let second = best.get(1).map_or(0.0, |leaf| leaf.probability);
-        let settled = self.open() <= 0.0 || first.probability > second + self.open();
-        settled.then_some(Interval { low: first.value, high: first.value })
+        let open = self.open();
+        if open <= 0.0 || first.probability > second + open {
+            return Some(Interval { low: first.value, high: first.value });
+        }
+        let parts = self.all_open_parts(None);
+        let parts = || parts.iter().map(|part| part.interval);
+        if parts().any(|part| !part.low.is_finite() || !part.high.is_finite()) {
+            return None;
+        }
+        let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open >= first.probability);
+        let new = parts().filter(|_| open >= first.probability).flat_map(|part| [part.low, part.high]);
+        Some(around(may_win.map(|leaf| leaf.value).chain(new)))
     }
 
     /// Bounds of the majority if a value keeps it wherever the open mass falls. Otherwise they contain the
@@ -91,15 +76,98 @@ impl Distribution {
         let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open > half);
         let mut values: Vec<f64> = may_win.map(|leaf| leaf.value).collect();
         if open > half {
-            let Interval { low, high } = estimation.range?;
-            values.extend([low, high]);
+            let parts = self.all_open_parts(estimation.range);
+            let ends = parts.iter().flat_map(|part| [part.interval.low, part.interval.high]);
+            values.extend(ends);
         }
-        Some(around(values.into_iter().chain([mean.low, mean.high])))
+        let all = around(values.into_iter().chain([mean.low, mean.high]));
+        (all.low.is_finite() && all.high.is_finite()).then_some(all)
+    }
+
+    /// All parts of the open mass; `range` contains the rest.
+    fn all_open_parts(&self, range: Option<Interval>) -> Vec<OpenPart> {
+        let open = self.open();
+        if open <= 0.0 {
+            return Vec::new();
+        }
+        let anywhere = Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
+        let known: f64 = self.open_parts().iter().map(|part| part.probability).sum();
+        let rest = OpenPart { interval: range.unwrap_or(anywhere), probability: open - known };
+        let is_rest = rest.probability > ROUNDING;
+        self.open_parts().iter().copied().chain(is_rest.then_some(rest)).collect()
+    }
+
+    fn extreme(&self, extreme: Extreme, range: Option<Interval>) -> Extremes {
+        let closed = self.leaves().iter().map(|leaf| (leaf.value, leaf.probability, 0.0));
+        let parts = self.all_open_parts(range);
+        let open = parts.iter().map(|OpenPart { interval, probability }| match extreme {
+            Extreme::Lowest => (interval.low, 0.0, *probability),
+            Extreme::Highest => (interval.high, 0.0, *probability),
+        });
+        let mut steps: Vec<(f64, f64, f64)> = closed.chain(open).collect();
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let closed = self.mass().closed;
+        let all_open: f64 = parts.iter().map(|part| part.probability).sum();
+        let (mut closed_below, mut open_below) = (0.0, 0.0);
+        let step = |(value, closed_here, open_here)| {
+            closed_below += closed_here;
+            open_below += open_here;
+            let share = match extreme {
+                Extreme::Lowest => (closed_below + open_below) / (closed + open_below),
+                Extreme::Highest => closed_below / (closed + all_open - open_below),
+            };
+            (value, share)
+        };
+        let mut steps: Vec<(f64, f64)> = steps.into_iter().map(step).collect();
+        if let Some((_, share)) = steps.last_mut() {
+            // Without closed mass, this is 0 divided by 0.
+            *share = 1.0;
+        }
+        Extremes { steps }
     }
 
     fn open(&self) -> f64 {
         let open = self.mass().open;
         if open > ROUNDING { open } else { 0.0 }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Extreme {
+    Lowest,
+    Highest,
+}
+
+impl Extreme {
+    const BOTH: [Self; 2] = [Self::Lowest, Self::Highest];
+}
+
+/// The extreme conditional distribution function at each value. No split of the open mass has a quantile
+/// beyond its quantile.
+struct Extremes {
+    /// Values, ascending, and the share of the mass up to there.
+    steps: Vec<(f64, f64)>,
+}
+
+impl Extremes {
+    fn quantile(&self, q: f64) -> Option<f64> {
+        // Sums of many small probabilities: one part in 1e12 is rounding, not mass.
+        let reached = self.steps.iter().find(|(_, share)| *share >= q - ROUNDING);
+        reached.or(self.steps.last()).map(|(value, _)| *value).filter(|value| value.is_finite())
+    }
+
+    /// The mean of the quantiles from `trim` to `1 - trim`.
+    fn mean(&self, trim: f64) -> Option<f64> {
+        let (mut below, mut sum, mut weight) = (0.0_f64, 0.0, 0.0);
+        for &(value, share) in &self.steps {
+            let overlap = share.min(1.0 - trim) - below.max(trim);
+            below = share;
+            if overlap > 0.0 && (value.is_finite() || overlap > ROUNDING) {
+                sum += overlap * value;
+                weight += overlap;
+            }
+        }
+        (weight > 0.0).then(|| sum / weight).filter(|mean| mean.is_finite())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::decimal::Decimal;
+use super::value::NumberValue;
 
 /// A closed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +33,13 @@ pub struct Mass {
     pub invalid: f64,
     /// Mass of prefixes that were not expanded, or that lead beyond the digit limits.
     pub open: f64,
+}
+
+/// A part of the open mass whose numbers, if it has any, lie in an interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OpenPart {
+    pub interval: Interval,
+    pub probability: f64,
 }
 
 /// Which error the estimate minimises.
@@ -71,12 +78,15 @@ impl Default for Estimation {
 pub struct Distribution {
     leaves: Vec<Leaf>,
     mass: Mass,
+    /// The rest of the open mass may close at any value.
+    open_parts: Vec<OpenPart>,
 }
 
 impl Distribution {
-    /// Merges `closed` (canonical values with their probabilities) by value.
-    pub fn new(closed: &HashMap<Decimal, f64>, invalid: f64, open: f64) -> Self {
-        let leaf = |(value, &probability): (&Decimal, &f64)| {
+    /// Merges `closed` (values with their probabilities) by value.
+    pub fn new<V: Copy + Into<NumberValue>>(closed: &HashMap<V, f64>, invalid: f64, open: f64) -> Self {
+        let leaf = |(&value, &probability): (&V, &f64)| {
+            let value: NumberValue = value.into();
             let (value, text) = (value.to_f64(), value.to_string());
             Leaf { value, text, probability }
         };
@@ -95,7 +105,17 @@ impl Distribution {
             same
         });
         let closed = leaves.iter().map(|leaf| leaf.probability).sum();
-        Self { leaves, mass: Mass { closed, invalid, open } }
+        Self { leaves, mass: Mass { closed, invalid, open }, open_parts: Vec::new() }
+    }
+
+    /// Sets where parts of the open mass lie.
+    #[must_use]
+    pub fn with_open_parts(self, open_parts: Vec<OpenPart>) -> Self {
+        Self { open_parts, ..self }
+    }
+
+    pub(super) fn open_parts(&self) -> &[OpenPart] {
+        &self.open_parts
     }
 
     /// All values, ascending.
@@ -110,7 +130,9 @@ impl Distribution {
     /// Size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let texts: usize = self.leaves.iter().map(|leaf| leaf.text.capacity()).sum();
-        self.leaves.capacity() * size_of::<Leaf>() + texts
+        self.leaves.capacity() * size_of::<Leaf>()
+            + self.open_parts.capacity() * size_of::<OpenPart>()
+            + texts
     }
 
     /// The average of several distributions and their masses. The average of none is all invalid.
@@ -120,14 +142,9 @@ impl Distribution {
         let leaves = leaves.map(|leaf| Leaf { probability: leaf.probability * share, ..leaf.clone() });
         let mass = |part: fn(&Mass) -> f64| all.iter().map(|one| part(&one.mass) * share).sum();
         let invalid = if all.is_empty() { 1.0 } else { mass(|mass| mass.invalid) };
-        Self::merged(leaves.collect(), invalid, mass(|mass| mass.open))
-    }
-
-    /// The same distribution with its open mass on one value.
-    pub(super) fn with_open_mass_at(&self, value: f64) -> Self {
-        let mut leaves = self.leaves.clone();
-        leaves.push(Leaf { value, text: String::new(), probability: self.mass.open });
-        Self::merged(leaves, self.mass.invalid, 0.0)
+        let open_parts = all.iter().flat_map(|one| &one.open_parts);
+        let open_parts = open_parts.map(|part| OpenPart { probability: part.probability * share, ..*part });
+        Self::merged(leaves.collect(), invalid, mass(|mass| mass.open)).with_open_parts(open_parts.collect())
     }
 
     pub fn estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
@@ -187,7 +204,7 @@ impl Distribution {
     }
 
     /// Mean of the mass between two positions, counted in closed mass from the smallest value up.
-    pub(super) fn mean_between(&self, from: f64, to: f64) -> Option<f64> {
+    fn mean_between(&self, from: f64, to: f64) -> Option<f64> {
         let (mut below, mut sum, mut weight) = (0.0, 0.0, 0.0);
         for leaf in &self.leaves {
             let above = below + leaf.probability;
@@ -200,7 +217,7 @@ impl Distribution {
     }
 
     /// The value at a position counted in closed mass from the smallest value up.
-    pub(super) fn value_at(&self, position: f64) -> Option<f64> {
+    fn value_at(&self, position: f64) -> Option<f64> {
         // Sums of many small probabilities: one part in 1e12 is rounding, not mass.
         let position = position - 1e-12 * self.mass.closed;
         let mut below = 0.0;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use super::distribution::*;
-use super::state::{GrammarLimits, NumberState, PieceEffect};
+use super::state::{GrammarLimits, PieceEffect, TextState};
 
 pub(super) fn distribution(rows: &[(&str, f64)], invalid: f64, open: f64) -> Distribution {
     let limits = GrammarLimits::new(20, 20, true).unwrap();
     let mut closed = HashMap::new();
     for &(text, probability) in rows {
-        let PieceEffect::Continues(state) = NumberState::START.read(text, limits) else { panic!("{text}") };
+        let PieceEffect::Continues(state) = TextState::START.read(text, limits) else { panic!("{text}") };
         *closed.entry(state.value().unwrap()).or_default() += probability;
     }
     Distribution::new(&closed, invalid, open)

@@ -1,190 +1,108 @@
-//! The number grammar over token ids: what each id does to a number, for each way of spelling digits.
+//! The number grammar over token ids: what each id does to a number, for each way of writing numbers.
 //!
-//! Built once per checkpoint. A step reads only the ids that can touch a number in its state; all others
-//! share one probability, the rest of the softmax.
+//! [`TextGrammar`] reads numbers in text, [`TokenNotation`] those of dedicated tokens.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::decimal::Decimal;
+use super::distribution::Interval;
+use super::expansion::{Expansion, NumberState, Refused, TokenEffect, Unreported};
 use super::piece::NumberPiece;
 use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
-use super::state::{GrammarLimits, NumberState, Phase, PieceEffect};
-use super::values::{AdmittedValues, NumberValues};
+use super::state::GrammarLimits;
+use super::text_grammar::TextGrammar;
+use super::token_notation::TokenNotation;
+use super::values::NumberValues;
+use crate::sampling::SamplingParams;
 
 #[derive(Debug, Clone)]
-pub struct NumberGrammar {
-    /// By id; `None` for special tokens and for ids that are not complete characters.
-    pieces: Vec<Option<NumberPiece>>,
-    eos_ids: Vec<u32>,
-    /// The number token of a number head.
-    head: Option<u32>,
-    /// See [`NumberGrammar::is_point`].
-    point: bool,
-    /// For each [`Phase`], the ids that could continue a number there.
-    touching: [Vec<u32>; Phase::ALL.len()],
-    /// All of these, and the ends of a sequence: the ids that most requests read.
-    read: Arc<[u32]>,
-}
+pub struct NumberGrammar(Notation);
 
-/// One spelling of a complete number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ClosedNumber {
-    /// The value in canonical form.
-    pub value: Decimal,
-    /// Conditional on the prefix.
-    pub probability: f64,
-}
-
-/// The effect of one token on a number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TokenEffect {
-    Continues(NumberState),
-    /// The number is complete, with this value.
-    Closes(Decimal),
-    /// The text is not a number, not an admitted one, or the beginning of numbers that are all not admitted.
-    Invalid,
-    TooLong,
-}
-
-/// The split of the probability after one prefix; all parts add up to 1.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Expansion {
-    pub children: Vec<Child>,
-    /// Numbers that end here.
-    pub closed: Vec<ClosedNumber>,
-    /// Texts that are not a number or not an admitted one, and prefixes that no admitted number begins with.
-    pub invalid: f64,
-    /// Numbers beyond the limits, pruned tokens, and unreported mass.
-    pub left_open: f64,
-    /// The part of `left_open` that another engine does not report.
-    pub unreported: f64,
-}
-
-/// The effect of the tokens that another engine does not report.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Unreported {
-    /// The effect of most of them.
-    pub effect: TokenEffect,
-    /// The maximum mass of the others.
-    pub other_max: f64,
-}
-
-/// The end of a text that is not an admitted number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum RefusedEnd {
-    /// This token.
-    Token(u32),
-    /// The text is a number, but not an admitted one.
-    Value,
-    /// Any of the tokens that do not end the number.
-    Others,
-}
-
-/// A text that begins with a prefix and is not an admitted number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Refused {
-    pub end: RefusedEnd,
-    /// Conditional on the prefix.
-    pub probability: f64,
-}
-
-/// A longer prefix.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Child {
-    pub token: u32,
-    /// After the token.
-    pub state: NumberState,
-    /// Conditional on the prefix.
-    pub probability: f64,
+#[derive(Debug, Clone)]
+enum Notation {
+    Text(TextGrammar),
+    Tokens(Arc<TokenNotation>),
 }
 
 impl NumberGrammar {
     /// `pieces`: what each id contributes to a number, in order of ids.
     pub fn new<P: Into<NumberPiece>>(pieces: impl IntoIterator<Item = Option<P>>, eos_ids: Vec<u32>) -> Self {
-        let pieces: Vec<_> = pieces.into_iter().map(|piece| piece.map(Into::into)).collect();
-        let touching =
-            Phase::ALL.map(|phase| touching_ids(&pieces, &eos_ids, phase, GrammarLimits::default()));
-        let head = (0u32..).zip(&pieces).find(|(_, piece)| matches!(piece, Some(NumberPiece::Head)));
-        let head = head.map(|(id, _)| id);
-        let read = sorted_unique(touching.iter().flatten().chain(&eos_ids));
-        Self { head, pieces, eos_ids, point: false, touching, read }
+        Self(Notation::Text(TextGrammar::new(pieces, eos_ids)))
     }
 
     /// For a regression head.
     pub fn point() -> Self {
-        Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
+        Self(Notation::Text(TextGrammar::point()))
+    }
+
+    /// For a vocabulary of dedicated number tokens.
+    pub fn of_tokens(notation: Arc<TokenNotation>) -> Self {
+        Self(Notation::Tokens(notation))
+    }
+
+    /// The notation of dedicated number tokens.
+    pub fn notation(&self) -> Option<&Arc<TokenNotation>> {
+        match &self.0 {
+            Notation::Text(_) => None,
+            Notation::Tokens(notation) => Some(notation),
+        }
     }
 
     /// Returns whether the model is a regression head, which writes no tokens and predicts one number.
     pub fn is_point(&self) -> bool {
-        self.point
+        self.text().is_some_and(TextGrammar::is_point)
     }
 
     /// The number token of a number head.
     pub fn head_id(&self) -> Option<u32> {
-        self.head
+        self.text().and_then(TextGrammar::head_id)
     }
 
     /// Number of ids.
     pub fn tokens(&self) -> usize {
-        self.pieces.len()
+        match &self.0 {
+            Notation::Text(text) => text.tokens(),
+            Notation::Tokens(notation) => notation.tokens(),
+        }
     }
 
     /// Returns whether the model can write numbers.
     pub fn spells_numbers(&self) -> bool {
-        self.point || !self.touching[Phase::Start as usize].is_empty()
+        self.text().is_none_or(TextGrammar::spells_numbers)
+    }
+
+    /// Number of numbers that an answer consists of.
+    pub fn outputs(&self) -> usize {
+        self.notation().map_or(1, |notation| notation.outputs())
+    }
+
+    /// The state before the first token.
+    pub fn start(&self) -> NumberState {
+        match &self.0 {
+            Notation::Text(_) => NumberState::START,
+            Notation::Tokens(_) => NumberState::Tokens(Default::default()),
+        }
     }
 
     pub fn rules(&self, limits: GrammarLimits, terminator: Terminator, values: NumberValues) -> NumberRules {
-        let values = AdmittedValues::new(values);
-        let mut ending = self.eos_ids.clone();
-        if let Terminator::Texts(starts) = &terminator {
-            let starts_with_one = |piece: &NumberPiece| match piece {
-                NumberPiece::Text(text) => starts.iter().any(|start| text.starts_with(start.as_str())),
-                NumberPiece::Place { .. } | NumberPiece::Head => false,
-            };
-            ending.extend(self.ids().filter(|&id| self.piece(id).is_some_and(starts_with_one)));
-            ending.sort_unstable();
-            ending.dedup();
+        match &self.0 {
+            Notation::Text(text) => text.rules(limits, terminator, values),
+            Notation::Tokens(notation) => notation.rules(limits, terminator, values),
         }
-        let separating =
-            limits.has_thousands().then(|| touching_ids(&self.pieces, &self.eos_ids, Phase::Integer, limits));
-        let read = match &terminator {
-            Terminator::Any | Terminator::Eos if separating.is_none() => Arc::clone(&self.read),
-            _ => sorted_unique(self.read.iter().chain(&ending).chain(separating.iter().flatten())),
-        };
-        NumberRules { limits, terminator, values, ending, separating, read }
     }
 
     /// Returns the effect of one token after `state`. [`NumberGrammar::expand`] does the same for all tokens
     /// together.
     pub fn effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> TokenEffect {
-        let value = match self.piece_effect(state, id, rules) {
-            Some(PieceEffect::Continues(next)) if rules.values.are_reached_from(next) => {
-                return TokenEffect::Continues(next);
-            }
-            Some(PieceEffect::Continues(_)) => None,
-            Some(PieceEffect::TooLong) if self.may_be_admitted(state, id, rules) => {
-                return TokenEffect::TooLong;
-            }
-            Some(PieceEffect::TooLong) => None,
-            Some(PieceEffect::Completes(value)) => rules.value_of(value),
-            Some(PieceEffect::Leaves { state, rest }) => rules.value_before(state, rest),
-            None => {
-                let ends = match rules.terminator {
-                    Terminator::Any => (id as usize) < self.pieces.len(),
-                    Terminator::Eos | Terminator::Texts(_) => rules.ending.contains(&id),
-                };
-                rules.value_at_end(state).filter(|_| ends)
-            }
-        };
-        value.map_or(TokenEffect::Invalid, TokenEffect::Closes)
+        match (&self.0, state) {
+            (Notation::Text(text), NumberState::Text(state)) => text.effect(state, id, rules),
+            (Notation::Tokens(notation), NumberState::Tokens(state)) => notation.effect(state, id, rules),
+            _ => TokenEffect::Invalid,
+        }
     }
 
-    /// Splits the probability after `state`. Prunes the least probable tokens that touch the number, which
-    /// have at most `prune` together.
+    /// Splits the probability after `state`. In text, prunes the least probable tokens that touch the number,
+    /// which have at most `prune` together.
     pub fn expand(
         &self,
         state: NumberState,
@@ -192,82 +110,44 @@ impl NumberGrammar {
         rules: &NumberRules,
         prune: f64,
     ) -> Expansion {
-        let mut expansion = Expansion::default();
-        let mut seen = 0.0;
-        let touching = self.touching(state.phase, rules).iter();
-        let touching: Vec<(u32, f64)> =
-            touching.filter_map(|&id| Some((id, softmax.reported(id)?))).collect();
-        let least = prune_below(&touching, prune);
-        for (id, probability) in touching {
-            if probability < least {
-                expansion.left_open += probability;
-                seen += probability;
-                continue;
+        match (&self.0, state) {
+            (Notation::Text(text), NumberState::Text(state)) => text.expand(state, softmax, rules, prune),
+            (Notation::Tokens(notation), NumberState::Tokens(state)) => {
+                notation.expand(state, softmax, rules)
             }
-            match self.piece_effect(state, id, rules) {
-                Some(PieceEffect::Continues(next)) if rules.values.are_reached_from(next) => {
-                    expansion.children.push(Child { token: id, state: next, probability });
-                }
-                Some(PieceEffect::Continues(_)) => expansion.invalid += probability,
-                Some(PieceEffect::TooLong) if self.may_be_admitted(state, id, rules) => {
-                    expansion.left_open += probability;
-                }
-                Some(PieceEffect::TooLong) => expansion.invalid += probability,
-                Some(PieceEffect::Completes(value)) => expansion.close(rules.value_of(value), probability),
-                Some(PieceEffect::Leaves { state, rest }) => {
-                    expansion.close(rules.value_before(state, rest), probability);
-                }
-                None => continue,
-            }
-            seen += probability;
+            _ => Expansion { invalid: 1.0, ..Expansion::default() },
         }
-        self.end(state, softmax, rules, seen, &mut expansion);
-        expansion
     }
 
-    /// Returns the ids whose effect may differ from [`Unreported::effect`] in any state, ascending: those that
-    /// are worth a request to another engine. A word after a space, for example, begins no number, like all
-    /// other words; vocabularies have tens of thousands of them.
+    /// Returns the probabilities with which the reference implementation draws the next of dedicated number
+    /// tokens, or `None` for text. They are empty if the cut-offs leave no token that may follow.
+    pub fn draws(
+        &self,
+        state: NumberState,
+        logits: &[f32],
+        rules: &NumberRules,
+        sampling: &SamplingParams,
+    ) -> Option<Vec<(u32, f64)>> {
+        match (&self.0, state) {
+            (Notation::Tokens(notation), NumberState::Tokens(state)) => {
+                Some(notation.draws(state, logits, rules, sampling))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the ids that are worth a request to another engine: those whose effect may differ from
+    /// [`Unreported::effect`] in any state, ascending.
     pub fn distinct_ids(&self, rules: &NumberRules) -> Arc<[u32]> {
-        let reads_any = |id: u32, phase: Phase| match self.piece_effect(NumberState::at(phase), id, rules) {
-            Some(PieceEffect::Leaves { rest, .. }) => match (self.piece(id), &rules.terminator) {
-                // Without a digit the value stays, or there is none.
-                (Some(NumberPiece::Text(text)), Terminator::Any | Terminator::Eos) => {
-                    text[..text.len() - rest.len()].chars().any(char::is_numeric)
-                }
-                (Some(NumberPiece::Text(text)), Terminator::Texts(_)) => {
-                    !matches!(phase, Phase::Start | Phase::Space | Phase::Sign)
-                        || text[..text.len() - rest.len()].chars().any(char::is_numeric)
-                }
-                _ => true,
-            },
-            effect => effect.is_some(),
-        };
-        let is_distinct = |id: &u32| {
-            self.eos_ids.contains(id)
-                || rules.ending.binary_search(id).is_ok()
-                || Phase::ALL.iter().any(|&phase| reads_any(*id, phase))
-        };
-        rules.read.iter().copied().filter(is_distinct).collect()
+        self.text().map_or_else(|| Arc::clone(rules.read_ids()), |text| text.distinct_ids(rules))
     }
 
     /// Returns the effect of the tokens that another engine does not report.
     pub fn unreported(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Unreported {
-        let (effect, ending): (_, &[u32]) = match rules.terminator {
-            Terminator::Any => {
-                (rules.value_at_end(state).map_or(TokenEffect::Invalid, TokenEffect::Closes), &[])
-            }
-            Terminator::Eos | Terminator::Texts(_) => (TokenEffect::Invalid, &rules.ending),
-        };
-        if !softmax.is_partial() {
-            return Unreported { effect, other_max: 0.0 };
+        match (&self.0, state) {
+            (Notation::Text(text), NumberState::Text(state)) => text.unreported(state, softmax, rules),
+            _ => Unreported { effect: TokenEffect::Invalid, other_max: 0.0 },
         }
-        let is_other =
-            |&&id: &&u32| softmax.reported(id).is_none() && self.effect(state, id, rules) != effect;
-        let touching = self.touching(state.phase, rules);
-        let only_ending = ending.iter().filter(|&id| touching.binary_search(id).is_err());
-        let others = touching.iter().filter(is_other).count() + only_ending.filter(is_other).count();
-        Unreported { effect, other_max: softmax.unreported_max(others) }
     }
 
     /// Returns the most probable ways from `state` to a text that is not an admitted number, at most `count`,
@@ -279,282 +159,27 @@ impl NumberGrammar {
         rules: &NumberRules,
         count: usize,
     ) -> Vec<Refused> {
-        let mut best = Vec::new();
-        let mut offer = |refused: Refused, is_refused: &dyn Fn() -> bool| {
-            let least = best.get(count - 1).map_or(0.0, |last: &Refused| last.probability);
-            if refused.probability > least && is_refused() {
-                let at = best.partition_point(|better| better.probability >= refused.probability);
-                best.insert(at, refused);
-                best.truncate(count);
+        match (&self.0, state) {
+            (Notation::Text(text), NumberState::Text(state)) => text.refused(state, softmax, rules, count),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the interval of the output `index` of all answers that begin with a prefix, or `None` if
+    /// nothing bounds it. The prefix must not contain the whole output.
+    pub fn interval(&self, state: NumberState, index: usize, rules: &NumberRules) -> Option<Interval> {
+        match (&self.0, state) {
+            (Notation::Tokens(notation), NumberState::Tokens(state)) => {
+                Some(rules.values.within(notation.interval(state, index)))
             }
-        };
-        let mut offer_token = |id: u32| {
-            let is_refused = || self.effect(state, id, rules) == TokenEffect::Invalid;
-            offer(Refused { end: RefusedEnd::Token(id), probability: softmax.probability(id) }, &is_refused);
-        };
-        if state.is_before_digits() {
-            self.ids().for_each(offer_token);
-            return best;
-        }
-        let touching = self.touching(state.phase, rules);
-        touching.iter().for_each(|&id| offer_token(id));
-        let seen = touching.iter().map(|&id| softmax.probability(id)).sum();
-        let mut rest = Expansion::default();
-        self.end(state, softmax, rules, seen, &mut rest);
-        let is_value = state.value_before_punctuation().is_some() && rules.terminator == Terminator::Any;
-        let end = if is_value { RefusedEnd::Value } else { RefusedEnd::Others };
-        offer(Refused { end, probability: rest.invalid }, &|| true);
-        best
-    }
-
-    /// Adds the tokens that do not touch the number: they end it or are invalid. `seen`: probability of the
-    /// others.
-    fn end(
-        &self,
-        state: NumberState,
-        softmax: &Softmax<'_>,
-        rules: &NumberRules,
-        seen: f64,
-        expansion: &mut Expansion,
-    ) {
-        let left = (1.0 - seen).max(0.0);
-        let unreported = self.unreported(state, softmax, rules).other_max.min(left);
-        let left = left - unreported;
-        expansion.unreported += unreported;
-        expansion.left_open += unreported;
-        let ended = match rules.terminator {
-            Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
-            Terminator::Eos | Terminator::Texts(_) => {
-                let ended = rules.ending.iter().filter(|&&id| self.piece_effect(state, id, rules).is_none());
-                ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
-            }
-        };
-        expansion.close(rules.value_at_end(state), ended);
-        expansion.invalid += left - ended;
-    }
-
-    /// Returns `None` if the id contains no part of the number.
-    fn piece_effect(&self, state: NumberState, id: u32, rules: &NumberRules) -> Option<PieceEffect<'_>> {
-        let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
-        state.read_piece(piece, rules.limits)
-    }
-
-    /// Returns whether an admitted number may begin with a prefix that is longer than the limits.
-    fn may_be_admitted(&self, state: NumberState, id: u32, rules: &NumberRules) -> bool {
-        let read = self.piece(id).and_then(|piece| state.read_piece(piece, rules.limits.largest()));
-        match read {
-            Some(PieceEffect::Continues(next)) => rules.values.are_reached_from(next),
-            _ => true,
+            _ => None,
         }
     }
 
-    /// The ids that could continue a number in this phase.
-    fn touching<'a>(&'a self, phase: Phase, rules: &'a NumberRules) -> &'a [u32] {
-        match &rules.separating {
-            Some(ids) if phase == Phase::Integer => ids,
-            _ => &self.touching[phase as usize],
+    fn text(&self) -> Option<&TextGrammar> {
+        match &self.0 {
+            Notation::Text(text) => Some(text),
+            Notation::Tokens(_) => None,
         }
-    }
-
-    fn ids(&self) -> impl Iterator<Item = u32> {
-        (0u32..).take(self.pieces.len())
-    }
-
-    fn piece(&self, id: u32) -> Option<&NumberPiece> {
-        self.pieces.get(id as usize)?.as_ref()
-    }
-}
-
-impl Expansion {
-    fn close(&mut self, value: Option<Decimal>, probability: f64) {
-        match value {
-            Some(value) if probability > 0.0 => self.closed.push(ClosedNumber { value, probability }),
-            Some(_) => {}
-            None => self.invalid += probability,
-        }
-    }
-}
-
-pub(crate) fn sorted_unique<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
-    ids.copied().collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// A probability below which all tokens together have at most `mass`.
-fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
-    let below = |least: f64| tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum::<f64>();
-    // The first candidate is the mass that one token alone could have. At the last one, no number of tokens
-    // reaches it.
-    let candidates = std::iter::successors(Some(mass), |least| Some(least / 4.0));
-    candidates.take(12).find(|&least| below(least) <= mass).unwrap_or(0.0)
-}
-
-/// Ids that begin with something that belongs to a number in this phase, in rising order.
-fn touching_ids(
-    pieces: &[Option<NumberPiece>],
-    eos_ids: &[u32],
-    phase: Phase,
-    limits: GrammarLimits,
-) -> Vec<u32> {
-    let touches = |piece: &NumberPiece| NumberState::at(phase).read_piece(piece, limits).is_some();
-    let ids = (0u32..).zip(pieces).filter(|(_, piece)| piece.as_ref().is_some_and(touches));
-    ids.map(|(id, _)| id).filter(|id| !eos_ids.contains(id)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PIECES: [Option<&str>; 14] = [
-        None, // 0: padding
-        None, // 1: end of sequence
-        Some("5"),
-        Some("12"),
-        Some(" 7"),
-        Some(" -"),
-        Some("-3"),
-        Some("."),
-        Some(".5"),
-        Some(" "),
-        Some("\n"),
-        Some("0 eggs"),
-        Some("x"),
-        Some("５"),
-    ];
-
-    fn grammar() -> NumberGrammar {
-        NumberGrammar::new(PIECES.map(|text| text.map(str::to_owned)), vec![1])
-    }
-
-    /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids of padding.
-    fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
-        let grammar = grammar();
-        let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, NumberValues::All);
-        let PieceEffect::Continues(state) = NumberState::START.read(prefix, rules.limits) else {
-            panic!("{prefix} is no beginning of a number")
-        };
-        let logits = [0.0_f32; 16];
-        let expansion = grammar.expand(state, &Softmax::new(&logits).unwrap(), &rules, 0.0);
-        let children: f64 = expansion.children.iter().map(|child| child.probability).sum();
-        let closed: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
-        let total = children + closed + expansion.invalid + expansion.left_open;
-        assert!((total - 1.0).abs() < 1e-12, "{prefix:?}: {total}");
-        assert_same_one_by_one(&expansion, |id| grammar.effect(state, id, &rules));
-        (
-            expansion.children.iter().map(|child| child.token).collect(),
-            expansion.closed.iter().map(|c| (c.value.to_string(), (c.probability * 16.0).round())).collect(),
-            (expansion.invalid * 16.0).round(),
-            (expansion.left_open * 16.0).round(),
-        )
-    }
-
-    /// Under a uniform distribution over 16 ids, the effects of single tokens add up to the expansion.
-    fn assert_same_one_by_one(expansion: &Expansion, effect: impl Fn(u32) -> TokenEffect) {
-        let mut closed = 0.0;
-        let mut invalid = 0.0;
-        let mut too_long = 0.0;
-        let mut children = Vec::new();
-        for id in 0..16 {
-            match effect(id) {
-                TokenEffect::Continues(next) => children.push((id, next)),
-                TokenEffect::Closes(_) => closed += 1.0 / 16.0,
-                TokenEffect::Invalid => invalid += 1.0 / 16.0,
-                TokenEffect::TooLong => too_long += 1.0 / 16.0,
-            }
-        }
-        let expanded: Vec<_> = expansion.children.iter().map(|child| (child.token, child.state)).collect();
-        assert_eq!(children, expanded);
-        let sum: f64 = expansion.closed.iter().map(|closing| closing.probability).sum();
-        for (one_by_one, at_once) in
-            [(closed, sum), (invalid, expansion.invalid), (too_long, expansion.left_open)]
-        {
-            assert!((one_by_one - at_once).abs() < 1e-9, "{one_by_one} {at_once}");
-        }
-    }
-
-    fn closed(rows: &[(&str, f64)]) -> Vec<(String, f64)> {
-        rows.iter().map(|&(text, weight)| (text.to_owned(), weight)).collect()
-    }
-
-    #[test]
-    fn a_number_begins_with_a_digit_a_space_or_a_minus() {
-        let (children, ended, invalid, too_long) = expand("", Terminator::Any);
-        assert_eq!(children, [2, 3, 4, 5, 6, 9]);
-        assert_eq!(ended, closed(&[("0", 1.0)]), "`0 eggs` is the number 0 and what ends it");
-        assert_eq!((invalid, too_long), (9.0, 0.0));
-    }
-
-    #[test]
-    fn another_engine_is_asked_only_about_tokens_that_differ_from_all_others() {
-        let pieces =
-            ["5", " the", " 5 eggs", ".", ".The", "- ", "x", "0 eggs"].map(|text| Some(text.to_owned()));
-        let grammar = NumberGrammar::new(pieces, vec![9]);
-        for terminator in [Terminator::Any, Terminator::Eos] {
-            let rules = grammar.rules(GrammarLimits::default(), terminator, NumberValues::All);
-            assert_eq!(grammar.distinct_ids(&rules)[..], [0, 2, 3, 7, 9]);
-            assert_eq!(rules.read_ids().len(), 8, "all but `x`");
-        }
-        let texts = Terminator::Texts(vec!["T".to_owned()]);
-        let rules = grammar.rules(GrammarLimits::default(), texts, NumberValues::All);
-        assert_eq!(grammar.distinct_ids(&rules)[..], [0, 2, 3, 4, 7, 9]);
-    }
-
-    #[test]
-    fn any_other_token_ends_a_complete_number_but_padding_ids_never_do() {
-        let (children, ended, invalid, too_long) = expand("4", Terminator::Any);
-        assert_eq!(children, [2, 3, 7, 8]);
-        assert_eq!(ended, closed(&[("40", 1.0), ("4", 9.0)]));
-        assert_eq!((invalid, too_long), (2.0, 0.0));
-    }
-
-    #[test]
-    fn only_the_end_of_sequence_ends_a_number_if_requested() {
-        let (_, ended, invalid, _) = expand("4", Terminator::Eos);
-        assert_eq!((ended, invalid), (closed(&[("4", 1.0)]), 11.0));
-        let (_, ended, invalid, _) = expand("4.", Terminator::Eos);
-        assert_eq!((ended, invalid), (vec![], 14.0), "`4.` is not complete");
-    }
-
-    #[test]
-    fn listed_texts_end_a_number_also_inside_a_token() {
-        let texts = |texts: &[&str]| Terminator::Texts(texts.iter().map(|&text| text.to_owned()).collect());
-        assert_eq!(expand("4", texts(&["\n"])).1, closed(&[("4", 2.0)]));
-        assert_eq!(expand("4", texts(&[" "])).1, closed(&[("40", 1.0), ("4", 4.0)]));
-        assert_eq!(expand("4", texts(&["."])).0, [2, 3, 7, 8], "what can continue a number does");
-    }
-
-    #[test]
-    fn a_full_stop_ends_a_sentence_only_if_anything_may_follow() {
-        assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 11.0)]), "`4.0 eggs`, `4. `");
-    }
-
-    #[test]
-    fn the_least_probable_tokens_are_forgotten_only_while_they_are_few() {
-        let tokens: Vec<(u32, f64)> = (0..100).map(|id| (id, f64::from(id) * 1e-4)).collect();
-        for mass in [0.0, 1e-4, 1e-3, 0.05, 1.0] {
-            let least = prune_below(&tokens, mass);
-            let forgotten: f64 = tokens.iter().filter(|token| token.1 < least).map(|token| token.1).sum();
-            assert!(forgotten <= mass, "{forgotten} of {mass}");
-            assert!(mass < 1e-3 || forgotten > mass / 20.0, "only {forgotten} of {mass}");
-        }
-    }
-
-    #[test]
-    fn a_space_continues_digits_only_if_it_separates_thousands() {
-        let grammar = grammar();
-        let limits = GrammarLimits::default();
-        for (limits, continues) in [(limits, false), (limits.with_thousands(' ').unwrap(), true)] {
-            let rules = grammar.rules(limits, Terminator::Any, NumberValues::All);
-            let state = rules.state_after("4").unwrap();
-            let effect = grammar.effect(state, 4, &rules);
-            assert_eq!(matches!(effect, TokenEffect::Continues(_)), continues, "` 7` after `4`: {effect:?}");
-        }
-    }
-
-    #[test]
-    fn digits_beyond_the_limits_stay_open() {
-        let (children, _, _, too_long) = expand("123", Terminator::Any);
-        assert_eq!((children, too_long), (vec![7, 8], 3.0), "`5`, `12` and `0 eggs` would be a fourth digit");
-        let (children, _, _, too_long) = expand("1.2", Terminator::Any);
-        assert_eq!((children, too_long), (vec![2], 1.0), "`12` has one decimal too many");
     }
 }

@@ -10,6 +10,7 @@ mod decimal;
 mod distribution;
 #[cfg(test)]
 mod distribution_tests;
+mod expansion;
 mod grammar;
 pub mod parse;
 mod piece;
@@ -17,17 +18,26 @@ pub mod python;
 mod rules;
 mod softmax;
 mod state;
+mod text_grammar;
+mod token_guide;
+mod token_notation;
+mod token_state;
+mod value;
 mod values;
 
 pub use conformal::{conformal_interval, conformal_offset, conformal_rank, conformity_score};
 pub use decimal::Decimal;
-pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective};
-pub(crate) use grammar::sorted_unique;
-pub use grammar::{
-    Child, ClosedNumber, Expansion, NumberGrammar, Refused, RefusedEnd, TokenEffect, Unreported,
+pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart};
+pub use expansion::{
+    Child, ClosedNumber, Expansion, NumberState, Refused, RefusedEnd, TokenEffect, Unreported,
 };
+pub use grammar::NumberGrammar;
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
 pub use softmax::Softmax;
-pub use state::{GrammarLimits, NumberState};
+pub use state::{GrammarLimits, TextState};
+pub(crate) use text_grammar::sorted_unique;
+pub(crate) use token_guide::TokenGuide;
+pub use token_notation::{ANSWER_TOKENS_MAX, NotationError, TokenFormat, TokenNotation};
+pub use value::{NumberValue, Scaled};
 pub use values::{NumberValues, Scale, ScaleError};

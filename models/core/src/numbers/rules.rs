@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::decimal::Decimal;
-use super::state::{GrammarLimits, NumberState, PieceEffect};
+use super::expansion::NumberState;
+use super::state::{GrammarLimits, PieceEffect, TextState};
 use super::values::AdmittedValues;
 
 /// The tokens that end a number.
@@ -30,9 +31,17 @@ pub struct NumberRules {
     pub(super) separating: Option<Vec<u32>>,
     /// See [`NumberRules::read_ids`].
     pub(super) read: Arc<[u32]>,
+    /// See [`NumberRules::masked`].
+    pub(super) is_masked: bool,
 }
 
 impl NumberRules {
+    /// Sets whether the probabilities of dedicated number tokens are conditional on the tokens that are
+    /// allowed at their positions. Otherwise the mass of all others is invalid. Has no effect on text.
+    pub fn masked(self, is_masked: bool) -> Self {
+        Self { is_masked, ..self }
+    }
+
     /// Every id whose logit [`NumberGrammar::expand`](super::NumberGrammar::expand) reads in any state,
     /// ascending.
     pub fn read_ids(&self) -> &Arc<[u32]> {
@@ -40,7 +49,7 @@ impl NumberRules {
     }
 
     /// The value of a number that is ended by the `rest` of a token that also continues it.
-    pub(super) fn value_before(&self, state: NumberState, rest: &str) -> Option<Decimal> {
+    pub(super) fn value_before(&self, state: TextState, rest: &str) -> Option<Decimal> {
         let value = match &self.terminator {
             Terminator::Any => state.value_before_punctuation(),
             Terminator::Eos => None,
@@ -48,29 +57,29 @@ impl NumberRules {
                 state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
             }
         };
-        value.filter(|&value| self.values.contains(value))
+        value.filter(|&value| self.values.contains(value.into()))
     }
 
     /// Returns the state after `text`, or `None` if `text` is not the beginning of a number.
     pub fn state_after(&self, text: &str) -> Option<NumberState> {
-        match NumberState::START.read(text, self.limits) {
-            PieceEffect::Continues(state) => Some(state),
+        match TextState::START.read(text, self.limits) {
+            PieceEffect::Continues(state) => Some(NumberState::Text(state)),
             PieceEffect::Completes(_) | PieceEffect::TooLong | PieceEffect::Leaves { .. } => None,
         }
     }
 
     /// The value of a number that its last token completes.
     pub(super) fn value_of(&self, value: Decimal) -> Option<Decimal> {
-        Some(value).filter(|&value| self.values.contains(value))
+        Some(value).filter(|&value| self.values.contains(value.into()))
     }
 
     /// Returns the value of a number that the next token ends. If any token ends a number, "5." is a 5 and a
     /// full stop.
-    pub(super) fn value_at_end(&self, state: NumberState) -> Option<Decimal> {
+    pub(super) fn value_at_end(&self, state: TextState) -> Option<Decimal> {
         let value = match self.terminator {
             Terminator::Any => state.value_before_punctuation(),
             Terminator::Eos | Terminator::Texts(_) => state.value(),
         };
-        value.filter(|&value| self.values.contains(value))
+        value.filter(|&value| self.values.contains(value.into()))
     }
 }

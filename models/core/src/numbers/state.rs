@@ -103,7 +103,7 @@ impl Phase {
 
 /// The number read so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NumberState {
+pub struct TextState {
     pub(super) phase: Phase,
     value: Decimal,
     digits: u8,
@@ -120,13 +120,13 @@ pub struct NumberState {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum PieceEffect<'a> {
     /// All of it belongs to the number.
-    Continues(NumberState),
+    Continues(TextState),
     /// It completes the number, which has this value.
     Completes(Decimal),
     /// It would belong to a number longer than the limits.
     TooLong,
     /// The number ends in this state; `rest` (not empty) follows it.
-    Leaves { state: NumberState, rest: &'a str },
+    Leaves { state: TextState, rest: &'a str },
 }
 
 impl PieceEffect<'_> {
@@ -151,12 +151,12 @@ pub(super) enum Extent {
 }
 
 enum Step {
-    Continues(NumberState),
+    Continues(TextState),
     TooLong,
     Leaves,
 }
 
-impl NumberState {
+impl TextState {
     /// Before the first character.
     pub const START: Self = Self {
         phase: Phase::Start,
@@ -239,7 +239,7 @@ impl NumberState {
         matches!(self.phase, Phase::Integer | Phase::Fraction | Phase::Places).then(|| self.value.canonical())
     }
 
-    /// Like [`NumberState::value`], but also accepts a number followed by a full stop or a comma.
+    /// Like [`TextState::value`], but also accepts a number followed by a full stop or a comma.
     pub(super) fn value_before_punctuation(self) -> Option<Decimal> {
         let punctuated = matches!(self.phase, Phase::Point | Phase::Separator);
         self.value().or_else(|| punctuated.then(|| self.value.canonical()))
@@ -342,7 +342,7 @@ mod tests {
 
     fn read(text: &str) -> String {
         let limits = GrammarLimits::new(3, 2, true).unwrap();
-        match NumberState::START.read(text, limits) {
+        match TextState::START.read(text, limits) {
             PieceEffect::Continues(state) => {
                 state.value().map_or("incomplete".into(), |value| value.to_string())
             }
@@ -394,14 +394,14 @@ mod tests {
             ("1,234,5", None),
             ("1,2345", None),
         ] {
-            let value = match NumberState::START.read(text, limits) {
+            let value = match TextState::START.read(text, limits) {
                 PieceEffect::Continues(state) => state.value().map(|value| value.to_string()),
                 _ => None,
             };
             assert_eq!(value.as_deref(), want, "{text}");
         }
         assert!(matches!(
-            NumberState::START.read("1,234", GrammarLimits::default()),
+            TextState::START.read("1,234", GrammarLimits::default()),
             PieceEffect::Leaves { .. }
         ));
         assert_eq!(GrammarLimits::default().with_thousands('.'), None);
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_minus_does_not_begin_a_number_if_signs_are_not_read() {
         let limits = GrammarLimits::new(3, 0, false).unwrap();
-        assert!(matches!(NumberState::START.read("-1", limits), PieceEffect::Leaves { rest: "-1", .. }));
+        assert!(matches!(TextState::START.read("-1", limits), PieceEffect::Leaves { rest: "-1", .. }));
         assert_eq!(GrammarLimits::new(0, 0, true), None);
         assert_eq!(GrammarLimits::new(21, 0, true), None);
         assert_eq!(GrammarLimits::new(1, 21, true), None);

@@ -5,7 +5,8 @@
 
 use super::decimal::{Decimal, Magnitude};
 use super::distribution::Interval;
-use super::state::{Extent, NumberState};
+use super::state::{Extent, TextState};
+use super::value::NumberValue;
 
 /// Which values count; the mass of all others is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -127,6 +128,14 @@ impl Scale {
         Decimal::of_units(units, self.decimals).to_f64()
     }
 
+    /// Returns whether a number that is not a [`Decimal`] is one of them.
+    fn has(&self, value: f64) -> bool {
+        let units = (value * 10_f64.powi(self.decimals.into())).round() as i128;
+        (self.low..=self.high).contains(&units)
+            && (units - self.low) % self.step == 0
+            && self.value(units).total_cmp(&value).is_eq()
+    }
+
     /// Returns whether a canonical value is one of them.
     fn contains(&self, value: Decimal) -> bool {
         let units = value.magnitude().units_ceil(self.decimals);
@@ -167,6 +176,7 @@ pub(super) struct AdmittedValues {
     /// `None` if no number with a minus is admitted; -0 is 0.
     negative: Option<SignRange>,
     scale: Option<Scale>,
+    interval: Option<Interval>,
 }
 
 impl AdmittedValues {
@@ -177,7 +187,7 @@ impl AdmittedValues {
         };
         let Some(Interval { low, high }) = values.interval() else {
             let all = Some(SignRange { low: Magnitude::ZERO, high: Magnitude::ABOVE_ALL });
-            return Self { positive: all, negative: all, scale };
+            return Self { positive: all, negative: all, scale, interval: None };
         };
         let of_sign = |low: f64, high: f64| {
             let low = Magnitude::of_f64(low.max(0.0));
@@ -188,6 +198,7 @@ impl AdmittedValues {
             positive: (high >= 0.0).then(|| of_sign(low, high)),
             negative: (low <= 0.0).then(|| of_sign(-high, -low)),
             scale,
+            interval: values.interval(),
         }
     }
 
@@ -195,8 +206,33 @@ impl AdmittedValues {
         if negative { self.negative } else { self.positive }
     }
 
-    /// Returns whether a canonical value is admitted.
-    pub(super) fn contains(&self, value: Decimal) -> bool {
+    /// Returns whether a value is admitted.
+    pub(super) fn contains(&self, value: NumberValue) -> bool {
+        match value {
+            NumberValue::Decimal(value) => self.contains_decimal(value),
+            NumberValue::Scaled(value) => {
+                let value = value.to_f64();
+                self.interval.is_none_or(|range| (range.low..=range.high).contains(&value))
+                    && self.scale.is_none_or(|scale| scale.has(value))
+            }
+        }
+    }
+
+    /// Returns whether an interval holds an admitted value.
+    pub(super) fn reach_any(&self, interval: Interval) -> bool {
+        let meets = |range: Interval| interval.low <= range.high && interval.high >= range.low;
+        let has_step =
+            |scale: Scale| scale.at_least(interval.low).is_some_and(|value| value <= interval.high);
+        self.interval.is_none_or(meets) && self.scale.is_none_or(has_step)
+    }
+
+    /// Returns the part of an interval that may be admitted, if any of it is.
+    pub(super) fn within(&self, interval: Interval) -> Interval {
+        let Some(range) = self.interval else { return interval };
+        Interval { low: interval.low.max(range.low), high: interval.high.min(range.high) }
+    }
+
+    fn contains_decimal(&self, value: Decimal) -> bool {
         let negative = value.is_negative();
         let magnitude = value.magnitude();
         let is_in_range =
@@ -205,7 +241,7 @@ impl AdmittedValues {
     }
 
     /// Returns whether an admitted number begins with this prefix or equals it.
-    pub(super) fn are_reached_from(&self, state: NumberState) -> bool {
+    pub(super) fn are_reached_from(&self, state: TextState) -> bool {
         let negative = state.is_negative();
         match state.extent() {
             Extent::AnySign => true,
@@ -290,8 +326,8 @@ mod tests {
         negative.chain(positive.iter().cloned()).collect()
     }
 
-    fn state(text: &str) -> NumberState {
-        match NumberState::START.read(text, GrammarLimits::default()) {
+    fn state(text: &str) -> TextState {
+        match TextState::START.read(text, GrammarLimits::default()) {
             PieceEffect::Continues(state) => state,
             other => panic!("{text}: {other:?}"),
         }
@@ -304,7 +340,7 @@ mod tests {
             for text in numbers() {
                 let value = state(&text).value().unwrap();
                 assert_eq!(
-                    admitted.contains(value),
+                    admitted.contains(value.into()),
                     admits(values, text.parse().unwrap()),
                     "{text}: {values:?}"
                 );
@@ -357,7 +393,7 @@ mod tests {
     #[test]
     fn digits_at_powers_of_ten_are_pruned_by_what_can_follow_them() {
         let read = |places: &[(u8, i8)]| {
-            places.iter().fold(NumberState::START, |state, &(digit, place)| {
+            places.iter().fold(TextState::START, |state, &(digit, place)| {
                 match state.read_piece(&NumberPiece::Place { digit, place }, GrammarLimits::default()) {
                     Some(PieceEffect::Continues(next)) => next,
                     other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use super::SamplingParams;
+use super::{SamplingParams, largest};
 
 /// A token's index with its weight: its probability divided by the probability of the most probable token.
 type Weighted = (usize, f64);
@@ -17,6 +17,12 @@ pub(super) fn draw(logits: &[f32], max: f32, sampling: &SamplingParams, point: f
         left -= weight;
         (left < 0.0).then_some(index)
     })
+}
+
+/// Returns the ids that may be drawn and their weights, in any order.
+pub(crate) fn drawn_candidates(logits: &[f32], sampling: &SamplingParams) -> Vec<(u32, f64)> {
+    let weights = candidates(logits, largest(logits), sampling);
+    weights.into_iter().map(|(index, weight)| (index as u32, weight)).collect()
 }
 
 fn total(weights: &[Weighted]) -> f64 {

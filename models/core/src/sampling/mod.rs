@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+pub(crate) use draw::drawn_candidates;
 pub use guide::{Guide, GuideError, GuideState};
 
 use penalties::Seen;

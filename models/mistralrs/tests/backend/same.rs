@@ -71,7 +71,7 @@ fn scores_of_targets_match_the_native_engine() {
 #[test]
 fn number_distributions_match_the_native_engine() {
     let (_folder, both) = tiny();
-    let sampled = NumberMethod::Sample { samples: 16, seed: 3 };
+    let sampled = NumberMethod::sample(16, 3);
     for prompt in prompts() {
         for method in [tree(100).method, sampled.clone(), NumberMethod::Beam { beams: 4 }] {
             let job = NumberJob { method, ..tree(100) };

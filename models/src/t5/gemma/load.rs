@@ -1,6 +1,7 @@
-//! Reads the tensors of a T5Gemma.
+//! Reads the tensors of a T5Gemma and of a RegressLM, which contains one.
 
 use candle_core::Tensor;
+use ntl_core::numbers::TokenNotation;
 
 use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
@@ -38,35 +39,68 @@ impl T5 {
         let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
         info.prompt_tokens_max = info.prompt_tokens_max.min(encoder.positions_max);
         info.answer_tokens_max = Some(decoder.positions_max);
-        let (stacks, head) = Reader { weights: &weights, config: &config, place }.parts()?;
+        let reader = Reader { weights: &weights, config: &config, place, names: &T5GEMMA };
+        let (stacks, head) = reader.parts()?;
+        Ok(Self::new(info, Stacks::new(stacks, place), head))
+    }
+
+    /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer of
+    /// prompts.
+    pub(crate) fn load_regresslm(
+        files: &CheckpointFiles,
+        facts: TokenizerFacts,
+        notation: &TokenNotation,
+        place: &Placement,
+    ) -> LoadResult<Self> {
+        let config = GemmaConfig::read_regresslm(files, notation.tokens())?;
+        facts.check_vocabulary(files, "encoder_vocab_size", config.encoder.vocab_size)?;
+        let weights = Weights::open(files)?;
+        let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
+        info.tokens = notation.tokens();
+        info.prompt_tokens_max = info.prompt_tokens_max.min(config.encoder.positions_max);
+        info.answer_tokens_max = Some(config.decoder.positions_max);
+        let reader = Reader { weights: &weights, config: &config, place, names: &REGRESSLM };
+        let (stacks, head) = reader.parts()?;
         Ok(Self::new(info, Stacks::new(stacks, place), head))
     }
 }
+
+/// How the names of tensors begin.
+struct Names {
+    encoder: &'static str,
+    decoder: &'static str,
+    /// The output layer.
+    whole: &'static str,
+}
+
+const T5GEMMA: Names = Names { encoder: "model.encoder.", decoder: "model.decoder.", whole: "" };
+const REGRESSLM: Names =
+    Names { encoder: "model.model.encoder.", decoder: "model.model.decoder.", whole: "model." };
 
 struct Reader<'a> {
     weights: &'a Weights<'a>,
     config: &'a GemmaConfig,
     place: &'a Placement,
+    names: &'a Names,
 }
 
 impl Reader<'_> {
     fn parts(&self) -> LoadResult<(Parts, Head)> {
         let GemmaConfig { encoder, decoder, .. } = self.config;
-        let from_prompts = self.loader("model.encoder.", encoder, self.place);
-        let from_rows = self.loader("model.decoder.", decoder, self.place);
+        let names = self.names;
+        let from_prompts = self.loader(names.encoder, encoder, self.place);
+        let from_rows = self.loader(names.decoder, decoder, self.place);
         // Logits are computed in f32, so their tables are f32, too, including a tied one.
         let exact = self.place.exact();
         let (prompt_table, row_table) = match self.config.tables {
             Tables::One => {
-                let table = self.loader("model.encoder.", encoder, &exact).table()?;
+                let table = self.loader(names.encoder, encoder, &exact).table()?;
                 (table.clone(), table)
             }
-            Tables::TiedHead => {
-                (from_prompts.table()?, self.loader("model.decoder.", decoder, &exact).table()?)
-            }
+            Tables::TiedHead => (from_prompts.table()?, self.loader(names.decoder, decoder, &exact).table()?),
             Tables::Separate => (from_prompts.table()?, from_rows.table()?),
         };
-        let whole = self.loader("", decoder, &exact);
+        let whole = self.loader(names.whole, decoder, &exact);
         let is_tied = match self.config.tables {
             Tables::One => true,
             Tables::TiedHead => !whole.has(&format!("{HEAD}.weight")),
@@ -80,7 +114,7 @@ impl Reader<'_> {
         let image_end = match self.config.image_end_id {
             Some(id) => {
                 let name = "embed_tokens.eoi_embedding";
-                let exact = self.loader("model.encoder.", encoder, &exact);
+                let exact = self.loader(names.encoder, encoder, &exact);
                 let vector = exact.tensor(name, &[encoder.hidden_size])?;
                 Some((id, vector.reshape((1, encoder.hidden_size))?))
             }

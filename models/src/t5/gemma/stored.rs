@@ -1,6 +1,7 @@
 //! Reads the `config.json` of a T5Gemma, as stored by transformers 4 or 5. Defaults come from the Hugging Face
 //! classes.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
@@ -86,18 +87,23 @@ enum Side {
     Decoder,
 }
 
-/// The parts of RegressLM's configuration that its regression head needs.
+/// The configuration of RegressLM. The vocabulary sizes of its backbone are obsolete.
 #[derive(Deserialize)]
-struct StoredRegressLm {
-    backbone_config: StoredBackbone,
+struct StoredRegressLm<B> {
+    backbone_config: B,
     encoder_vocab_size: usize,
-    use_regression_head: bool,
     quantization_config: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
-struct StoredBackbone {
+struct StoredEncoderOnly {
     encoder: StoredStack,
+}
+
+#[derive(Deserialize)]
+struct StoredStacks {
+    encoder: StoredStack,
+    decoder: StoredStack,
 }
 
 fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<f64>>, D::Error> {
@@ -126,33 +132,75 @@ impl GemmaConfig {
     }
 }
 
-impl StackConfig {
-    /// Reads the encoder of a RegressLM with a regression head, and computes it as transformers 4.53 does by
-    /// default: without the cap of scores, and with windows that are one position shorter on both sides.
-    pub(super) fn read_regresslm(files: &CheckpointFiles) -> LoadResult<Self> {
-        let wrong = |field: &str, reason: &str| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-        let stored: StoredRegressLm = files.require_json(CONFIG_FILE)?;
+/// RegressLM, computed as transformers 4.53 does by default: without the cap of scores, and with windows of the
+/// encoder that are one position shorter on both sides.
+impl<B: DeserializeOwned> StoredRegressLm<B> {
+    fn read(files: &CheckpointFiles) -> LoadResult<Self> {
+        let stored: Self = files.require_json(CONFIG_FILE)?;
         if stored.quantization_config.is_some() {
-            return Err(wrong("quantization_config", QUANTISED));
+            return Err(LoadError::field(files.name_of(CONFIG_FILE), "quantization_config", QUANTISED));
         }
-        if !stored.use_regression_head {
-            let reason = "only true is supported: tokens of numbers are not read";
-            return Err(wrong("use_regression_head", reason));
-        }
-        check_sizes(&[("encoder_vocab_size", stored.encoder_vocab_size)])
-            .map_err(|(field, reason)| wrong(field, &reason))?;
-        let mut encoder = stored
-            .backbone_config
-            .encoder
-            .resolve(GemmaVersion::One, Side::Encoder)
-            .map_err(|(field, reason)| wrong(&format!("backbone_config.encoder.{field}"), &reason))?;
-        // The backbone's size is older.
-        encoder.vocab_size = stored.encoder_vocab_size;
-        encoder.heads.cap = None;
+        Ok(stored)
+    }
+
+    fn encoder(&self, files: &CheckpointFiles, stored: &StoredStack) -> LoadResult<StackConfig> {
+        let mut encoder = regresslm_stack(files, stored, Side::Encoder)?;
+        encoder.vocab_size = checked_size(files, "encoder_vocab_size", self.encoder_vocab_size)?;
         for window in encoder.kinds.iter_mut().filter_map(|kind| kind.window.as_mut()) {
             *window = Window { before: window.before - 1, after: window.after - 1 };
         }
         Ok(encoder)
+    }
+}
+
+fn regresslm_stack(files: &CheckpointFiles, stored: &StoredStack, side: Side) -> LoadResult<StackConfig> {
+    let name = if side == Side::Encoder { "encoder" } else { "decoder" };
+    let mut stack = stored.resolve(GemmaVersion::One, side).map_err(|(field, reason)| {
+        let field = format!("backbone_config.{name}.{field}");
+        LoadError::field(files.name_of(CONFIG_FILE), field, reason)
+    })?;
+    stack.heads.cap = None;
+    Ok(stack)
+}
+
+fn checked_size(files: &CheckpointFiles, field: &'static str, size: usize) -> LoadResult<usize> {
+    let wrong = |(field, reason): FieldError| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
+    check_sizes(&[(field, size)]).map_err(wrong)?;
+    Ok(size)
+}
+
+impl StackConfig {
+    /// Reads the encoder of a RegressLM with a regression head.
+    pub(super) fn read_regresslm(files: &CheckpointFiles) -> LoadResult<Self> {
+        let stored = StoredRegressLm::<StoredEncoderOnly>::read(files)?;
+        stored.encoder(files, &stored.backbone_config.encoder)
+    }
+}
+
+impl GemmaConfig {
+    /// Reads a RegressLM whose decoder has `tokens` number tokens.
+    pub(super) fn read_regresslm(files: &CheckpointFiles, tokens: usize) -> LoadResult<Self> {
+        let stored = StoredRegressLm::<StoredStacks>::read(files)?;
+        let StoredStacks { encoder, decoder: stored_decoder } = &stored.backbone_config;
+        let encoder = stored.encoder(files, encoder)?;
+        let mut decoder = regresslm_stack(files, stored_decoder, Side::Decoder)?;
+        decoder.vocab_size = tokens;
+        let field = "backbone_config.decoder.final_logit_softcapping";
+        let cap = stored_decoder.final_logit_softcapping.unwrap_or(Some(30.0));
+        let cap = checked_cap(field, cap)
+            .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))?;
+        Ok(Self {
+            family: Family::of(files)?,
+            encoder,
+            decoder,
+            has_merged_attention: false,
+            tables: Tables::Separate,
+            logits_cap: cap,
+            image_end_id: None,
+            start_id: 0,
+            // The padding, which also ends sequences, is in no answer.
+            eos_ids: Vec::new(),
+        })
     }
 }
 
@@ -497,7 +545,6 @@ mod tests {
         let narrow = read_regresslm(&[("/backbone_config/encoder/sliding_window", json!(1))]).unwrap();
         assert_eq!(windows(&narrow)[0], Some((0, 0)));
         for (pointer, value, field) in [
-            ("/use_regression_head", json!(false), "use_regression_head"),
             ("/encoder_vocab_size", json!(0), "encoder_vocab_size"),
             ("/encoder_vocab_size", json!(1u64 << 40), "encoder_vocab_size"),
             ("/quantization_config", json!({}), "quantization_config"),

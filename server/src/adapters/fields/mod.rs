@@ -54,6 +54,11 @@ pub(super) fn generation_request(
             if !profile.writes_tokens {
                 text.check_for_printed_number()?;
             }
+            if profile.notation.is_some() {
+                text.check_for_number_tokens()?;
+                let message = "is not allowed with this model, which writes numbers in dedicated tokens";
+                check("use_beam_search", beams.is_none(), message)?;
+            }
             (beams.map_or(Request::Text(text.job), Request::Beams), prompts, None)
         }
         Some(number) => {
@@ -64,7 +69,7 @@ pub(super) fn generation_request(
                 NumberRequest::Switch(_) => NumberOptions::default(),
                 NumberRequest::Options(options) => (**options).clone(),
             };
-            text.check_sampling_for_number(&options)?;
+            text.check_sampling_for_number(&options, profile)?;
             let before = text.before_number(request.max_tokens, profile);
             let (job, format) = number_job(options, before, profile)?;
             let rationales = job.after.as_ref().map_or(1, |after| u64::from(after.rationales));

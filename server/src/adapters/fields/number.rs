@@ -5,7 +5,8 @@ use ntl_api::{
     MethodName, NumberOptions, ObjectiveName, ObjectiveOption, TerminatorName, TerminatorOption, Thousands,
 };
 use ntl_core::contract::NumberJob;
-use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Terminator};
+use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Terminator, TokenNotation};
+use ntl_core::sampling::SamplingParams;
 
 use super::interval::interval;
 use super::number_method::{self, TextBefore};
@@ -32,18 +33,50 @@ pub(super) fn number_job(
     let name = number_method::name(&options, profile.number_head)?;
     let values = values(&options, name)?;
     let mut format = number_format(&options, name, values)?;
+    format.outputs = profile.notation.as_ref().map_or(1, |notation| notation.outputs());
     number_method::check_rationales(&options)?;
     let objective = engine_objective(format.objective);
+    let draws = match &profile.notation {
+        Some(notation) => {
+            check_notation(&options, name, notation)?;
+            text.sampling
+        }
+        None => SamplingParams::PLAIN,
+    };
     let job = NumberJob {
-        method: number_method::method(&options, name, objective, format.estimation)?,
+        method: number_method::method(&options, name, objective, format.estimation, draws)?,
         limits: limits(&options)?,
         values,
+        is_masked: format.estimation.normalize,
         reports_refused: format.is_rating || format.mass_min > 0.0,
         after: number_method::after(&options, text)?,
         terminator: terminator(options.terminator.clone())?,
     };
     format.interval = interval(&options, &format, &job, &profile.calibrations)?;
     Ok((job, format))
+}
+
+/// Rejects options that have no effect on dedicated number tokens.
+fn check_notation(
+    options: &NumberOptions,
+    method: MethodName,
+    notation: &TokenNotation,
+) -> Result<(), AppError> {
+    for (param, is_given) in [
+        ("number.digits_max", options.digits_max.is_some()),
+        ("number.decimals_max", options.decimals_max.is_some()),
+        ("number.sign", options.sign.is_some()),
+        ("number.thousands", options.thousands.is_some()),
+        ("number.terminator", options.terminator.is_some()),
+        ("number.after", options.after.is_some()),
+    ] {
+        check(param, !is_given, "is not allowed with this model, which writes numbers in dedicated tokens")?;
+    }
+    let is_token = method == MethodName::Token;
+    check("number.method", !is_token, "must not be \"token\" with this model, whose tokens have no values")?;
+    let is_beam = method == MethodName::Beam;
+    let fits = !is_beam || notation.outputs() == 1;
+    check("number.method", fits, "must not be \"beam\" with this model, which writes several numbers")
 }
 
 fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
@@ -128,6 +161,7 @@ fn number_format(
         is_rating,
         mass_min,
         quantiles,
+        outputs: 1,
         support: support as usize,
         decimals: decimals.map(|count| count as usize),
         interval: None,
@@ -209,6 +243,7 @@ mod tests {
                 limits: GrammarLimits::new(12, 6, true).unwrap(),
                 terminator: Terminator::Any,
                 values: NumberValues::All,
+                is_masked: true,
                 reports_refused: false,
                 after: None,
             };
@@ -221,13 +256,14 @@ mod tests {
                 mass_min: 0.0,
                 quantiles: QUANTILES.to_vec(),
                 support: 20,
+                outputs: 1,
                 decimals: None,
                 interval: None,
             };
             assert_eq!(format, want);
         }
         for (name, want) in [
-            ("sample", NumberMethod::Sample { samples: 64, seed: 0 }),
+            ("sample", NumberMethod::sample(64, 0)),
             ("beam", NumberMethod::Beam { beams: 4 }),
             ("token", NumberMethod::Token),
         ] {
@@ -249,6 +285,7 @@ mod tests {
             limits: GrammarLimits::new(20, 0, false).unwrap().with_thousands('_').unwrap(),
             terminator: Terminator::Texts(vec!["\n".into()]),
             values: NumberValues::Range(range),
+            is_masked: false,
             reports_refused: true,
             after: None,
         };
@@ -264,7 +301,7 @@ mod tests {
         let beam = job(&json!({"method": "beam", "beams": 64}));
         assert_eq!(beam.method, NumberMethod::Beam { beams: 64 });
         let sample = job(&json!({"method": "sample", "samples": 4096}));
-        assert_eq!(sample.method, NumberMethod::Sample { samples: 4096, seed: 0 });
+        assert_eq!(sample.method, NumberMethod::sample(4096, 0));
     }
 
     #[test]

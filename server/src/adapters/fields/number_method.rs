@@ -47,13 +47,14 @@ pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<
 }
 
 /// The engine's method; its seed is 0 until a job is made. `objective` and `estimation` define the estimate
-/// that `precision` is about. The number of a number head is a tree, too: one leaf for each way to write the
+/// that `precision` is about, `sampling` the draws. The number of a number head is a tree, too: one leaf for each way to write the
 /// sign.
 pub(super) fn method(
     options: &NumberOptions,
     name: MethodName,
     objective: Objective,
     estimation: Estimation,
+    sampling: SamplingParams,
 ) -> Result<NumberMethod, AppError> {
     check_method_options(options, name)?;
     match name {
@@ -61,7 +62,7 @@ pub(super) fn method(
         MethodName::Sample => {
             let samples =
                 in_range("number.samples", options.samples, NumberOptions::SAMPLES, 1..=SAMPLES_MAX)?;
-            Ok(NumberMethod::Sample { samples: samples as u32, seed: 0 })
+            Ok(NumberMethod::Sample { samples: samples as u32, sampling })
         }
         MethodName::Beam => {
             let beams = in_range("number.beams", options.beams, NumberOptions::BEAMS, 1..=BEAMS_MAX)?;

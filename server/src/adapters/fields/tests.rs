@@ -319,7 +319,7 @@ fn prompts_of_one_request_share_a_seed_only_if_it_was_given() {
             Request::Text(job) => (Some(job.sampling.seed), None),
             Request::Number(job) => {
                 let drawn = match job.method {
-                    NumberMethod::Sample { seed, .. } => Some(seed),
+                    NumberMethod::Sample { sampling, .. } => Some(sampling.seed),
                     _ => None,
                 };
                 (job.after.map(|after| after.sampling.seed), drawn)

@@ -39,7 +39,8 @@ impl TextFields {
         profile: &ModelProfile,
     ) -> Result<Self, AppError> {
         let max = profile.output_tokens_max;
-        let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS.min(max));
+        let usual = profile.notation.as_ref().map_or(MAX_TOKENS, |notation| notation.answer_tokens() as u64);
+        let max_tokens = request.max_tokens.unwrap_or(usual.min(max));
         check("max_tokens", max_tokens <= max, format!("must be at most {max}"))?;
         let min_tokens = request.min_tokens.unwrap_or(0);
         check("min_tokens", min_tokens <= max_tokens, format!("must be at most `max_tokens`, {max_tokens}"))?;
@@ -118,10 +119,33 @@ impl TextFields {
         )
     }
 
+    /// Refuses fields that a text of dedicated number tokens does not have: each is one complete answer.
+    pub(super) fn check_for_number_tokens(&self) -> Result<(), AppError> {
+        let message = "is not allowed with this model, which writes numbers in dedicated tokens";
+        for (param, asked) in [
+            ("allowed_token_ids", !self.token_rules.allowed.is_empty()),
+            ("bad_words", !self.token_rules.bad_words.is_empty()),
+            ("min_tokens", self.job.min_tokens > 0),
+            ("ignore_eos", self.job.ignore_eos),
+        ] {
+            check(param, !asked, message)?;
+        }
+        self.guided.as_ref().map_or(Ok(()), |guided| check(guided.param, false, message))
+    }
+
     /// Rejects sampling for a number without a text before it: the distribution of the number is the model's.
-    pub(super) fn check_sampling_for_number(&self, options: &NumberOptions) -> Result<(), AppError> {
+    pub(super) fn check_sampling_for_number(
+        &self,
+        options: &NumberOptions,
+        profile: &ModelProfile,
+    ) -> Result<(), AppError> {
         if options.after.is_some() {
             return Ok(());
+        }
+        if profile.notation.is_some() && options.method == Some(MethodName::Sample) {
+            let sampling = self.job.sampling;
+            check("temperature", sampling.temperature > 0.0, "must be above 0 for draws of numbers")?;
+            return self.refuse_penalties("has no effect on draws of numbers");
         }
         // Greedy numbers are not draws.
         let may_be_greedy = options.method != Some(MethodName::Sample);
@@ -137,13 +161,23 @@ impl TextFields {
         let is_greedy = sampling.temperature <= 0.0 && may_be_greedy;
         // Clients send a temperature of 1 by default.
         let is_default = is_greedy || sampling.temperature.to_bits() == plain.temperature.to_bits();
-        let repetition_penalty = sampling.repetition_penalty.to_bits() != plain.repetition_penalty.to_bits();
         for (param, asked) in [
             ("temperature", !is_default),
             ("top_p", sampling.top_p < plain.top_p),
             ("top_k", sampling.top_k != plain.top_k),
             ("min_p", sampling.min_p > plain.min_p),
-            ("repetition_penalty", repetition_penalty),
+        ] {
+            check(param, !asked, message)?;
+        }
+        self.refuse_penalties(message)
+    }
+
+    fn refuse_penalties(&self, message: &str) -> Result<(), AppError> {
+        let sampling = self.job.sampling;
+        let is_repetition_penalised =
+            sampling.repetition_penalty.to_bits() != SamplingParams::PLAIN.repetition_penalty.to_bits();
+        for (param, asked) in [
+            ("repetition_penalty", is_repetition_penalised),
             ("presence_penalty", sampling.presence_penalty.abs() > 0.0),
             ("frequency_penalty", sampling.frequency_penalty.abs() > 0.0),
         ] {

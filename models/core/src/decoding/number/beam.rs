@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::{Root, logits_request};
 use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow};
-use crate::numbers::{ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax};
+use crate::numbers::{
+    ClosedNumber, Distribution, NumberGrammar, NumberRules, NumberState, NumberValue, Softmax,
+};
 
 pub(super) struct NumberBeam {
     grammar: Arc<NumberGrammar>,
@@ -82,7 +84,7 @@ impl NumberBeam {
     }
 
     fn outcome(&self) -> NumberOutcome {
-        let mut closed: HashMap<Decimal, f64> = HashMap::new();
+        let mut closed: HashMap<NumberValue, f64> = HashMap::new();
         for closing in &self.found {
             *closed.entry(closing.value).or_default() += closing.probability;
         }

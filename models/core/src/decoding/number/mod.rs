@@ -41,7 +41,7 @@ pub(super) fn decoding(
         Some(after) => Box::new(after::NumberAfterText::new(job, after, vocabulary, before, first_token)),
         None => {
             let row = PathRow::new(None, first_token);
-            let root = Root { row, state: NumberState::START, is_reported: false };
+            let root = Root { row, state: vocabulary.grammar.start(), is_reported: false };
             search(job, vocabulary, rules(job, vocabulary), root, 0)
         }
     }
@@ -63,7 +63,8 @@ pub(super) fn reported_search(
 
 /// Costs a pass over the vocabulary if the job has terminators or thousands separators.
 fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
-    vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.values)
+    let rules = vocabulary.grammar.rules(job.limits, job.terminator.clone(), job.values);
+    rules.masked(job.is_masked)
 }
 
 /// Returns the logits that a search needs.
@@ -95,8 +96,8 @@ fn search(
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }
-        NumberMethod::Sample { samples, seed } => {
-            Box::new(sample::NumberSample::new(vocabulary, rules, *samples, *seed, stream, root))
+        NumberMethod::Sample { samples, sampling } => {
+            Box::new(sample::NumberSample::new(vocabulary, rules, *samples, *sampling, stream, root))
         }
         NumberMethod::Beam { beams } => Box::new(beam::NumberBeam::new(vocabulary, rules, *beams, root)),
         NumberMethod::Token => Box::new(token::TokenExpectation::new(vocabulary, rules, root)),

@@ -27,6 +27,7 @@ pub fn average_rationales<'a>(rationales: impl IntoIterator<Item = Rationale<'a>
     let unreported: f64 = reached.iter().map(|outcome| outcome.unreported).sum();
     NumberOutcome {
         distribution: Distribution::average(&distributions),
+        further: Vec::new(),
         token_value: (!values.is_empty()).then_some(mean),
         nodes: reached.iter().map(|outcome| outcome.nodes).sum(),
         forward_passes: reached.iter().map(|outcome| outcome.forward_passes).sum(),

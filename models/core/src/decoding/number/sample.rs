@@ -1,7 +1,8 @@
 //! Numbers sampled from the model's own distribution. Samples with the same prefix share their rows.
 //!
 //! A draw goes through the whole vocabulary in the order of ids, so that a seed gives the same numbers on
-//! every backend. Rows therefore request all logits. In the reports of another engine, a draw goes through
+//! every backend. Rows therefore request all logits. Dedicated number tokens are drawn as their reference
+//! implementation does. In the reports of another engine, a draw goes through
 //! the reported ids. The others have one effect on the number, or are open.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,7 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::Root;
 use crate::contract::{EngineError, Event, LogitsRequest, LogitsRow, NumberOutcome, PathRow};
-use crate::numbers::{Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Softmax, TokenEffect};
+use crate::numbers::{
+    Distribution, NumberGrammar, NumberRules, NumberState, NumberValue, Softmax, TokenEffect,
+};
+use crate::sampling::SamplingParams;
 
 /// Each sample has an equal share of the mass.
 pub(super) struct NumberSample {
@@ -26,7 +30,10 @@ pub(super) struct NumberSample {
     /// Open prefixes, first in, first out, so that the order of draws does not depend on the rows of a step.
     prefixes: VecDeque<SampledPrefix>,
     in_step: usize,
-    closed: HashMap<Decimal, f64>,
+    sampling: SamplingParams,
+    closed: HashMap<NumberValue, f64>,
+    /// The numbers before the last one, if an answer consists of several.
+    earlier: Vec<HashMap<NumberValue, f64>>,
     invalid: f64,
     open: f64,
     /// The part of `open` that another engine does not report.
@@ -47,11 +54,11 @@ impl NumberSample {
         vocabulary: &Vocabulary,
         rules: NumberRules,
         count: u32,
-        seed: u64,
+        sampling: SamplingParams,
         stream: u64,
         root: Root,
     ) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
         rng.set_stream(stream);
         let ids = || LogitsRequest::Ids(Arc::clone(rules.read_ids()));
         Self {
@@ -62,7 +69,9 @@ impl NumberSample {
             share: 1.0 / f64::from(count.max(1)),
             prefixes: VecDeque::from([SampledPrefix { row: root.row, state: root.state, draws: count }]),
             in_step: 0,
+            sampling,
             closed: HashMap::new(),
+            earlier: vec![HashMap::new(); vocabulary.grammar.outputs() - 1],
             invalid: 0.0,
             open: 0.0,
             unreported: 0.0,
@@ -78,7 +87,7 @@ impl NumberSample {
         let drawn = match row.logits {
             LogitsRow::Report(report) => {
                 let ids = report.tokens().iter().map(|token| token.id);
-                let drawn = draw(&points, &softmax, ids);
+                let drawn = draw(&points, probabilities(&softmax, ids));
                 let unreported = self.grammar.unreported(prefix.state, &softmax, &self.rules);
                 let other_end = drawn.mass + unreported.other_max;
                 let others = drawn.left.iter().filter(|&&point| point < other_end).count();
@@ -89,24 +98,42 @@ impl NumberSample {
                 drawn
             }
             _ => {
-                let mut drawn = draw(&points, &softmax, 0..row.full()?.len() as u32);
+                let logits = row.full()?;
+                let weighed = self.grammar.draws(prefix.state, logits, &self.rules, &self.sampling);
+                let mut drawn = match weighed {
+                    Some(tokens) => draw(&points, tokens.into_iter()),
+                    None => draw(&points, probabilities(&softmax, 0..logits.len() as u32)),
+                };
                 // Rounding may leave the whole a little below 1.
-                if !drawn.left.is_empty() {
-                    *drawn.ids.entry(drawn.last_possible).or_default() += drawn.left.len() as u32;
+                match drawn.last_possible {
+                    Some(last) if !drawn.left.is_empty() => {
+                        *drawn.ids.entry(last).or_default() += drawn.left.len() as u32;
+                    }
+                    Some(_) => {}
+                    None => self.count(TokenEffect::Invalid, drawn.left.len() as u32),
                 }
                 drawn
             }
         };
         for (token, draws) in drawn.ids {
             match self.grammar.effect(prefix.state, token, &self.rules) {
-                TokenEffect::Continues(state) => {
-                    let row = PathRow::new(Some(row.node), token);
-                    self.prefixes.push_back(SampledPrefix { row, state, draws });
+                TokenEffect::Continues(state) => self.follow(row, token, state, draws),
+                TokenEffect::Completes { value, next } => {
+                    if let Some(earlier) = self.earlier.get_mut(prefix.state.output()) {
+                        *earlier.entry(value).or_default() += self.share * f64::from(draws);
+                    }
+                    self.follow(row, token, next, draws);
                 }
                 effect => self.count(effect, draws),
             }
         }
         Ok(())
+    }
+
+    /// Continues with a longer text.
+    fn follow(&mut self, row: RowResult<'_>, token: u32, state: NumberState, draws: u32) {
+        let row = PathRow::new(Some(row.node), token);
+        self.prefixes.push_back(SampledPrefix { row, state, draws });
     }
 
     /// Counts draws of a token that ends the number.
@@ -116,8 +143,23 @@ impl NumberSample {
             TokenEffect::Closes(value) if draws > 0 => *self.closed.entry(value).or_default() += mass,
             TokenEffect::Closes(_) => {}
             TokenEffect::Invalid => self.invalid += mass,
-            TokenEffect::TooLong | TokenEffect::Continues(_) => self.open += mass,
+            TokenEffect::TooLong | TokenEffect::Continues(_) | TokenEffect::Completes { .. } => {
+                self.open += mass;
+            }
         }
+    }
+
+    fn outcome(&self) -> NumberOutcome {
+        let last = Distribution::new(&self.closed, self.invalid, self.open);
+        let earlier = self.earlier.iter().map(|closed| {
+            // Every draw that completed no number is invalid.
+            let invalid = (1.0 - closed.values().sum::<f64>()).max(0.0);
+            Distribution::new(closed, invalid, 0.0)
+        });
+        let mut all = earlier.chain([last]);
+        let first = all.next().unwrap_or_else(|| Distribution::average(&[]));
+        let outcome = NumberOutcome::new(first, self.nodes, self.forward_passes);
+        NumberOutcome { unreported: self.unreported, further: all.collect(), ..outcome }
     }
 }
 
@@ -129,16 +171,19 @@ struct Drawn<'a> {
     /// The points at and beyond `mass`.
     left: &'a [f64],
     /// The last id that has a probability.
-    last_possible: u32,
+    last_possible: Option<u32>,
 }
 
-/// Draws one of `ids` for each point (ascending).
-fn draw<'a>(points: &'a [f64], softmax: &Softmax<'_>, ids: impl Iterator<Item = u32>) -> Drawn<'a> {
-    let mut drawn = Drawn { ids: BTreeMap::new(), mass: 0.0, left: points, last_possible: 0 };
-    for id in ids {
-        let probability = softmax.probability(id);
+fn probabilities(softmax: &Softmax<'_>, ids: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f64)> {
+    ids.map(|id| (id, softmax.probability(id)))
+}
+
+/// Draws one of the tokens for each point (ascending).
+fn draw(points: &[f64], tokens: impl Iterator<Item = (u32, f64)>) -> Drawn<'_> {
+    let mut drawn = Drawn { ids: BTreeMap::new(), mass: 0.0, left: points, last_possible: None };
+    for (id, probability) in tokens {
         drawn.mass += probability;
-        drawn.last_possible = if probability > 0.0 { id } else { drawn.last_possible };
+        drawn.last_possible = if probability > 0.0 { Some(id) } else { drawn.last_possible };
         let reached = drawn.left.iter().take_while(|&&point| point < drawn.mass).count();
         if reached > 0 {
             *drawn.ids.entry(id).or_default() += reached as u32;
@@ -167,9 +212,7 @@ impl Decoding for NumberSample {
         if !self.prefixes.is_empty() {
             return Ok(Progress::Running);
         }
-        let distribution = Distribution::new(&self.closed, self.invalid, self.open);
-        let outcome = NumberOutcome::new(distribution, self.nodes, self.forward_passes);
-        events.push(Event::Number(NumberOutcome { unreported: self.unreported, ..outcome }));
+        events.push(Event::Number(self.outcome()));
         Ok(Progress::Done)
     }
 }

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use super::super::{Decoding, Progress, StepResult, Vocabulary};
 use super::Root;
 use crate::contract::{EngineError, Event, LogitsRequest, NumberOutcome, PathRow, TokenNumber};
-use crate::numbers::{Decimal, Distribution, NumberRules, NumberState, Softmax, TokenEffect, sorted_unique};
+use crate::numbers::{
+    Distribution, NumberRules, NumberState, NumberValue, Softmax, TextState, TokenEffect, sorted_unique,
+};
 
 pub(super) struct TokenExpectation {
     vocabulary: Vocabulary,
@@ -54,10 +56,11 @@ impl TokenExpectation {
         }
     }
 
-    fn add_part(&mut self, id: u32, next: NumberState, softmax: &Softmax<'_>) {
+    fn add_part(&mut self, id: u32, next: TextState, softmax: &Softmax<'_>) {
         if !self.vocabulary.number_values.iter().any(|&(number, _)| number == id) {
             return;
         }
+        let before = self.text();
         let Some(seen) = expectation(softmax, &self.vocabulary.number_values) else {
             self.is_unreported = true;
             return;
@@ -67,15 +70,23 @@ impl TokenExpectation {
             digits: next.digits(),
             decimals: next.decimals(),
             place: next.place(),
-            holds_sign: next.is_negative() && !self.state.is_negative(),
-            holds_point: next.has_point() && !self.state.has_point(),
+            holds_sign: next.is_negative() && !before.is_negative(),
+            holds_point: next.has_point() && !before.has_point(),
         });
+    }
+
+    /// The text of the number so far. Dedicated number tokens write none.
+    fn text(&self) -> TextState {
+        match self.state {
+            NumberState::Text(state) => state,
+            NumberState::Tokens(_) => TextState::START,
+        }
     }
 
     /// The sum of the expectations at their places.
     fn value(&self) -> Option<f64> {
         let digits = self.parts.last()?.digits;
-        let sign = if self.state.is_negative() { -1.0 } else { 1.0 };
+        let sign = if self.text().is_negative() { -1.0 } else { 1.0 };
         let part = |part: &Part| {
             let exponent = match (part.place, part.decimals, part.holds_point) {
                 (Some(place), ..) => i32::from(place),
@@ -89,7 +100,7 @@ impl TokenExpectation {
         Some(self.parts.iter().map(part).sum::<f64>()).filter(|value| value.is_finite())
     }
 
-    fn outcome(&self, closed: Option<Decimal>) -> NumberOutcome {
+    fn outcome(&self, closed: Option<NumberValue>) -> NumberOutcome {
         let closed = closed.map(|value| (value, self.probability));
         let mass = closed.map_or(0.0, |(_, probability)| probability);
         let distribution = Distribution::new(&HashMap::from_iter(closed), 0.0, 1.0 - mass);
@@ -131,13 +142,15 @@ impl Decoding for TokenExpectation {
         self.probability *= softmax.probability(id);
         let closed = match self.vocabulary.grammar.effect(self.state, id, &self.rules) {
             TokenEffect::Continues(next) => {
-                self.add_part(id, next, &softmax);
+                if let NumberState::Text(next) = next {
+                    self.add_part(id, next, &softmax);
+                }
                 self.state = next;
                 self.row = PathRow::new(Some(row.node), id);
                 return Ok(Progress::Running);
             }
             TokenEffect::Closes(value) => Some(value),
-            TokenEffect::Invalid | TokenEffect::TooLong => None,
+            TokenEffect::Invalid | TokenEffect::TooLong | TokenEffect::Completes { .. } => None,
         };
         events.push(Event::Number(self.outcome(closed)));
         Ok(Progress::Done)

@@ -18,7 +18,8 @@ use super::{Root, logits_request};
 use crate::Token;
 use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
 use crate::numbers::{
-    Child, ClosedNumber, Decimal, Distribution, NumberGrammar, NumberRules, NumberState, Refused,
+    Child, ClosedNumber, Distribution, Interval, NumberGrammar, NumberRules, NumberState, NumberValue,
+    OpenPart, Refused,
 };
 
 /// Maximum number of rows that one tree requests in a step. Further rows would mostly be computed in vain.
@@ -101,6 +102,7 @@ struct Prefix {
 /// The continuations of a prefix. Probabilities are of the whole text, not conditional on the prefix.
 struct Computed {
     children: Box<[Ranked]>,
+    /// Complete numbers. The children contain those that another number follows.
     closed: Box<[ClosedNumber]>,
     invalid: f64,
     /// Mass of continuations that are too long, pruned or unreported.
@@ -113,28 +115,49 @@ struct Computed {
 
 #[derive(Default)]
 struct Counted {
-    closed: HashMap<Decimal, f64>,
-    /// The sum of `closed`.
-    closed_mass: f64,
-    invalid: f64,
-    open: f64,
-    /// The part of `open` that another engine does not report.
+    /// The numbers of an answer: one, except for models with several outputs.
+    outputs: Vec<Output>,
+    /// The number whose prefixes are counted.
+    current: usize,
+    /// Prefixes that will not be counted, and the numbers that they are in, if these have bounds.
+    dropped: Vec<(usize, OpenPart)>,
+    /// The part of the open mass that another engine does not report.
     unreported: f64,
     nodes: usize,
     queued: u64,
 }
 
-/// A prefix in a queue. The most probable one is first; ties go to the one queued first.
+/// The mass of one number of an answer. The three parts add up to 1.
+#[derive(Clone)]
+struct Output {
+    closed: HashMap<NumberValue, f64>,
+    /// The sum of `closed`.
+    closed_mass: f64,
+    invalid: f64,
+    open: f64,
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Self { closed: HashMap::new(), closed_mass: 0.0, invalid: 0.0, open: 1.0 }
+    }
+}
+
+/// A prefix in a queue. The most probable one in the first number of the answer is first; ties go to the one
+/// queued first.
 #[derive(Clone, Copy)]
 struct Ranked {
     probability: f64,
     order: Reverse<u64>,
     place: u32,
+    /// See [`NumberState::output`].
+    output: Reverse<u32>,
 }
 
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.probability.total_cmp(&other.probability).then(self.order.cmp(&other.order))
+        let probability = || self.probability.total_cmp(&other.probability);
+        self.output.cmp(&other.output).then_with(probability).then_with(|| self.order.cmp(&other.order))
     }
 }
 impl PartialOrd for Ranked {
@@ -152,6 +175,7 @@ impl Eq for Ranked {}
 impl Prefixes {
     fn insert(&mut self, prefix: Prefix) -> Ranked {
         let probability = prefix.probability;
+        let output = Reverse(prefix.state.output() as u32);
         let number = self.inserted;
         self.inserted += 1;
         let prefix = Some(Prefix { number, ..prefix });
@@ -165,7 +189,7 @@ impl Prefixes {
                 self.places.len() as u32 - 1
             }
         };
-        Ranked { probability, order: Reverse(number), place }
+        Ranked { probability, order: Reverse(number), place, output }
     }
 
     /// The prefix at a place.
@@ -197,6 +221,7 @@ impl NumberTree {
         let PathRow { parent, token, .. } = root.row;
         let prefix = Prefix { number: 0, parent, token, state: root.state, probability: 1.0, computed: None };
         let root = prefixes.insert(prefix);
+        let outputs = vec![Output::default(); vocabulary.grammar.outputs()];
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
             logits,
@@ -209,7 +234,7 @@ impl NumberTree {
             ahead: 0,
             open_ahead: 1.0,
             closed_ahead: 0.0,
-            counted: Counted { open: 1.0, ..Counted::default() },
+            counted: Counted { outputs, ..Counted::default() },
             precision_checked_next: 4,
             forward_passes: 0,
             refused: None,
@@ -250,7 +275,13 @@ impl NumberTree {
         let left_open = expansion.left_open * probability;
         let unreported = expansion.unreported * probability;
         let parent = Some(row.node);
-        let child = |Child { token, state, probability: given }| {
+        let number = |value, given: f64| ClosedNumber { value, probability: given * probability };
+        let ends = expansion.closed.iter().map(|closing| number(closing.value, closing.probability));
+        let followed =
+            expansion.children.iter().filter_map(|child| Some(number(child.completed?, child.probability)));
+        let ended: f64 = ends.clone().map(|closing| closing.probability).sum();
+        let closed: Box<[ClosedNumber]> = ends.chain(followed).collect();
+        let child = |Child { token, state, probability: given, .. }| {
             let token = token.into();
             let probability = given * probability;
             let child = Prefix { number: 0, parent, token, state, probability, computed: None };
@@ -261,10 +292,7 @@ impl NumberTree {
         };
         let children = expansion.children.into_iter().map(child).collect();
         self.open_ahead += left_open - unreported;
-        let closed = expansion.closed.into_iter();
-        let closed: Box<[ClosedNumber]> =
-            closed.map(|c| ClosedNumber { probability: c.probability * probability, ..c }).collect();
-        self.closed_ahead += closed.iter().map(|closing| closing.probability).sum::<f64>() - probability;
+        self.closed_ahead += ended - probability;
         let invalid = expansion.invalid * probability;
         if let Some(prefix) = self.prefixes.get(place) {
             let computed = Computed { children, closed, invalid, left_open, unreported, refused };
@@ -278,10 +306,14 @@ impl NumberTree {
     /// tree is finished.
     fn count(&mut self) -> bool {
         loop {
-            if self.counted.open - self.counted.unreported <= self.open_max()
-                || self.counted.nodes >= self.limits.nodes_max
-                || (self.is_precision_due() && self.is_precise())
-            {
+            if self.counted.open() - self.counted.unreported <= self.open_max() {
+                if self.counted.current + 1 == self.counted.outputs.len() {
+                    return true;
+                }
+                self.begin_next_output();
+                continue;
+            }
+            if self.counted.nodes >= self.limits.nodes_max || (self.is_precision_due() && self.is_precise()) {
                 return true;
             }
             let Some(&Ranked { place, probability, .. }) = self.to_count.peek() else { return true };
@@ -295,7 +327,6 @@ impl NumberTree {
                 refused.add(prefix.state, probability, &computed.refused);
             }
             for child in computed.children {
-                self.counted.open += child.probability;
                 self.counted.queued += 1;
                 // Children are numbered when they are counted, so that the order of ties does not depend on
                 // the batch either.
@@ -303,6 +334,17 @@ impl NumberTree {
             }
             self.drop_hopeless();
         }
+    }
+
+    /// Leaves the rest of the present number open, and continues with the next one.
+    fn begin_next_output(&mut self) {
+        let present = Reverse(self.counted.current as u32);
+        let queue = std::mem::take(&mut self.to_count).into_vec();
+        let (left, queue): (Vec<Ranked>, Vec<Ranked>) =
+            queue.into_iter().partition(|ranked| ranked.output == present);
+        self.to_count = queue.into();
+        self.drop_all(left);
+        self.counted.current += 1;
     }
 
     /// Drops the open prefixes that can no longer be counted. Each counted node removes the first prefix of
@@ -314,16 +356,25 @@ impl NumberTree {
         }
         let mut queue = std::mem::take(&mut self.to_count).into_vec();
         queue.select_nth_unstable_by_key(left, |ranked| Reverse(*ranked));
-        for hopeless in queue.drain(left..) {
-            self.drop_subtree(hopeless.place);
-        }
+        let hopeless = queue.split_off(left);
         self.to_count = queue.into();
+        self.drop_all(hopeless);
         if self.to_compute.len() > 2 * self.prefixes.len() {
             let mut to_compute = std::mem::take(&mut self.to_compute);
             to_compute.retain(|ranked| self.prefixes.find(ranked).is_some());
             to_compute.shrink_to_fit();
             self.to_compute = to_compute;
         }
+    }
+
+    /// Drops prefixes, whose mass stays open.
+    fn drop_all(&mut self, dropped: Vec<Ranked>) {
+        for ranked in dropped {
+            let part = self.open_part(&ranked);
+            self.counted.dropped.extend(part);
+            self.drop_subtree(ranked.place);
+        }
+        coalesce(&mut self.counted.dropped, self.limits.nodes_max);
     }
 
     /// Drops a prefix and all that is computed after it.
@@ -349,13 +400,20 @@ impl NumberTree {
 
     fn is_precise(&self) -> bool {
         let Some(precision) = &self.limits.precision else { return false };
-        let bounds = self.distribution().estimate_bounds(precision.objective, &precision.estimation);
-        bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
+        let is_precise = |distribution: Distribution| {
+            let bounds = distribution.estimate_bounds(precision.objective, &precision.estimation);
+            bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
+        };
+        (0..self.counted.outputs.len()).map(|output| self.distribution(output)).all(is_precise)
     }
 
     /// The open mass, without unreported mass, at which the expansion stops.
     fn open_max(&self) -> f64 {
-        self.limits.open_max(self.counted.closed_mass).max(UNREPORTED_SHARE * self.counted.unreported)
+        let Counted { outputs, current, unreported, .. } = &self.counted;
+        // The mass that this number leaves open is open for the numbers after it, too.
+        let share = (current + 1) as f64 / outputs.len() as f64;
+        let open_max = share * self.limits.open_max(outputs[*current].closed_mass);
+        open_max.max(UNREPORTED_SHARE * unreported)
     }
 
     /// The open mass at which the expansion would stop if all rows of the step closed.
@@ -363,18 +421,65 @@ impl NumberTree {
         self.open_max().max(self.limits.open_max(self.closed_ahead))
     }
 
-    fn distribution(&self) -> Distribution {
-        let open = if self.counted.open < ROUNDING { 0.0 } else { self.counted.open };
-        Distribution::new(&self.counted.closed, self.counted.invalid, open)
+    /// The distribution of one number of the answer, regardless of the numbers before it.
+    fn distribution(&self, output: usize) -> Distribution {
+        let Output { closed, invalid, open, .. } = &self.counted.outputs[output];
+        let open = if *open < ROUNDING { 0.0 } else { *open };
+        Distribution::new(closed, *invalid, open).with_open_parts(self.open_parts(output))
+    }
+
+    /// The open prefixes that do not contain the whole number `output`.
+    fn open_parts(&self, output: usize) -> Vec<OpenPart> {
+        let queued = self.to_count.iter().filter_map(|ranked| self.open_part(ranked));
+        let dropped = self.counted.dropped.iter().copied();
+        // Earlier numbers say nothing about this one.
+        let whole = self.grammar.interval(self.grammar.start(), output, &self.rules);
+        let part = |(reached, part): (usize, OpenPart)| match reached.cmp(&output) {
+            Ordering::Less => whole.map(|interval| OpenPart { interval, ..part }),
+            Ordering::Equal => Some(part),
+            Ordering::Greater => None,
+        };
+        queued.chain(dropped).filter_map(part).collect()
+    }
+
+    /// A prefix that is not counted, and the number that it is in. `None` if its numbers have no bounds.
+    fn open_part(&self, ranked: &Ranked) -> Option<(usize, OpenPart)> {
+        let state = self.prefixes.places.get(ranked.place as usize)?.as_ref()?.state;
+        let output = state.output();
+        let interval = self.grammar.interval(state, output, &self.rules)?;
+        Some((output, OpenPart { interval, probability: ranked.probability }))
     }
 
     fn outcome(&self) -> NumberOutcome {
-        let reducible = self.counted.open - self.counted.unreported;
+        let reducible = self.counted.open() - self.counted.unreported;
         let spent = self.counted.nodes >= self.limits.nodes_max && reducible > self.open_max();
-        let found = NumberOutcome::new(self.distribution(), self.counted.nodes, self.forward_passes);
+        let found = NumberOutcome::new(self.distribution(0), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
-        let truncated = spent && !self.is_precise();
-        NumberOutcome { truncated, unreported: self.counted.unreported, refused, ..found }
+        NumberOutcome {
+            truncated: spent && !self.is_precise(),
+            unreported: self.counted.unreported,
+            refused,
+            further: (1..self.counted.outputs.len()).map(|output| self.distribution(output)).collect(),
+            ..found
+        }
+    }
+}
+
+/// Joins neighbouring intervals until there are at most `max` parts of each number.
+fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
+    while parts.len() > max.max(WIDTH) {
+        parts
+            .sort_by(|(a, left), (b, right)| a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low)));
+        let join = |pair: &[(usize, OpenPart)]| match pair {
+            [(a, left), (b, right)] if a == b => {
+                let low = left.interval.low.min(right.interval.low);
+                let high = left.interval.high.max(right.interval.high);
+                let probability = left.probability + right.probability;
+                vec![(*a, OpenPart { interval: Interval { low, high }, probability })]
+            }
+            pair => pair.to_vec(),
+        };
+        *parts = parts.chunks(2).flat_map(join).collect();
     }
 }
 
@@ -386,14 +491,31 @@ impl TreeLimits {
 }
 
 impl Counted {
+    /// The open mass of the present number.
+    fn open(&self) -> f64 {
+        self.outputs[self.current].open
+    }
+
+    /// Adds a prefix of the present number.
     fn add(&mut self, computed: &Computed, probability: f64) {
         self.nodes += 1;
-        self.open += computed.left_open - probability;
         self.unreported += computed.unreported;
-        self.invalid += computed.invalid;
-        for closing in &computed.closed {
-            *self.closed.entry(closing.value).or_default() += closing.probability;
-            self.closed_mass += closing.probability;
+        let (present, later) = self.outputs[self.current..].split_at_mut(1);
+        for output in &mut *present {
+            output.invalid += computed.invalid;
+            output.open += computed.left_open - probability;
+            let longer = computed.children.iter().filter(|child| child.output.0 == self.current as u32);
+            for child in longer {
+                output.open += child.probability;
+            }
+            for closing in &computed.closed {
+                *output.closed.entry(closing.value).or_default() += closing.probability;
+                output.closed_mass += closing.probability;
+            }
+        }
+        for output in later {
+            output.invalid += computed.invalid;
+            output.open -= computed.invalid;
         }
     }
 }
@@ -441,7 +563,9 @@ impl Decoding for NumberTree {
         let prefixes = self.prefixes.places.capacity() * size_of::<Option<Prefix>>()
             + self.prefixes.free.capacity() * size_of::<u32>();
         // A hash map has one byte and room for an entry in each place.
-        let closed = self.counted.closed.capacity() * 8 / 7 * (size_of::<(Decimal, f64)>() + 1);
-        ranked * size_of::<Ranked>() + prefixes + closed
+        let closed = self.counted.outputs.iter().map(|output| output.closed.capacity()).sum::<usize>();
+        let closed = closed * 8 / 7 * (size_of::<(NumberValue, f64)>() + 1);
+        let dropped = self.counted.dropped.capacity() * size_of::<(usize, OpenPart)>();
+        ranked * size_of::<Ranked>() + prefixes + closed + dropped
     }
 }

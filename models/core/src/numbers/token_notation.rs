@@ -1,0 +1,319 @@
+//! Numbers of dedicated tokens, as in RegressLM: a sign, an exponent and digits of fixed numbers, one token
+//! each. An answer consists of one or several numbers.
+//!
+//! After any token, the possible values have known bounds, because the length of a number is fixed.
+
+use super::distribution::Interval;
+use super::expansion::{Child, Expansion, NumberState, TokenEffect};
+use super::rules::{NumberRules, Terminator};
+use super::softmax::Softmax;
+use super::state::GrammarLimits;
+use super::token_state::{TokenPart, TokenState};
+use super::value::{NumberValue, Scaled};
+use super::values::{AdmittedValues, NumberValues};
+use crate::sampling::{SamplingParams, drawn_candidates};
+use crate::text::TextDecoder;
+
+/// Maximum number of tokens of an answer.
+pub const ANSWER_TOKENS_MAX: usize = 64;
+
+/// The id that starts every answer and is in none. It pads and ends sequences of training.
+const PAD: usize = 0;
+
+/// How a number is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenFormat {
+    /// A sign, the sign of the exponent, its digits, and digits of which the first one is before the point.
+    Ieee { base: u8, exponent_digits: usize, digits: usize },
+    /// A sign, digits, and the power of ten of the last one: `<E-r>` to `<Er>`.
+    P10 { digits: usize, exponent_max: u16 },
+}
+
+/// Why a vocabulary does not have numbers of a format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotationError {
+    #[error("it has no token `{0}`, which its numbers need")]
+    Missing(String),
+    #[error("numbers of base {0}: bases from 2 to 36 are supported")]
+    Base(u8),
+    #[error("a number needs digits")]
+    NoDigits,
+    #[error("an answer has {0} tokens; at most {ANSWER_TOKENS_MAX} are supported")]
+    TooLong(usize),
+    #[error("its numbers do not fit into double precision")]
+    TooLarge,
+}
+
+/// The number tokens of a vocabulary.
+#[derive(Debug, PartialEq)]
+pub struct TokenNotation {
+    format: TokenFormat,
+    /// The name of each id.
+    names: Vec<String>,
+    /// The ids that are allowed at each position of a number, ascending.
+    positions: Vec<Vec<(u32, TokenPart)>>,
+    base: u8,
+    /// The power of the base that the last digit counts, if the exponent is 0.
+    last_place: i32,
+    outputs: usize,
+}
+
+impl TokenNotation {
+    /// `names`: the tokens by id. `outputs`: number of numbers in an answer.
+    pub fn new(names: Vec<String>, format: TokenFormat, outputs: usize) -> Result<Self, NotationError> {
+        let id = |name: String| {
+            let id = (0u32..).zip(&names).find(|(_, known)| **known == name).map(|(id, _)| id);
+            id.ok_or(NotationError::Missing(name))
+        };
+        let of = |parts: Vec<(String, TokenPart)>| {
+            let ids = parts.into_iter().map(|(name, part)| Ok((id(name)?, part)));
+            let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
+            ids.sort_unstable_by_key(|(id, _)| *id);
+            Ok(ids)
+        };
+        let signs = |part: fn(bool) -> TokenPart| {
+            of(vec![("<+>".to_owned(), part(false)), ("<->".to_owned(), part(true))])
+        };
+        let sign = || signs(|negative| TokenPart::Sign { negative });
+        let digits = |base: u8, part: fn(u8) -> TokenPart| {
+            of((0..base).map(|digit| (format!("<{digit}>"), part(digit))).collect())
+        };
+        let length = match format {
+            TokenFormat::Ieee { exponent_digits, digits, .. } => {
+                exponent_digits.saturating_add(digits).saturating_add(2)
+            }
+            TokenFormat::P10 { digits, .. } => digits.saturating_add(2),
+        };
+        let all = length.saturating_mul(outputs);
+        if !(1..=ANSWER_TOKENS_MAX).contains(&all) {
+            return Err(NotationError::TooLong(all));
+        }
+        let (base, last_place, count, positions) = match format {
+            TokenFormat::Ieee { base, .. } if !(2..=36).contains(&base) => {
+                return Err(NotationError::Base(base));
+            }
+            TokenFormat::Ieee { base, exponent_digits, digits: count } => {
+                let mut positions = vec![sign()?, signs(|negative| TokenPart::ExponentSign { negative })?];
+                positions.resize(2 + exponent_digits, digits(base, TokenPart::ExponentDigit)?);
+                positions.resize(length, digits(base, TokenPart::Digit)?);
+                (base, 1 - count as i32, count, positions)
+            }
+            TokenFormat::P10 { digits: count, exponent_max } => {
+                let mut positions = vec![sign()?];
+                positions.resize(length - 1, digits(10, TokenPart::Digit)?);
+                let most = i32::from(exponent_max);
+                let exponent = |power: i32| (format!("<E{power}>"), TokenPart::Exponent(power));
+                positions.push(of((-most..=most).map(exponent).collect())?);
+                (10, 0, count, positions)
+            }
+        };
+        if count == 0 {
+            return Err(NotationError::NoDigits);
+        }
+        let notation = Self { format, names, positions, base, last_place, outputs };
+        // Larger exponents than this are too large in every base.
+        let exponent_digits = match format {
+            TokenFormat::Ieee { exponent_digits, .. } => exponent_digits as u32,
+            TokenFormat::P10 { .. } => 0,
+        };
+        let digits_fit = u64::from(base).checked_pow(count as u32).is_some_and(|all| all <= 1 << 53);
+        let exponents_fit = u32::from(base).checked_pow(exponent_digits).is_some_and(|all| all <= 1024);
+        let fits =
+            digits_fit && exponents_fit && notation.interval(TokenState::default(), 0).high.is_finite();
+        if fits { Ok(notation) } else { Err(NotationError::TooLarge) }
+    }
+
+    pub fn format(&self) -> TokenFormat {
+        self.format
+    }
+
+    /// Number of ids.
+    pub fn tokens(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Number of numbers in an answer.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Number of tokens of one number.
+    pub fn number_tokens(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Number of tokens of an answer.
+    pub fn answer_tokens(&self) -> usize {
+        self.outputs * self.positions.len()
+    }
+
+    /// Returns the ids of a text that consists of the names of tokens.
+    pub fn encode(&self, mut text: &str) -> Option<Vec<u32>> {
+        let mut ids = Vec::new();
+        while !text.is_empty() {
+            let (name, rest) = text.split_at(text.find('>')? + 1);
+            ids.push(self.names.iter().position(|known| known == name)? as u32);
+            text = rest;
+        }
+        Some(ids)
+    }
+
+    /// The ids that may follow; none after a complete answer.
+    pub(super) fn allowed(&self, state: TokenState) -> &[(u32, TokenPart)] {
+        let is_complete = usize::from(state.output) >= self.outputs;
+        if is_complete {
+            &[]
+        } else {
+            self.positions.get(usize::from(state.position)).map_or(&[], Vec::as_slice)
+        }
+    }
+
+    /// Returns the state after one of the allowed tokens, and the value of the number that it completes.
+    pub(super) fn advance(&self, state: TokenState, part: TokenPart) -> (TokenState, Option<NumberValue>) {
+        let next = state.with(part, self.base);
+        if usize::from(next.position) < self.positions.len() {
+            return (next, None);
+        }
+        let exponent = if next.is_exponent_negative { -next.exponent } else { next.exponent };
+        let value = self.value(next.is_negative, next.digits, exponent);
+        (next.next_output(), Some(NumberValue::Scaled(value)))
+    }
+
+    fn value(&self, negative: bool, digits: u64, exponent: i32) -> Scaled {
+        Scaled::new(negative, digits, self.base, exponent + self.last_place)
+    }
+
+    pub(super) fn rules(
+        &self,
+        limits: GrammarLimits,
+        terminator: Terminator,
+        values: NumberValues,
+    ) -> NumberRules {
+        NumberRules {
+            limits,
+            terminator,
+            values: AdmittedValues::new(values),
+            ending: Vec::new(),
+            separating: None,
+            read: (0..self.tokens() as u32).collect(),
+            is_masked: true,
+        }
+    }
+
+    pub(super) fn effect(&self, state: TokenState, id: u32, rules: &NumberRules) -> TokenEffect {
+        let allowed = self.allowed(state);
+        let Ok(found) = allowed.binary_search_by_key(&id, |(id, _)| *id) else { return TokenEffect::Invalid };
+        let (next, value) = self.advance(state, allowed[found].1);
+        match value {
+            Some(value) if !rules.values.contains(value) => TokenEffect::Invalid,
+            Some(value) if usize::from(next.output) == self.outputs => TokenEffect::Closes(value),
+            Some(value) => TokenEffect::Completes { value, next: NumberState::Tokens(next) },
+            None if self.may_be_admitted(next, rules) => TokenEffect::Continues(NumberState::Tokens(next)),
+            None => TokenEffect::Invalid,
+        }
+    }
+
+    pub(super) fn expand(&self, state: TokenState, softmax: &Softmax<'_>, rules: &NumberRules) -> Expansion {
+        let allowed = self.allowed(state);
+        let logprobs: Vec<f64> = allowed.iter().map(|&(id, _)| softmax.log_probability(id)).collect();
+        // The probability of all allowed tokens may be too small for the row's softmax.
+        let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total = || most + logprobs.iter().map(|logprob| (logprob - most).exp()).sum::<f64>().ln();
+        let scale = if rules.is_masked && most.is_finite() { total() } else { 0.0 };
+        let mut expansion = Expansion::default();
+        let mut seen = 0.0;
+        for (&(token, _), logprob) in allowed.iter().zip(&logprobs) {
+            let probability = (logprob - scale).exp();
+            let child = |state, completed| Child { token, state, probability, completed };
+            match self.effect(state, token, rules) {
+                TokenEffect::Continues(next) => expansion.children.push(child(next, None)),
+                TokenEffect::Completes { value, next } => expansion.children.push(child(next, Some(value))),
+                TokenEffect::Closes(value) => expansion.close(Some(value), probability),
+                TokenEffect::Invalid | TokenEffect::TooLong => expansion.invalid += probability,
+            }
+            seen += probability;
+        }
+        if !rules.is_masked || !most.is_finite() {
+            expansion.invalid += (1.0 - seen).max(0.0);
+        }
+        expansion
+    }
+
+    /// Returns the probabilities with which the reference implementation draws the next token: temperature
+    /// and cut-offs apply to all tokens, then those that may not follow are left out. Empty if the cut-offs
+    /// leave no token that may follow.
+    pub(super) fn draws(
+        &self,
+        state: TokenState,
+        logits: &[f32],
+        rules: &NumberRules,
+        sampling: &SamplingParams,
+    ) -> Vec<(u32, f64)> {
+        // The reference never draws the end of a sequence before the answer is complete.
+        let mut logits = logits.get(..self.tokens()).unwrap_or(logits).to_vec();
+        if let Some(pad) = logits.get_mut(PAD).filter(|_| rules.is_masked) {
+            *pad = f32::NEG_INFINITY;
+        }
+        let mut weights = drawn_candidates(&logits, sampling);
+        weights.sort_unstable_by_key(|(id, _)| *id);
+        if rules.is_masked {
+            let allowed = self.allowed(state);
+            weights.retain(|(id, _)| allowed.binary_search_by_key(id, |(id, _)| *id).is_ok());
+        }
+        let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        weights.into_iter().map(|(id, weight)| (id, weight / total)).collect()
+    }
+
+    fn may_be_admitted(&self, state: TokenState, rules: &NumberRules) -> bool {
+        rules.values.reach_any(self.interval(state, usize::from(state.output)))
+    }
+
+    /// Returns the interval of the number `index` of all answers that begin with a prefix, which does not
+    /// contain the whole number.
+    pub(super) fn interval(&self, state: TokenState, index: usize) -> Interval {
+        let state = if usize::from(state.output) == index { state } else { TokenState::default() };
+        let (mut least, mut most) = (state, state);
+        let (mut is_signed, mut is_exponent_signed) = (false, false);
+        for parts in &self.positions[usize::from(state.position)..] {
+            let key = |part: &TokenPart| match part {
+                TokenPart::ExponentDigit(digit) | TokenPart::Digit(digit) => i32::from(*digit),
+                TokenPart::Exponent(power) => *power,
+                TokenPart::Sign { .. } | TokenPart::ExponentSign { .. } => 0,
+            };
+            let parts = || parts.iter().map(|(_, part)| *part);
+            match parts().next() {
+                Some(TokenPart::Sign { .. }) => is_signed = true,
+                Some(TokenPart::ExponentSign { .. }) => is_exponent_signed = true,
+                _ => {}
+            }
+            least = parts().min_by_key(key).map_or(least, |part| least.with(part, self.base));
+            most = parts().max_by_key(key).map_or(most, |part| most.with(part, self.base));
+        }
+        let (low, high) = match (is_exponent_signed, state.is_exponent_negative) {
+            (true, _) => (-most.exponent, most.exponent),
+            (false, true) => (-most.exponent, -least.exponent),
+            (false, false) => (least.exponent, most.exponent),
+        };
+        let low = self.value(false, least.digits, low).to_f64();
+        let high = self.value(false, most.digits, high).to_f64();
+        match (is_signed, state.is_negative) {
+            (true, _) => Interval { low: -high, high },
+            (false, true) => Interval { low: -high, high: -low },
+            (false, false) => Interval { low, high },
+        }
+    }
+}
+
+impl TextDecoder for TokenNotation {
+    fn decode(&self, ids: &[u32]) -> String {
+        ids.iter().filter(|id| **id as usize != PAD).map(|&id| self.token_text(id)).collect()
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        self.names.get(id as usize).cloned().unwrap_or_default()
+    }
+
+    fn settled_len(&self, text: &str) -> usize {
+        text.len()
+    }
+}

@@ -1,0 +1,300 @@
+//! Compares RegressLM's exports with their classes under transformers 4.53, and the distributions of their
+//! numbers with enumerations of all answers.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use ntl_core::contract::{
+    Event, Job, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request, TextJob, Token,
+};
+use ntl_core::numbers::{Distribution, Estimation, Objective, Softmax};
+use ntl_core::sampling::SamplingParams;
+use ntl_engine::{Engine, EngineLimits, NoObserver};
+use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::{LoadOptions, LoadedModel, load};
+use serde_json::Value;
+
+use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, score, shared, tokens};
+
+const CHECKPOINTS: [(&str, NumberEncoding); 2] =
+    [("regresslm-hf-ieee", NumberEncoding::Ieee), ("regresslm-hf-p10", NumberEncoding::P10)];
+
+fn open(folder: &Path) -> LoadedModel {
+    load(&CheckpointFiles::folder(folder).unwrap(), LoadOptions::default()).unwrap()
+}
+
+struct Golden {
+    name: &'static str,
+    json: Value,
+    cases: Vec<Value>,
+    tensors: HashMap<String, Tensor>,
+}
+
+fn for_each_checkpoint(check: impl Fn(Golden, LoadedModel)) {
+    for (name, encoding) in CHECKPOINTS {
+        let folder = shared(name);
+        let (json, _) = read_golden(&folder);
+        let path = folder.join("golden/golden.safetensors");
+        let tensors = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
+        let cases = json["cases"].as_array().unwrap().clone();
+        let loaded = open(&folder);
+        let info = loaded.model.info();
+        assert_eq!((&*info.kind, info.number_encoding), ("regresslm", encoding));
+        check(Golden { name, json, cases, tensors }, loaded);
+    }
+}
+
+/// All values of both numbers of an answer, from `data/tiny/regresslm.py`.
+#[test]
+fn a_tiny_model_gives_the_enumerated_distributions_of_both_numbers() {
+    let folder = Fixtures::Tiny.folder("regresslm-hf-p10");
+    let (json, tensors) = read_golden(&folder);
+    let mut loaded = open(&folder);
+    let cases = json["cases"].as_array().unwrap();
+    for case in cases {
+        let encoded = loaded.tokenizer.encode(case["prompt"].as_str().unwrap(), true).unwrap();
+        assert_eq!(encoded, ids(&case["encoder_input_ids"]));
+        let greedy = ids(&case["greedy"]);
+        let input = tokens(&[&[0], &greedy[..greedy.len() - 1]].concat(), &[]);
+        let (logits, _) = score(&mut *loaded.model, &[prompt_of(case)], &[input]);
+        let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
+        let id = case["id"].as_str().unwrap();
+        assert_close(&got, &flat(&tensors[&format!("case.{id}.logits")]), 1e-4, id);
+    }
+    let answers = Answers::new(loaded);
+    for case in cases {
+        for (kind, is_masked) in [("masked", true), ("raw", false)] {
+            let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: None };
+            let outcome = answers.number(case, NumberJob { is_masked, ..NumberJob::new(method) });
+            for (outcome, want) in outcome.each().iter().zip(case[kind].as_array().unwrap()) {
+                let want: Vec<Vec<f64>> = want.as_array().unwrap().iter().map(numbers).collect();
+                let leaves = outcome.distribution.leaves();
+                assert_eq!(leaves.len(), want.len(), "{}", case["id"]);
+                for (leaf, want) in leaves.iter().zip(want) {
+                    let near =
+                        (leaf.value - want[0]).abs() < 1e-12 && (leaf.probability - want[1]).abs() < 1e-6;
+                    assert!(near, "{} {kind}: {leaf:?}, {want:?}", case["id"]);
+                }
+            }
+        }
+    }
+}
+
+fn prompt_of(case: &Value) -> Prompt {
+    ids(&case["encoder_input_ids"]).into()
+}
+
+fn decoder_input(target: &Value) -> Vec<Token> {
+    tokens(&ids(&target["decoder_input_ids"]), &[])
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn logits_match_the_reference_alone_and_in_a_batch() {
+    for_each_checkpoint(|Golden { name, json, cases, tensors }, mut loaded| {
+        let model = &mut *loaded.model;
+        let mut worst = 0.0_f32;
+        for case in &cases {
+            let id = case["id"].as_str().unwrap();
+            let encoded = loaded.tokenizer.encode(case["prompt"].as_str().unwrap(), true).unwrap();
+            assert_eq!(encoded, ids(&case["encoder_input_ids"]), "{name} {id}");
+            for (index, target) in case["targets"].as_array().unwrap().iter().enumerate() {
+                let (logits, _) = score(model, &[prompt_of(case)], &[decoder_input(target)]);
+                let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
+                let want = flat(&tensors[&format!("case.{id}.logits")].get(index).unwrap());
+                worst = worst.max(assert_close(&got, &want, 1e-4, &format!("{name} {id} {index}")));
+                let labels = ids(&target["ids"]);
+                for (row, (label, want)) in labels.iter().zip(numbers(&target["token_logprobs"])).enumerate()
+                {
+                    let got = Softmax::new(logits.row(row)).unwrap().log_probability(*label);
+                    assert!((got - want).abs() < 1e-4, "{name} {id} {index}, label {row}: {got}, {want}");
+                }
+            }
+        }
+        let inputs = json["batch"]["decoder_input_ids"].as_array().unwrap();
+        let inputs: Vec<Vec<Token>> = inputs.iter().map(|input| tokens(&ids(input), &[])).collect();
+        let prompts: Vec<Prompt> = cases.iter().map(prompt_of).collect();
+        let (logits, starts) = score(model, &prompts, &inputs);
+        for (case, (start, input)) in starts.into_iter().zip(&inputs).enumerate() {
+            let got: Vec<f32> =
+                (start..start + input.len()).flat_map(|row| logits.row(row).to_vec()).collect();
+            let want = flat(&tensors["batch.logits"].get(case).unwrap());
+            worst = worst.max(assert_close(&got, &want, 1e-4, &format!("{name} batch row {case}")));
+        }
+        println!("{name}: logits differ by at most {worst:e}");
+    });
+}
+
+/// Answers requests to one checkpoint.
+struct Answers(Engine);
+
+impl Answers {
+    fn new(loaded: LoadedModel) -> Self {
+        let LoadedModel { model, vocabulary, .. } = loaded;
+        Self(Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap().0)
+    }
+
+    fn all(&self, case: &Value, request: Request) -> Vec<Event> {
+        let mut events = self.0.submit(Job::new(prompt_of(case), request)).unwrap();
+        std::iter::from_fn(|| events.next_blocking()).collect()
+    }
+
+    fn number(&self, case: &Value, job: NumberJob) -> NumberOutcome {
+        match self.all(case, Request::Number(job)).pop() {
+            Some(Event::Number(outcome)) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn greedy_texts_are_the_tokens_of_the_reference() {
+    for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
+        let notation = Arc::clone(loaded.vocabulary.grammar.notation().unwrap());
+        let answers = Answers::new(loaded);
+        for case in &cases {
+            let events = answers.all(case, Request::Text(TextJob::default()));
+            let text = |event: &Event| match event {
+                Event::Text { text, .. } => Some(text.clone()),
+                _ => None,
+            };
+            let text: String = events.iter().filter_map(text).collect();
+            let want = ids(&case["greedy"]["ids"]);
+            assert_eq!(notation.encode(&text), Some(want), "{name} {}", case["id"]);
+        }
+    });
+}
+
+/// Returns the enumerated probabilities of all values, by their texts.
+fn enumerated(tensors: &HashMap<String, Tensor>, logprobs: &str) -> HashMap<String, f64> {
+    let values: Vec<f64> = tensors["leaf_values"].to_vec1().unwrap();
+    let mut merged = HashMap::new();
+    for (value, logprob) in values.into_iter().zip(flat(&tensors[logprobs])) {
+        // Spellings of one value differ in the last bit in the reference.
+        let key = if value == 0.0 { "0".to_owned() } else { format!("{value:.9e}") };
+        *merged.entry(key).or_default() += f64::from(logprob).exp();
+    }
+    merged
+}
+
+fn compare(found: &Distribution, enumerated: &HashMap<String, f64>, golden: &Value, what: &str) {
+    assert_eq!(found.leaves().len(), enumerated.len(), "{what}");
+    for leaf in found.leaves() {
+        let key = if leaf.value == 0.0 { "0".to_owned() } else { format!("{:.9e}", leaf.value) };
+        let want = enumerated[&key];
+        assert!((leaf.probability - want).abs() < 1e-6, "{what}, {}: {} {want}", leaf.text, leaf.probability);
+    }
+    let same = |got: f64, want: &Value| {
+        let want = want.as_f64().unwrap();
+        (got - want).abs() <= 1e-12 * want.abs()
+    };
+    let closed = found.mass().closed;
+    assert!((closed - golden["mass"].as_f64().unwrap()).abs() < 1e-6, "{what}: closed mass {closed}");
+    assert!(same(found.mode().unwrap(), &golden["mode"]), "{what}: mode");
+    for (q, want) in golden["quantiles"].as_object().unwrap() {
+        // A quantile that lies on a step of the distribution function may fall on either side of it.
+        if golden["quantile_cdf_gap"][q].as_f64().unwrap() >= 1e-4 {
+            let got = found.quantile(q.parse().unwrap()).unwrap();
+            assert!(same(got, want), "{what}, quantile {q}: {got}, {want}");
+        }
+    }
+    let mean = found.mean(&Estimation::default()).unwrap();
+    let off = (mean - golden["mean"].as_f64().unwrap()).abs() / golden["mean_abs"].as_f64().unwrap();
+    assert!(off < 1e-4, "{what}: mean {mean}");
+}
+
+/// A tree that counts every prefix of the first number. The second one, if there is one, needs more nodes.
+fn exact(is_masked: bool) -> NumberJob {
+    let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 3000, precision: None };
+    NumberJob { is_masked, ..NumberJob::new(method) }
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn distributions_equal_the_enumerated_ones_with_and_without_the_mask() {
+    for_each_checkpoint(|Golden { name, cases, tensors, .. }, loaded| {
+        let answers = Answers::new(loaded);
+        for case in &cases {
+            let id = case["id"].as_str().unwrap();
+            for (kind, is_masked) in [("constrained", true), ("raw", false)] {
+                let found = answers.number(case, exact(is_masked)).distribution;
+                let enumerated = enumerated(&tensors, &format!("dist.{id}.{kind}_logp"));
+                compare(&found, &enumerated, &case["distribution"][kind], &format!("{name} {id} {kind}"));
+                let mass = found.mass();
+                assert!((mass.closed + mass.invalid - 1.0).abs() < 1e-9, "{name} {id}: {mass:?}");
+            }
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn default_trees_bound_the_exact_estimates_of_every_number() {
+    for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
+        let answers = Answers::new(loaded);
+        let method = NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision: None };
+        let objectives = [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.95)];
+        let estimation = Estimation::default();
+        for case in &cases {
+            let outcome = answers.number(case, NumberJob::new(method.clone()));
+            let truth = answers.number(case, exact(true)).distribution;
+            for objective in objectives {
+                let want = truth.estimate(objective, &estimation).unwrap();
+                let bounds = outcome.distribution.estimate_bounds(objective, &estimation).unwrap();
+                let off = 1e-6 * want.abs();
+                let holds = bounds.low - off <= want && want <= bounds.high + off;
+                assert!(holds, "{name} {} {objective:?}: {want}, {bounds:?}", case["id"]);
+            }
+            for further in &outcome.further {
+                let bounds = further.estimate_bounds(Objective::Median, &estimation).unwrap();
+                assert!(bounds.low.is_finite() && bounds.high.is_finite());
+                let Some(second) = case["distribution"]["second_given_first"]["constrained"].as_object()
+                else {
+                    panic!("{name}: no golden of the second number")
+                };
+                // The likeliest first number is followed by the likeliest second one: that alone has this mass.
+                let spelling =
+                    case["distribution"]["constrained"]["mode_sequence"]["log_prob"].as_f64().unwrap();
+                let least = spelling.exp() * second["mode_probability"].as_f64().unwrap();
+                let mode = second["mode"].as_f64().unwrap();
+                let leaf =
+                    further.leaves().iter().find(|leaf| (leaf.value - mode).abs() <= 1e-9 * mode.abs());
+                let got = leaf.map_or(0.0, |leaf| leaf.probability) + further.mass().open;
+                assert!(got >= least - 1e-6, "{name} {}: {got}, {least}", case["id"]);
+            }
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn samples_follow_the_recipe_of_the_reference() {
+    for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
+        let answers = Answers::new(loaded);
+        for case in &cases[..3] {
+            for (kind, top_p) in [("constrained", 1.0), ("sampler_top_p_0_95", 0.95)] {
+                let golden = &case["distribution"][kind];
+                let sampling = SamplingParams { top_p, seed: 1, ..SamplingParams::PLAIN };
+                let drawn = NumberJob::new(NumberMethod::Sample { samples: 2000, sampling });
+                let drawn = answers.number(case, drawn).distribution;
+                let mode = golden["mode"].as_f64().unwrap();
+                let leaf = drawn.leaves().iter().find(|leaf| (leaf.value - mode).abs() <= 1e-9 * mode.abs());
+                let got = leaf.map_or(0.0, |leaf| leaf.probability);
+                let want = golden["mode_probability"].as_f64().unwrap();
+                assert!(
+                    (got - want).abs() < 0.045,
+                    "{name} {} {kind}: {got} of {mode}, not {want}",
+                    case["id"]
+                );
+                let below = |value: f64| value < 0.0;
+                let negative: f64 =
+                    drawn.leaves().iter().filter(|leaf| below(leaf.value)).map(|leaf| leaf.probability).sum();
+                let want = golden["probability_negative"].as_f64().unwrap();
+                assert!((negative - want).abs() < 0.045, "{name} {} {kind}: {negative}, {want}", case["id"]);
+            }
+        }
+    });
+}
