@@ -112,7 +112,9 @@ fn run(mock: &Mock, args: &[&str]) -> (Vec<Value>, String) {
 }
 
 fn assert_close(report: &Value, name: &str, want: f64) {
-    let got = report["metrics"][name]["value"].as_f64().unwrap_or_else(|| panic!("{name} in {report}"));
+    let got = report["metrics"][name]["value"].as_f64();
+    assert!(got.is_some(), "no {name} in {report}");
+    let got = got.unwrap();
     assert!((got - want).abs() < 1e-9, "{name}: {got}, want {want}");
 }
 
@@ -196,8 +198,8 @@ fn nupa_reads_all_digits_of_the_most_probable_number() {
 fn regression_is_compared_with_simple_methods_and_the_true_function() {
     // The value of the last example.
     let last = |prompt: &str| -> f64 {
-        let values = prompt.lines().filter_map(|line| line.split_once(" -> y = "));
-        values.last().unwrap().1.parse().unwrap()
+        let mut values = prompt.lines().filter_map(|line| line.split_once(" -> y = "));
+        values.next_back().unwrap().1.parse().unwrap()
     };
     let mock = Mock::start(&["tiny"], move |prompt, _| text(&last(prompt).to_string()));
     let args =

@@ -10,8 +10,21 @@ use crate::store::report::Report;
 use crate::store::saved::Run;
 
 /// Metric columns. A column is shown if any run has the metric.
-const HEADLINES: [&str; 11] =
-    ["accuracy", "strict", "flexible", "mae", "rmse", "r2", "log_mae", "pearson", "crps", "f1", "bleu"];
+const HEADLINES: [&str; 13] = [
+    "accuracy",
+    "strict",
+    "flexible",
+    "digit_match",
+    "mae",
+    "rmse",
+    "r2",
+    "log_mae",
+    "pearson",
+    "crps",
+    "crps_excess",
+    "f1",
+    "bleu",
+];
 
 /// Returns a page with a row for each run below `folder` and links to the reports.
 pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {

@@ -19,17 +19,19 @@ pub fn value(text: &str) -> Option<f64> {
 }
 
 /// Returns the number that answers a question with a prescribed form, as written. It is on the first line that
-/// has numbers: the one that the line begins with, unless an operator follows it, and otherwise the last one.
+/// has numbers: the one that the line begins with, unless it is an operand, and otherwise the last one.
 pub fn first_stated(text: &str) -> Option<&str> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         let digits = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)";
         regex(&format!(r"-?(?:{digits}/[0-9]+|{digits}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"))
     });
     let line = text.lines().find(|line| NUMBER.is_match(line))?;
-    let is_before_operator =
-        |end: usize| line[end..].trim_start().starts_with(['+', '-', '*', '/', '%', '=', '\u{d7}', '\u{f7}']);
-    let is_first =
-        |found: &Match<'_>| line[..found.start()].trim().is_empty() && !is_before_operator(found.end());
+    let is_operand = |end: usize| {
+        let operator =
+            line[end..].trim_start().strip_prefix(['+', '-', '*', '/', '%', '=', '\u{d7}', '\u{f7}']);
+        operator.is_some_and(|rest| rest.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_first = |found: &Match<'_>| line[..found.start()].trim().is_empty() && !is_operand(found.end());
     let found = NUMBER.find(line).filter(is_first).or_else(|| NUMBER.find_iter(line).last())?;
     let number = found.as_str();
     // After an operand, a minus is an operator.
@@ -129,7 +131,8 @@ mod tests {
         for (text, want) in [
             (" 1287", Some("1287")),
             (" 1287, which is the sum of 744 and 543.", Some("1287")),
-            ("1287 - that is 3 more", Some("3")),
+            ("1287 - that is 3 more", Some("1287")),
+            ("744 \u{d7} 3 = 2232", Some("2232")),
             ("744 + 543", Some("543")),
             ("744 + 543 = 1287.\n1 + 1 = 2", Some("1287")),
             ("\n\nThe answer is 1,287", Some("1,287")),

@@ -333,6 +333,9 @@ mod tests {
                         "{item:?}"
                     );
                     let found = numbers(item);
+                    if let Some(second) = found.get(1).filter(|_| has_two_numbers(kind.operation)) {
+                        assert_eq!(kind.answer(found[0], second).as_deref(), Some(&*item.answer), "{item:?}");
+                    }
                     let first = found.iter().map(|number| length_of_any(kind.form, number)).max().unwrap();
                     // A fraction may be reduced to a shorter one.
                     if kind.form != Form::Fraction {
@@ -342,6 +345,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn has_two_numbers(operation: Operation) -> bool {
+        use Operation::{Add, Divide, FloorDivide, Max, Min, Modulo, Multiply, Subtract};
+        [Add, Subtract, Multiply, Divide, FloorDivide, Modulo, Max, Min].contains(&operation)
     }
 
     /// [`length_of`], or 0 for a position, a digit or a number of figures.
