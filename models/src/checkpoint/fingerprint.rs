@@ -22,14 +22,20 @@ const SAMPLE_BYTES: u64 = 4096;
 /// Endings of the files that a fingerprint covers: weights and SentencePiece models. [`NAMES`] lists the
 /// others.
 const ENDINGS: [&str; 5] = [".safetensors", ".bin", ".gguf", ".pt", ".model"];
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 8] = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
     "adapter_config.json",
     "ntl.json",
+    "ieee_vocab.json",
+    "p10_vocab.json",
 ];
+
+/// The files of RegressLM's tokenizer of prompts, in an inner directory.
+const INNER: &str = "encoder_tokenizer";
+const INNER_NAMES: [&str; 2] = ["tokenizer.json", "tokenizer_config.json"];
 
 impl CheckpointFiles {
     /// Computes the fingerprint of a directory or an archive.
@@ -37,12 +43,22 @@ impl CheckpointFiles {
         let mut hash = Fnv::new();
         for name in self.names()? {
             if NAMES.contains(&name.as_str()) || ENDINGS.iter().any(|ending| name.ends_with(ending)) {
-                let unreadable = |source| LoadError::Read { file: self.name_of(&name), source };
-                hash.add(name.as_bytes());
-                hash.add_file(&self.open(&name)?).map_err(unreadable)?;
+                self.add_to(&mut hash, &name)?;
+            }
+        }
+        let inner = self.within(INNER);
+        for name in INNER_NAMES {
+            if inner.has(name)? {
+                inner.add_to(&mut hash, name)?;
             }
         }
         Ok(hash.text())
+    }
+
+    fn add_to(&self, hash: &mut Fnv, name: &str) -> Result<(), LoadError> {
+        let unreadable = |source| LoadError::Read { file: self.name_of(name), source };
+        hash.add(name.as_bytes());
+        hash.add_file(&self.open(name)?).map_err(unreadable)
     }
 }
 
@@ -112,6 +128,12 @@ mod tests {
             &[("config.json", b"{}"), ("model.safetensors", b"abd")],
             &[("config.json", b"{}"), ("other.safetensors", b"abc")],
             &[("config.json", b"{}"), ("model.safetensors", b"abc"), ("tokenizer.json", b"{}")],
+            &[("config.json", b"{}"), ("model.safetensors", b"abc"), ("p10_vocab.json", b"{}")],
+            &[
+                ("config.json", b"{}"),
+                ("model.safetensors", b"abc"),
+                ("encoder_tokenizer/tokenizer.json", b"{}"),
+            ],
         ] {
             assert_ne!(base, fingerprint(other));
         }

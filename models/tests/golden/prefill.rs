@@ -10,7 +10,7 @@ use ntl_models::{LoadOptions, load};
 use crate::support::{Fixtures, chain, over_fixtures};
 
 const DECODERS: [&str; 5] = ["llama-ce", "llama-ntl", "gpt2", "granite", "qwen3"];
-const ENCODERS: [&str; 9] = [
+const ENCODERS: [&str; 10] = [
     "t5-ce",
     "t5-ntl-was",
     "t5-v11",

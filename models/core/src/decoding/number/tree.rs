@@ -465,9 +465,12 @@ impl NumberTree {
     }
 }
 
-/// Joins neighbouring intervals until there are at most `max` parts of each number.
+/// Joins neighbouring intervals of each number while there are more than `max` parts.
 fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
-    while parts.len() > max.max(WIDTH) {
+    let max = max.max(WIDTH);
+    let mut before = usize::MAX;
+    while parts.len() > max && parts.len() < before {
+        before = parts.len();
         parts
             .sort_by(|(a, left), (b, right)| a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low)));
         let join = |pair: &[(usize, OpenPart)]| match pair {
