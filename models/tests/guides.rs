@@ -382,7 +382,12 @@ fn call_grammar(dialect: &ToolDialect, calls_max: usize, answer: Option<Answer>)
         "required": ["x"], "additionalProperties": false})
     };
     let functions = vec![("one".to_owned(), small("string")), ("two".to_owned(), small("boolean"))];
-    Constraint::Calls(CallGrammar { layout: dialect.layout().clone(), functions, calls_max, answer })
+    Constraint::Calls(Box::new(CallGrammar {
+        layout: dialect.layout().clone(),
+        functions,
+        calls_max,
+        answer,
+    }))
 }
 
 /// Samples texts under a constraint, with the special tokens of the dialect, and separates their calls.
@@ -393,7 +398,7 @@ fn called(
 ) -> Vec<(String, Vec<Value>)> {
     let compiler = compiler(tokenizer, false);
     let guide = compiler.compile(constraint).unwrap();
-    let is_text = matches!(constraint, Constraint::Calls(CallGrammar { answer: Some(Answer::Text), .. }));
+    let is_text = matches!(constraint, Constraint::Calls(grammar) if grammar.answer == Some(Answer::Text));
     let decoder: Arc<dyn TextDecoder> = tokenizer.clone();
     let decoder = with_special(&decoder, dialect.special_ids());
     let write = |seed| {

@@ -38,7 +38,7 @@ pub enum Constraint {
     /// A context-free grammar in the library's dialect of Lark.
     Grammar(String),
     /// Calls of functions.
-    Calls(CallGrammar),
+    Calls(Box<CallGrammar>),
 }
 
 /// Compiles constraints for one vocabulary.

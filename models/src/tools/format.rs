@@ -1,6 +1,6 @@
 //! The part of a format that the parser needs, and the search for markers that all formats share.
 
-/// What the unread text begins with.
+/// The next part of the unread text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// The format needs more text to decide.
@@ -19,7 +19,7 @@ pub(super) enum Step {
 
 /// How a family writes calls.
 ///
-/// The parser asks for one step after the other. It reads the objects of [`Step::Call`] and [`Step::Arguments`]
+/// The parser takes one step after the other. It reads the objects of [`Step::Call`] and [`Step::Arguments`]
 /// itself, and continues after them if they are calls.
 pub(super) trait CallFormat: Send {
     /// Decides about the beginning of the unread text.
@@ -51,12 +51,12 @@ fn begun_bytes(text: &str, marker: &str) -> usize {
     (1..=longest).rev().find(|&bytes| text.as_bytes().ends_with(&marker.as_bytes()[..bytes])).unwrap_or(0)
 }
 
-/// What follows whitespace.
+/// Whether a text follows whitespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The text, after whitespace and this text of so many bytes together.
+    /// It does; the whitespace and the text have this many bytes.
     Found(usize),
-    /// The text may follow.
+    /// The unread text is too short to know.
     Unknown,
     Other,
 }
@@ -73,7 +73,7 @@ pub(super) fn next_is(rest: &str, wanted: &str) -> Next {
     }
 }
 
-/// The step to an object that has to follow whitespace; any other text is no call.
+/// The step to the object of a call, which has to follow whitespace.
 pub(super) fn object(rest: &str) -> Step {
     match next_is(rest, "{") {
         Next::Found(bytes) => Step::Call(bytes - 1),

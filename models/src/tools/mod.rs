@@ -60,7 +60,7 @@ impl ToolFormat {
         .map(|(format, _)| format)
     }
 
-    /// Returns a parser for one text with at most so many calls of these functions; it drops further calls.
+    /// Returns a parser for one text with calls of these functions. It drops calls after the first `calls_max`.
     pub fn parser(self, functions: Arc<[String]>, calls_max: usize, is_guided: bool) -> ToolParser {
         ToolParser::new(self.reader(), functions, calls_max, is_guided)
     }

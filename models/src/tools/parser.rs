@@ -154,14 +154,14 @@ impl ToolParser {
         }
     }
 
-    /// Removes a call of so many bytes from the text.
+    /// Removes a call, whose object has this many bytes, from the text.
     fn accept(&mut self, bytes: usize) {
         self.rest.drain(..self.opening + bytes);
         self.opening = 0;
         self.calls += 1;
     }
 
-    /// Makes an object of so many bytes ordinary text.
+    /// Makes an object of this many bytes ordinary text.
     fn reject(&mut self, bytes: usize, parts: &mut Vec<ToolPart>) {
         self.take_text(self.opening + bytes, parts);
         self.format.reject();

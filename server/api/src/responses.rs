@@ -86,22 +86,22 @@ pub struct ResponsesInputItem {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^(message|function_call|function_call_output)$")]
     pub kind: Option<String>,
-    /// Of a message: `system`, `developer`, `user` or `assistant`.
+    /// Role of a message: `system`, `developer`, `user` or `assistant`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Of a message: its content.
+    /// Content of a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ResponsesContent>,
-    /// Of a call and of its result: the id of the call.
+    /// Id of the call, in a call and in its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// Of a call: the name of the function.
+    /// Name of the function, in a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Of a call: the text of a JSON object.
+    /// Arguments of a call: the text of a JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
-    /// Of a result: what the function returned.
+    /// Result of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ResponsesContent>,
     /// All other fields. The server accepts those that it writes itself.
@@ -185,7 +185,7 @@ pub struct ResponsesTool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = true)]
     pub name: Option<String>,
-    /// What the function does, for the model.
+    /// Purpose of the function, for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON schema of the arguments. Default: no arguments.
@@ -274,29 +274,29 @@ pub struct ResponsesResponse {
 /// The fields of a request that its response repeats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResponsesSettings {
-    /// Of the request.
+    /// The instructions of the request.
     pub instructions: Option<String>,
-    /// Of the request.
+    /// The maximum of the request.
     pub max_output_tokens: Option<u64>,
-    /// Of the request.
+    /// The metadata of the request.
     pub metadata: BTreeMap<String, String>,
-    /// Of the request.
+    /// Whether the request allows several calls.
     pub parallel_tool_calls: bool,
     /// Always null: responses are not stored.
     pub previous_response_id: Option<String>,
-    /// Of the request.
+    /// The options of the request.
     pub reasoning: ResponsesReasoning,
     /// Always false.
     pub store: bool,
-    /// Of the request.
+    /// The temperature of the request.
     pub temperature: f64,
-    /// Of the request.
+    /// The format of the request.
     pub text: ResponsesText,
-    /// Of the request.
+    /// The choice of the request.
     pub tool_choice: ResponsesToolChoice,
-    /// Of the request.
+    /// The functions of the request.
     pub tools: Vec<ResponsesTool>,
-    /// Of the request.
+    /// The `top_p` of the request.
     pub top_p: f64,
     /// Always `disabled`.
     pub truncation: String,

@@ -23,7 +23,7 @@ pub struct FunctionDefinition {
     /// Up to 64 letters, digits, `_`, `-` and `.`.
     #[schema(pattern = "^[a-zA-Z0-9_.-]{1,64}$")]
     pub name: String,
-    /// What the function does, for the model.
+    /// Purpose of the function, for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON schema of the arguments. Default: no arguments.

@@ -193,12 +193,12 @@ impl ToolOffer {
             let is_single = !self.is_parallel || matches!(self.choice, ToolChoice::Function(_));
             request.guided = Some(Guided {
                 param: "tools",
-                constraint: Constraint::Calls(CallGrammar {
+                constraint: Constraint::Calls(Box::new(CallGrammar {
                     layout: dialect.layout().clone(),
                     functions: offered.iter().map(|function| schema(function)).collect(),
                     calls_max: if is_single { 1 } else { CALLS_MAX },
                     answer,
-                }),
+                })),
             });
         }
         request.calls = Some(CallParsing {
