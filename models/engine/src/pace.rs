@@ -113,10 +113,32 @@ impl Pace {
         let Some((work, seconds)) = self.prefilled else {
             return if time_max == Duration::MAX { work_max } else { work_max.min(FIRST_WORK) };
         };
-        let steps = limits.steps * self.known(clients).unwrap_or_default();
-        let time = steps.max(limits.times * time_max.as_secs_f64());
         // Saturates if prefills took no measurable time.
-        ((work * time / seconds) as usize).clamp(1, work_max.max(1))
+        ((work * self.seconds(&limits, clients, time_max) / seconds) as usize).clamp(1, work_max.max(1))
+    }
+
+    /// Returns the time of a prefill in seconds.
+    fn seconds(&self, limits: &PrefillLimits, clients: usize, time_max: Duration) -> f64 {
+        let steps = limits.steps * self.known(clients).unwrap_or_default();
+        steps.max(limits.times * time_max.as_secs_f64())
+    }
+
+    /// Returns the number of rows of a step while only one client uses the engine, at most `rows_max`: as many as
+    /// take no longer than its prefills, so that a new client does not wait longer for a step. (The rows of a long
+    /// prompt with log-probabilities may each attend to thousands of positions.)
+    pub(crate) fn rows_max_alone(&mut self, time_max: Duration, rows_max: usize) -> usize {
+        let limit = self.seconds(&ALONE, 1, time_max);
+        let mut rows = rows_max;
+        while let Some(seconds) = self.known(rows).filter(|&seconds| seconds > limit && rows > 1) {
+            self.forget(rows, seconds, limit);
+            rows /= 2;
+        }
+        rows
+    }
+
+    /// Lowers the measured time of a step that is too long. Removes it if it is not too long any more.
+    fn forget(&mut self, rows: usize, seconds: f64, limit: f64) {
+        self.steps[class(rows)] = Some(seconds * FORGOTTEN).filter(|&left| left > limit);
     }
 
     /// Returns the number of rows of a step that `clients` clients share, at most `rows_max`.
@@ -136,8 +158,7 @@ impl Pace {
                 None => return more,
                 Some(seconds) if seconds <= limit => rows = more,
                 Some(seconds) => {
-                    let left = seconds * FORGOTTEN;
-                    self.steps[class(more)] = Some(left).filter(|&left| left > limit);
+                    self.forget(more, seconds, limit);
                     break;
                 }
             }
@@ -220,6 +241,33 @@ mod tests {
         pace.stepped(2, Duration::from_millis(100));
         let work = pace.prefill_work_max(2, LIMIT, 4096);
         assert!((150..180).contains(&work), "{work}: three slow steps are longer than the limit");
+    }
+
+    #[test]
+    fn a_step_of_one_client_has_as_many_rows_as_fit_into_the_time_of_its_prefills() {
+        let mut pace = Pace::default();
+        let mut longest_after = |seconds: fn(usize) -> f64, steps: usize| {
+            let rows = (0..steps).map(|_| {
+                let rows = pace.rows_max_alone(LIMIT, 100);
+                pace.stepped(rows, Duration::from_secs_f64(seconds(rows)));
+                rows
+            });
+            let rows: Vec<usize> = rows.collect();
+            rows[steps / 2..].iter().copied().max()
+        };
+        assert_eq!(longest_after(|rows| 0.0009 * rows as f64, 20), Some(100), "90 ms");
+        assert_eq!(
+            longest_after(|rows| 0.003 * rows as f64, 20),
+            Some(25),
+            "75 ms; the limit is twice 50 ms"
+        );
+        assert_eq!(longest_after(|rows| 0.0009 * rows as f64, 1000), Some(100), "measured again");
+        // The time of one row is not known, until it is tried.
+        assert_eq!(
+            longest_after(|rows| 0.5 + 0.01 * rows as f64, 1000),
+            Some(100),
+            "less than 20 short steps"
+        );
     }
 
     #[test]

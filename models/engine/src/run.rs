@@ -326,7 +326,11 @@ impl Runner {
         self.steps += 1;
         let clients = self.clients(queue).len();
         let rows_max = self.limits.step_rows_max;
-        let rows_max = if clients > 1 { self.pace.rows_max(clients, rows_max) } else { rows_max };
+        let rows_max = if clients > 1 {
+            self.pace.rows_max(clients, rows_max)
+        } else {
+            self.pace.rows_max_alone(self.limits.prefill_time_max, rows_max)
+        };
         let cost = self.model.cache_cost();
         let observer = Arc::clone(&self.observer);
         let (rows, shares) = collect_rows(&mut self.running, rows_max, self.steps, |job, rows| {

@@ -124,6 +124,15 @@ pub(super) fn soft_cap(values: &mut [f32], cap: f32) {
     }
 }
 
+/// Adding this number rounds to an integer, which is then in the lowest bits.
+const ROUNDER: f32 = 12_582_912.0;
+/// Smallest and largest x with a normal power of e.
+const RANGE: (f32, f32) = (-87.33, 88.37);
+/// ln 2 in two parts. Products of the first part with small integers are exact.
+const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
+/// Coefficients of the powers of e, the highest one first.
+const TAYLOR: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+
 /// Returns e to the `x`, with an error of at most 2 units in the last place; 0 below -87.3. There are no
 /// branches or calls, so that the compiler can vectorize loops over it. NaN stays NaN.
 ///
@@ -131,17 +140,11 @@ pub(super) fn soft_cap(values: &mut [f32], cap: f32) {
 /// softmax of `ntl-core` has a separate `exp` with one term fewer, which rounds differently.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// Adding this number rounds to an integer, which is then in the lowest bits.
-    const ROUNDER: f32 = 12_582_912.0;
-    /// Smallest and largest x with a normal result.
-    const RANGE: (f32, f32) = (-87.33, 88.37);
-    /// ln 2 in two parts. Products of the first part with small integers are exact.
-    const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
     let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
     let n = shifted - ROUNDER;
     let r = (x - n * LN_2.0) - n * LN_2.1;
-    let mut p = 1.0 / 5040.0;
-    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+    let mut p = TAYLOR[0];
+    for factor in &TAYLOR[1..] {
         p = p * r + factor;
     }
     let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
@@ -150,19 +153,44 @@ pub(super) fn exp(x: f32) -> f32 {
     if x > RANGE.1 { f32::INFINITY } else { below }
 }
 
+/// Returns [`exp`] of each lane, with fused multiplications, for values of at most 0.
+#[inline(always)]
+pub(super) fn exp_f32s<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let rounder = simd.splat_f32s(ROUNDER);
+    let shifted = simd.mul_add_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), rounder);
+    let n = simd.sub_f32s(shifted, rounder);
+    let r = simd.mul_add_f32s(n, simd.splat_f32s(-LN_2.0), x);
+    let r = simd.mul_add_f32s(n, simd.splat_f32s(-LN_2.1), r);
+    let mut p = simd.splat_f32s(TAYLOR[0]);
+    for factor in &TAYLOR[1..] {
+        p = simd.mul_add_f32s(p, r, simd.splat_f32s(*factor));
+    }
+    let exponent = simd.add_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(127));
+    let power = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(exponent, simd.splat_u32s(23)));
+    let below = simd.less_than_f32s(x, simd.splat_f32s(RANGE.0));
+    simd.select_f32s(below, simd.splat_f32s(0.0), simd.mul_f32s(p, power))
+}
+
 #[cfg(test)]
 mod tests {
+    use pulp::Scalar;
+
     use super::*;
 
     #[test]
     fn exponentials_are_accurate_to_the_last_places() {
+        let scalar = Scalar::new();
         let mut worst = 0.0_f64;
         for step in -870_000..=880_000 {
             let x = step as f32 * 1e-4;
             let want = f64::from(x).exp();
             worst = worst.max((f64::from(exp(x)) / want - 1.0).abs());
+            worst = worst.max((f64::from(exp_f32s(scalar, x.min(0.0))) / want.min(1.0) - 1.0).abs());
         }
         assert!(worst < 2.4e-7, "{worst}");
+        let ends = [0.0, -100.0, f32::MIN, f32::NEG_INFINITY].map(|x| exp_f32s(scalar, x).to_bits());
+        assert_eq!(ends, [1.0_f32, 0.0, 0.0, 0.0].map(f32::to_bits));
+        assert!(exp_f32s(scalar, f32::NAN).is_nan());
         let ends = [exp(0.0), exp(-100.0), exp(f32::NEG_INFINITY), exp(100.0)];
         assert_eq!(ends.map(f32::to_bits), [1.0, 0.0, 0.0, f32::INFINITY].map(f32::to_bits));
         assert!(exp(f32::NAN).is_nan());

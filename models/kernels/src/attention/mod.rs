@@ -24,9 +24,10 @@ const SERIAL_MAX: usize = 1 << 19;
 /// Maximum number of decoded rows that one task processes.
 const ROWS_MAX: usize = 16;
 
-/// Minimum and maximum number of a prompt's rows that one task processes. All of them read a tile of keys, which
-/// takes about as long to transpose as 8 rows take to read it.
-const PROMPT_ROWS: [usize; 2] = [16, 64];
+/// Minimum number of a prompt's rows that one task processes, and maximum number of their query heads that share a key
+/// head. A tile of keys and values is gathered once for all of them.
+const PROMPT_ROWS_MIN: usize = 16;
+const PROMPT_LANES_MAX: usize = 192;
 
 /// Minimum number of rows for which keys and values are gathered head by head.
 const GATHERED_MIN: usize = 4;
@@ -122,7 +123,7 @@ pub struct AttentionGroup<'a, E = f32> {
 /// The kind of a group's rows. It selects the order of additions, so a row must always have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Positions of a prompt. Each sees the first positions ([`Visible::First`]).
+    /// Consecutive positions of a prompt. Each sees the first positions ([`Visible::First`]).
     Prefill,
     Decode,
 }
@@ -179,10 +180,7 @@ pub fn attend<E: Float>(
     let mut out_left = out.as_mut_slice();
     for group in groups {
         let rows_max = match group.phase {
-            Phase::Prefill => {
-                let [min, max] = PROMPT_ROWS;
-                rows.div_ceil(rayon::current_num_threads()).clamp(min, max)
-            }
+            Phase::Prefill => prompt_rows(rows, heads),
             Phase::Decode => ROWS_MAX,
         };
         for queries in group.queries.chunks(rows_max) {
@@ -201,6 +199,14 @@ pub fn attend<E: Float>(
         tasks.into_par_iter().for_each(|task| arch.dispatch(task));
     }
     out
+}
+
+/// Returns the number of a prompt's rows per task: as few tasks as possible, and as many for each thread.
+fn prompt_rows(rows: usize, heads: Heads) -> usize {
+    let threads = rayon::current_num_threads();
+    let rows_max = PROMPT_LANES_MAX / (heads.queries / heads.keys);
+    let tasks = rows.div_ceil(rows_max.max(PROMPT_ROWS_MIN)).next_multiple_of(threads);
+    rows.div_ceil(tasks).max(PROMPT_ROWS_MIN)
 }
 
 /// All heads of some rows with the same keys.
@@ -247,11 +253,14 @@ impl<'a, E: Float> Task<'a, E> {
 
     /// Returns the range of a query head within its row, and the range of its key within a position.
     fn lanes(&self, head: usize) -> (Range<usize>, Range<usize>) {
-        let dim = self.dim();
         let sharing = self.heads.queries / self.heads.keys;
-        let lane = head * dim;
-        let key_lane = head / sharing * dim;
-        (lane..lane + dim, key_lane..key_lane + dim)
+        (self.lane(head), self.lane(head / sharing))
+    }
+
+    /// Returns the range of a head: of a query head within its row, or of a key head within a position.
+    fn lane(&self, head: usize) -> Range<usize> {
+        let dim = self.dim();
+        head * dim..(head + 1) * dim
     }
 
     /// Returns the maximum number of positions that a row sees, including hidden ones.
@@ -287,20 +296,13 @@ impl<'a, E: Float> Task<'a, E> {
     /// Computes the softmax of one head's scores, with their cap and biases.
     #[inline(always)]
     fn weigh(&self, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
-        self.cap_and_bias(scores, head, query.hidden, query.position);
-        softmax(scores);
-    }
-
-    /// Applies the cap to consecutive scores of one head, the first for the key at position `from`, and adds
-    /// their biases.
-    #[inline(always)]
-    fn cap_and_bias(&self, scores: &mut [f32], head: usize, from: usize, query: usize) {
         if let Some(cap) = self.heads.cap {
             soft_cap(scores, cap);
         }
         if let Some(bias) = self.bias {
-            bias.add(scores, head, from, query);
+            bias.add(scores, head, query.hidden, query.position);
         }
+        softmax(scores);
     }
 
     /// Computes the rows one after the other within each head.
@@ -551,6 +553,37 @@ mod tests {
                 let divided: Vec<f32> =
                     parts.flat_map(|(q, queries)| attend(q, &[group(queries)], heads, Some(&bias))).collect();
                 assert_eq!(divided, together, "in chunks of {chunk}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_a_prompt_do_not_depend_on_positions_that_they_do_not_see() {
+        let heads = Heads { queries: 6, keys: 3, scale: 0.35, cap: None };
+        let width = 24;
+        let q = numbers(100 * 48, 5);
+        let computed = |disturbed: f32| {
+            let mut own = [numbers(100 * width, 1), numbers(100 * width, 2)];
+            own.iter_mut().for_each(|own| own[40 * width..41 * width].fill(disturbed));
+            let query = |row: usize| AttentionQuery {
+                visible: Visible::First(row + 1),
+                hidden: if row < 60 { 0 } else { 41 },
+                position: row,
+            };
+            let group = AttentionGroup {
+                before: Vec::new(),
+                own: KvSlices { keys: &own[0], values: &own[1] },
+                queries: (0..100).map(query).collect(),
+                phase: Phase::Prefill,
+            };
+            attend(&q, &[group], heads, None)
+        };
+        let (want, got) = (computed(0.5), computed(f32::NAN));
+        for (row, (want, got)) in want.chunks(48).zip(got.chunks(48)).enumerate() {
+            if (40..60).contains(&row) {
+                assert!(got.iter().all(|value| value.is_nan()), "row {row} sees the position");
+            } else {
+                assert_eq!(got, want, "row {row} does not see the position");
             }
         }
     }

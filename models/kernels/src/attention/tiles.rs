@@ -1,27 +1,32 @@
 //! Attention of a prompt's positions, in tiles of keys.
 //!
-//! In: a [`Task`] whose rows all see ranges of positions. A tile of one head's keys is transposed, and read by all
-//! rows of the task. Each row keeps a maximum, a total and a weighted sum of values, and rescales them when a tile
-//! has a larger score (the online softmax of Milakov and Gimelshein, arXiv 1805.02867).
+//! In: a [`Task`] whose rows all see ranges of positions. A row in one query head is a *lane* of vectors, and a
+//! [`Panel`] is some vectors of lanes. The keys and values of a tile are gathered once for all lanes whose query heads
+//! share them. Scores are `[positions, lanes]`, so that a softmax of many lanes needs no sums across a vector. Each
+//! lane keeps a maximum, a total and a weighted sum of values, and rescales them when a tile has a larger score (the
+//! online softmax of Milakov and Gimelshein, arXiv 1805.02867).
 //!
-//! Invariant: tiles begin at multiples of [`TILE`] positions, and a row adds up its positions in order. Its result
-//! depends neither on the other rows nor on how the prompt is divided among calls.
+//! Invariant: tiles begin at multiples of [`TILE`] positions, and a lane adds up its positions in order. Its result
+//! depends neither on the other lanes nor on how the prompt is divided among calls.
 
 use std::ops::Range;
 
 use pulp::Simd;
 
-use super::{KvSlices, Task, Visible};
+use super::{DistanceBias, KvSlices, Task, Visible};
 use crate::matmul::Float;
-use crate::vector::{exp, sum};
+use crate::vector::{exp_f32s, soft_cap};
 
-/// Positions of a tile. Its keys and values (`D` = 64) fill the nearest cache.
+/// Positions of a tile. Its keys and values (`D` = 64), or the keys and scores, fill the nearest cache.
 const TILE: usize = 64;
 
-/// Rows whose scores are computed together, and vectors of each of them: as many sums as an AVX2 core has registers
-/// for.
-const ROWS: usize = 4;
-const VECTORS: usize = 2;
+/// Number of positions, or of elements of a value, whose sums are computed together for all lanes of a panel.
+const SUMS: usize = 4;
+
+/// Returns the maximum number of vectors of a panel: [`SUMS`] sums of each fit the registers, with room for operands.
+const fn vectors_max<S: Simd>() -> usize {
+    if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
+}
 
 impl<E: Float> Task<'_, E> {
     /// Computes all heads, tile by tile.
@@ -32,251 +37,399 @@ impl<E: Float> Task<'_, E> {
         let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
         let own_end = self.queries.iter().map(|query| query.visible.count()).max().unwrap_or(0);
         let seen = self.listed(Visible::First(own_end));
-        let sharing = self.heads.queries / self.heads.keys;
-        let mut tile = Tile::new::<S>(self.dim());
-        let mut heads: Vec<HeadSums> = Vec::new();
+        let mut tile = Tile::new(self.dim());
+        let mut scores = vec![0.0; TILE * vectors_max::<S>() * S::F32_LANES];
         for key_head in 0..self.heads.keys {
-            let shared = key_head * sharing..(key_head + 1) * sharing;
-            heads.clear();
-            heads.extend(shared.map(|head| HeadSums::new(self, head, tile.value_width)));
+            let mut panels = Panel::all::<E, S>(self, key_head, &ranges);
             for from in (start / TILE * TILE..end).step_by(TILE) {
-                let (_, key_lane) = self.lanes(key_head * sharing);
-                tile.load(from, &seen[from..end.min(from + TILE)], key_lane);
-                heads.iter_mut().for_each(|head| head.add(simd, &tile, self, &ranges));
+                tile.load(from, &seen[from..end.min(from + TILE)], self.lane(key_head));
+                for panel in &mut panels {
+                    panel.add_tile(simd, &tile, self, &mut scores);
+                }
             }
-            heads.iter().for_each(|head| head.write(self));
+            panels.iter().for_each(|panel| panel.write(self));
         }
     }
 }
 
-/// Keys and values of one head at [`TILE`] positions, as f32. Positions without a key are zero.
+/// Keys and values of one head at some positions, as f32.
 struct Tile {
-    /// Index of the first position.
-    from: usize,
-    /// `[D, TILE]`.
+    positions: Range<usize>,
+    /// `[TILE, D]`.
     keys: Vec<f32>,
-    /// `[TILE, value_width]`.
+    /// `[TILE, D]`.
     values: Vec<f32>,
-    /// `D`, rounded up to whole vectors.
-    value_width: usize,
+    /// `D`.
+    dim: usize,
     scratch: Vec<f32>,
 }
 
 impl Tile {
-    fn new<S: Simd>(dim: usize) -> Self {
-        let value_width = dim.next_multiple_of(S::F32_LANES);
-        let keys = vec![0.0; dim * TILE];
-        let values = vec![0.0; TILE * value_width];
-        Self { from: 0, keys, values, value_width, scratch: vec![0.0; dim] }
+    fn new(dim: usize) -> Self {
+        let zeros = || vec![0.0; TILE * dim];
+        Self { positions: 0..0, keys: zeros(), values: zeros(), dim, scratch: vec![0.0; dim] }
     }
 
     #[inline(always)]
     fn load<E: Float>(&mut self, from: usize, seen: &[KvSlices<'_, E>], lane: Range<usize>) {
-        self.from = from;
-        for (column, kv) in seen.iter().enumerate() {
+        self.positions = from..from + seen.len();
+        let places = self.keys.chunks_exact_mut(self.dim).zip(self.values.chunks_exact_mut(self.dim));
+        for ((keys, values), kv) in places.zip(seen) {
             let kv = kv.lanes(lane.clone());
-            let keys = E::widen(kv.keys, &mut self.scratch);
-            for (row, &key) in self.keys.chunks_exact_mut(TILE).zip(keys) {
-                row[column] = key;
-            }
-            let values = E::widen(kv.values, &mut self.scratch);
-            self.values[column * self.value_width..][..values.len()].copy_from_slice(values);
+            keys.copy_from_slice(E::widen(kv.keys, &mut self.scratch));
+            values.copy_from_slice(E::widen(kv.values, &mut self.scratch));
         }
     }
 }
 
-/// The softmax sums of one query head for all rows of a task, over the tiles so far.
-struct HeadSums {
+/// Consecutive rows of a task in one query head.
+struct Run {
     head: usize,
-    /// Scaled queries, `[R / ROWS, D]`. Rows that fill up the last block are zero.
-    q: Vec<[f32; ROWS]>,
+    rows: Range<usize>,
+}
+
+/// The softmax sums of some lanes over the tiles so far. `L` is the number of lanes, filled up to whole vectors.
+struct Panel {
+    runs: Vec<Run>,
+    /// Scaled queries, `[D, L]`.
+    queries: Vec<f32>,
+    /// The first position that a lane sees, and the end of these positions.
+    starts: Vec<u32>,
+    ends: Vec<u32>,
     largest: Vec<f32>,
     totals: Vec<f64>,
-    /// Weighted sums of values, `[R, value_width]`.
-    values: Vec<f32>,
-    value_width: usize,
+    /// Weighted sums of values, `[D, L]`.
+    sums: Vec<f32>,
+    /// Positions that some lane sees.
+    seen: Range<usize>,
+    /// Positions that all lanes see.
+    common: Range<usize>,
 }
 
-impl HeadSums {
-    fn new<E: Float>(task: &Task<'_, E>, head: usize, value_width: usize) -> Self {
-        let rows = task.queries.len();
-        let dim = task.dim();
-        let (lane, _) = task.lanes(head);
-        let mut q = vec![[0.0; ROWS]; rows.div_ceil(ROWS) * dim];
-        for (row, values) in task.q.chunks_exact(task.width).enumerate() {
-            let block = &mut q[row / ROWS * dim..][..dim];
-            for (packed, &value) in block.iter_mut().zip(&values[lane.clone()]) {
-                packed[row % ROWS] = value * task.heads.scale;
-            }
-        }
-        let largest = vec![f32::NEG_INFINITY; rows];
-        let values = vec![0.0; rows * value_width];
-        Self { head, q, largest, totals: vec![0.0; rows], values, value_width }
+impl Panel {
+    /// Returns the panels of all query heads that share a key head.
+    #[inline(always)]
+    fn all<E: Float, S: Simd>(task: &Task<'_, E>, key_head: usize, ranges: &[Range<usize>]) -> Vec<Self> {
+        let width = vectors_max::<S>() * S::F32_LANES;
+        let rows = ranges.len();
+        let sharing = task.heads.queries / task.heads.keys;
+        let first = key_head * sharing;
+        let panel = |from: usize| {
+            let lanes = from..(from + width).min(sharing * rows);
+            let runs = (lanes.start / rows..=(lanes.end - 1) / rows).map(|head| Run {
+                head: first + head,
+                rows: lanes.start.max(head * rows) - head * rows
+                    ..lanes.end.min((head + 1) * rows) - head * rows,
+            });
+            Self::new::<E, S>(task, runs.collect(), ranges)
+        };
+        (0..sharing * rows).step_by(width).map(panel).collect()
     }
 
-    /// Adds the positions of a tile that each row sees.
     #[inline(always)]
-    fn add<E: Float, S: Simd>(&mut self, simd: S, tile: &Tile, task: &Task<'_, E>, ranges: &[Range<usize>]) {
-        let mut weights = [[0.0_f32; TILE]; ROWS];
+    fn new<E: Float, S: Simd>(task: &Task<'_, E>, runs: Vec<Run>, ranges: &[Range<usize>]) -> Self {
         let dim = task.dim();
-        for (block, ranges) in ranges.chunks(ROWS).enumerate() {
-            let visible = |range: &Range<usize>| {
-                range.start.max(tile.from) - tile.from
-                    ..range.end.clamp(tile.from, tile.from + TILE) - tile.from
-            };
-            let mut columns = [const { 0..0 }; ROWS];
-            columns.iter_mut().zip(ranges).for_each(|(columns, range)| *columns = visible(range));
-            if columns.iter().all(Range::is_empty) {
-                continue;
+        let count: usize = runs.iter().map(|run| run.rows.len()).sum();
+        let width = count.next_multiple_of(S::F32_LANES);
+        let mut queries = vec![0.0; dim * width];
+        // Lanes that fill up the last vector see everything, so that they hide nothing.
+        let (mut starts, mut ends) = (vec![0; width], vec![u32::MAX; width]);
+        let (mut seen, mut common) = (usize::MAX..0, 0..usize::MAX);
+        let lanes = runs.iter().flat_map(|run| run.rows.clone().map(|row| (run.head, row)));
+        for (lane, (head, row)) in lanes.enumerate() {
+            let query = &task.q[row * task.width..][task.lane(head)];
+            for (packed, value) in queries[lane..].iter_mut().step_by(width).zip(query) {
+                *packed = value * task.heads.scale;
             }
-            score(simd, &self.q[block * dim..][..dim], &tile.keys, &mut weights);
-            for (index, columns) in columns.iter().enumerate().filter(|(_, columns)| !columns.is_empty()) {
-                let row = block * ROWS + index;
-                self.weigh(simd, row, &mut weights[index][columns.clone()], tile.from + columns.start, task);
-            }
-            let rows = &mut self.values[block * ROWS * self.value_width..];
-            add_values(simd, rows, &tile.values, self.value_width, &weights, &columns[..ranges.len()]);
+            let Range { start, end } = ranges[row];
+            (starts[lane], ends[lane]) = (start as u32, end as u32);
+            seen = seen.start.min(start)..seen.end.max(end);
+            common = common.start.max(start)..common.end.min(end);
+        }
+        Self {
+            runs,
+            queries,
+            starts,
+            ends,
+            // Less than any score. Minus infinity minus itself is not a number.
+            largest: vec![f32::MIN; width],
+            totals: vec![0.0; width],
+            sums: vec![0.0; dim * width],
+            seen,
+            common,
         }
     }
 
-    /// Turns the scores of a row, from position `from` on, into weights, and rescales its sums to them.
+    /// Adds the positions of a tile that each lane sees.
     #[inline(always)]
-    fn weigh<E: Float, S: Simd>(
+    fn add_tile<E: Float, S: Simd>(&mut self, simd: S, tile: &Tile, task: &Task<'_, E>, scores: &mut [f32]) {
+        let positions = tile.positions.start..tile.positions.end.min(self.seen.end);
+        if positions.is_empty() || positions.end <= self.seen.start {
+            return;
+        }
+        match self.starts.len() / S::F32_LANES {
+            1 => self.add::<E, S, 1>(simd, tile, positions, task, scores),
+            2 => self.add::<E, S, 2>(simd, tile, positions, task, scores),
+            3 => self.add::<E, S, 3>(simd, tile, positions, task, scores),
+            _ => self.add::<E, S, 4>(simd, tile, positions, task, scores),
+        }
+    }
+
+    /// Adds the first positions of a tile to a panel of `V` vectors.
+    #[inline(always)]
+    fn add<E: Float, S: Simd, const V: usize>(
         &mut self,
         simd: S,
-        row: usize,
-        scores: &mut [f32],
-        from: usize,
+        tile: &Tile,
+        positions: Range<usize>,
         task: &Task<'_, E>,
+        scores: &mut [f32],
     ) {
-        task.cap_and_bias(scores, self.head, from, task.queries[row].position);
-        let before = self.largest[row];
-        let largest =
-            scores.iter().fold(before, |largest, &score| if score > largest { score } else { largest });
-        scores.iter_mut().for_each(|score| *score = exp(*score - largest));
-        let total = sum(scores, |weight| weight);
-        if largest > before {
-            let scale = exp(before - largest);
-            self.largest[row] = largest;
-            self.totals[row] *= f64::from(scale);
-            let values = &mut self.values[row * self.value_width..][..self.value_width];
-            let scale = simd.splat_f32s(scale);
-            for value in S::as_mut_simd_f32s(values).0 {
-                *value = simd.mul_f32s(*value, scale);
+        let width = V * S::F32_LANES;
+        let scores = &mut scores[..positions.len() * width];
+        let keys = &tile.keys[..positions.len() * tile.dim];
+        score::<S, V>(simd, keys, vectors::<S, V>(&self.queries), vectors_mut::<S, V>(scores));
+        if let Some(cap) = task.heads.cap {
+            soft_cap(scores, cap);
+        }
+        if let Some(bias) = task.bias {
+            self.add_bias(scores, positions.clone(), bias, task);
+        }
+        let hides = positions.start < self.common.start || positions.end > self.common.end;
+        let visible = LaneRanges::<S, V>::new(positions.start, &self.starts, &self.ends);
+        if hides {
+            let hidden = simd.splat_f32s(f32::NEG_INFINITY);
+            for (index, scores) in vectors_mut::<S, V>(scores).iter_mut().enumerate() {
+                *scores = visible.select(simd, index, *scores, [hidden; V]);
             }
         }
-        self.totals[row] += total;
-    }
-
-    fn write<E: Float>(&self, task: &mut Task<'_, E>) {
-        let (lane, _) = task.lanes(self.head);
-        let rows = self.values.chunks_exact(self.value_width).zip(&self.totals);
-        for (out, (values, total)) in task.out.chunks_exact_mut(task.width).zip(rows) {
-            let share = total.recip() as f32;
-            out[lane.clone()].iter_mut().zip(values).for_each(|(out, value)| *out = value * share);
+        let scales = self.weigh::<S, V>(simd, scores);
+        let weights = vectors::<S, V>(scores);
+        let values = &tile.values[..positions.len() * tile.dim];
+        let sums = vectors_mut::<S, V>(&mut self.sums);
+        if hides {
+            add_values::<S, V, true>(simd, values, weights, scales, sums, &visible);
+        } else {
+            add_values::<S, V, false>(simd, values, weights, scales, sums, &visible);
         }
     }
-}
 
-/// Computes `[ROWS, TILE]` scores of packed queries and transposed keys. Each is added up in the order of `D`.
-#[inline(always)]
-fn score<S: Simd>(simd: S, q: &[[f32; ROWS]], keys: &[f32], scores: &mut [[f32; TILE]; ROWS]) {
-    let step = VECTORS * S::F32_LANES;
-    for from in (0..TILE).step_by(step) {
-        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
-        for (q, keys) in q.iter().zip(keys.chunks_exact(TILE)) {
-            let (keys, _) = S::as_simd_f32s(&keys[from..from + step]);
-            let keys: [_; VECTORS] = std::array::from_fn(|vector| keys[vector]);
-            for (sums, &q) in sums.iter_mut().zip(q) {
-                let q = simd.splat_f32s(q);
-                for (sum, &keys) in sums.iter_mut().zip(&keys) {
-                    *sum = simd.mul_add_f32s(q, keys, *sum);
+    /// Turns scores `[positions, L]` into weights, and returns the factor that rescales the earlier sums to them.
+    #[inline(always)]
+    fn weigh<S: Simd, const V: usize>(&mut self, simd: S, scores: &mut [f32]) -> [S::f32s; V] {
+        let before = vectors::<S, V>(&self.largest)[0];
+        let mut largest = before;
+        for scores in vectors::<S, V>(scores) {
+            for (largest, &score) in largest.iter_mut().zip(scores) {
+                *largest = simd.max_f32s(*largest, score);
+            }
+        }
+        vectors_mut::<S, V>(&mut self.largest)[0] = largest;
+        let mut scales = before;
+        for (scale, &largest) in scales.iter_mut().zip(&largest) {
+            *scale = exp_f32s(simd, simd.sub_f32s(*scale, largest));
+        }
+        // Side by side, so that none of them is a sum of many terms.
+        let mut totals = [[simd.splat_f32s(0.0); V]; SUMS];
+        for scores in vectors_mut::<S, V>(scores).chunks_mut(SUMS) {
+            for (totals, scores) in totals.iter_mut().zip(scores) {
+                for ((total, score), &largest) in totals.iter_mut().zip(scores).zip(&largest) {
+                    *score = exp_f32s(simd, simd.sub_f32s(*score, largest));
+                    *total = simd.add_f32s(*total, *score);
                 }
             }
         }
-        for (scores, sums) in scores.iter_mut().zip(&sums) {
-            S::as_mut_simd_f32s(&mut scores[from..from + step]).0.copy_from_slice(sums);
+        let [a, b, c, d] = totals;
+        for vector in 0..V {
+            let total =
+                simd.add_f32s(simd.add_f32s(a[vector], b[vector]), simd.add_f32s(c[vector], d[vector]));
+            let new = bytemuck::cast_slice::<_, f32>(std::slice::from_ref(&total));
+            let scale = bytemuck::cast_slice::<_, f32>(std::slice::from_ref(&scales[vector]));
+            let totals = &mut self.totals[vector * S::F32_LANES..][..S::F32_LANES];
+            for ((total, &new), &scale) in totals.iter_mut().zip(new).zip(scale) {
+                *total = *total * f64::from(scale) + f64::from(new);
+            }
+        }
+        scales
+    }
+
+    /// Adds biases to the scores of some positions.
+    #[inline(always)]
+    fn add_bias<E: Float>(
+        &self,
+        scores: &mut [f32],
+        positions: Range<usize>,
+        bias: &DistanceBias,
+        task: &Task<'_, E>,
+    ) {
+        let mut from = 0;
+        for Run { head, rows } in &self.runs {
+            // Rows have consecutive positions, so the biases of the next key are the same, one row further.
+            let first = task.queries[rows.start].position;
+            let last = positions.end - 1;
+            let values = &bias.values()[*head];
+            let biases =
+                (0..rows.len() + positions.len() - 1).map(|row| values[bias.index(last, first + row)]);
+            let biases: Vec<f32> = biases.collect();
+            let lanes = from..from + rows.len();
+            for (index, scores) in scores.chunks_exact_mut(self.starts.len()).enumerate() {
+                let biases = &biases[positions.len() - 1 - index..];
+                scores[lanes.clone()].iter_mut().zip(biases).for_each(|(score, bias)| *score += bias);
+            }
+            from = lanes.end;
+        }
+    }
+
+    fn write<E: Float>(&self, task: &mut Task<'_, E>) {
+        let width = self.starts.len();
+        let lanes = self.runs.iter().flat_map(|run| run.rows.clone().map(|row| (run.head, row)));
+        for (lane, (head, row)) in lanes.enumerate() {
+            let place = task.lane(head);
+            let share = self.totals[lane].recip() as f32;
+            let sums = self.sums[lane..].iter().step_by(width);
+            let out = &mut task.out[row * task.width..][place];
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * share);
         }
     }
 }
 
-/// Adds the weighted values of a tile to up to [`ROWS`] rows, each in the order of its columns.
-#[inline(always)]
-fn add_values<S: Simd>(
-    simd: S,
-    rows: &mut [f32],
-    values: &[f32],
-    width: usize,
-    weights: &[[f32; TILE]; ROWS],
-    columns: &[Range<usize>],
-) {
-    // All rows see these columns; a single one sees others before and after them.
-    let start = columns.iter().map(|columns| columns.start).max().unwrap_or(0);
-    let end = columns.iter().map(|columns| columns.end).min().unwrap_or(0);
-    let together = columns.len() == ROWS && start < end;
-    let alone = |row: usize, columns: Range<usize>, rows: &mut [f32]| {
-        if !columns.is_empty() {
-            add_rows::<S, 1>(simd, &mut rows[row * width..], values, width, [&weights[row]], columns);
+/// The ranges of positions that the lanes of a panel see.
+struct LaneRanges<S: Simd, const V: usize> {
+    /// The position with index 0.
+    first: usize,
+    starts: [S::u32s; V],
+    ends: [S::u32s; V],
+}
+
+impl<S: Simd, const V: usize> LaneRanges<S, V> {
+    #[inline(always)]
+    fn new(first: usize, starts: &[u32], ends: &[u32]) -> Self {
+        let [starts, ends] = [starts, ends].map(|limits| S::as_simd_u32s(limits).0.as_chunks().0[0]);
+        Self { first, starts, ends }
+    }
+
+    /// Returns `new` in the lanes that see a position, and `old` in the others.
+    #[inline(always)]
+    fn select(&self, simd: S, index: usize, new: [S::f32s; V], old: [S::f32s; V]) -> [S::f32s; V] {
+        let position = simd.splat_u32s((self.first + index) as u32);
+        let mut selected = old;
+        for (vector, (selected, new)) in selected.iter_mut().zip(new).enumerate() {
+            let begun = simd.less_than_or_equal_u32s(self.starts[vector], position);
+            let visible = simd.and_m32s(begun, simd.less_than_u32s(position, self.ends[vector]));
+            *selected = simd.select_f32s(visible, new, *selected);
         }
-    };
-    if !together {
-        columns.iter().enumerate().for_each(|(row, columns)| alone(row, columns.clone(), rows));
-        return;
-    }
-    columns.iter().enumerate().for_each(|(row, columns)| alone(row, columns.start..start, rows));
-    add_rows::<S, ROWS>(simd, rows, values, width, std::array::from_fn(|row| &weights[row]), start..end);
-    columns.iter().enumerate().for_each(|(row, columns)| alone(row, end..columns.end, rows));
-}
-
-/// Adds the weighted values of some columns to `R` rows.
-#[inline(always)]
-fn add_rows<S: Simd, const R: usize>(
-    simd: S,
-    rows: &mut [f32],
-    values: &[f32],
-    width: usize,
-    weights: [&[f32; TILE]; R],
-    columns: Range<usize>,
-) {
-    let lanes = S::F32_LANES;
-    let mut from = 0;
-    while from + VECTORS * lanes <= width {
-        add_lanes::<S, R, VECTORS>(simd, rows, values, width, weights, columns.clone(), from);
-        from += VECTORS * lanes;
-    }
-    while from < width {
-        add_lanes::<S, R, 1>(simd, rows, values, width, weights, columns.clone(), from);
-        from += lanes;
+        selected
     }
 }
 
-/// Like [`add_rows`], for the `V` vectors that begin at `from`.
 #[inline(always)]
-fn add_lanes<S: Simd, const R: usize, const V: usize>(
+fn vectors<S: Simd, const V: usize>(values: &[f32]) -> &[[S::f32s; V]] {
+    S::as_simd_f32s(values).0.as_chunks().0
+}
+
+#[inline(always)]
+fn vectors_mut<S: Simd, const V: usize>(values: &mut [f32]) -> &mut [[S::f32s; V]] {
+    S::as_mut_simd_f32s(values).0.as_chunks_mut().0
+}
+
+/// Computes the scores `[positions, L]` of keys `[positions, D]` and queries `[D, L]`, each in the order of `D`.
+#[inline(always)]
+fn score<S: Simd, const V: usize>(
     simd: S,
-    rows: &mut [f32],
-    values: &[f32],
-    width: usize,
-    weights: [&[f32; TILE]; R],
-    columns: Range<usize>,
-    from: usize,
+    keys: &[f32],
+    queries: &[[S::f32s; V]],
+    scores: &mut [[S::f32s; V]],
 ) {
-    let lanes = from..from + V * S::F32_LANES;
-    let mut sums = [[simd.splat_f32s(0.0); V]; R];
-    for (sums, row) in sums.iter_mut().zip(rows.chunks_exact(width)) {
-        sums.copy_from_slice(S::as_simd_f32s(&row[lanes.clone()]).0);
+    let dim = queries.len();
+    let (blocks, rest) = scores.as_chunks_mut::<SUMS>();
+    let (keys, keys_left) = keys.split_at(blocks.len() * SUMS * dim);
+    for (keys, scores) in keys.chunks_exact(SUMS * dim).zip(blocks) {
+        *scores = dots::<S, V, SUMS>(simd, keys, queries);
     }
-    for column in columns {
-        let (values, _) = S::as_simd_f32s(&values[column * width..][lanes.clone()]);
-        let values: [_; V] = std::array::from_fn(|vector| values[vector]);
-        for (sums, weights) in sums.iter_mut().zip(&weights) {
-            let weight = simd.splat_f32s(weights[column]);
-            for (sum, &value) in sums.iter_mut().zip(&values) {
-                *sum = simd.mul_add_f32s(weight, value, *sum);
+    for (key, score) in keys_left.chunks_exact(dim).zip(rest) {
+        [*score] = dots::<S, V, 1>(simd, key, queries);
+    }
+}
+
+/// Returns the scores of `C` keys.
+#[inline(always)]
+fn dots<S: Simd, const V: usize, const C: usize>(
+    simd: S,
+    keys: &[f32],
+    queries: &[[S::f32s; V]],
+) -> [[S::f32s; V]; C] {
+    let keys: [&[f32]; C] = std::array::from_fn(|key| &keys[key * queries.len()..][..queries.len()]);
+    let mut sums = [[simd.splat_f32s(0.0); V]; C];
+    for (element, queries) in queries.iter().enumerate() {
+        for (sums, key) in sums.iter_mut().zip(keys) {
+            let key = simd.splat_f32s(key[element]);
+            for (sum, &query) in sums.iter_mut().zip(queries) {
+                *sum = simd.mul_add_f32s(key, query, *sum);
             }
         }
     }
-    for (sums, row) in sums.iter().zip(rows.chunks_exact_mut(width)) {
-        S::as_mut_simd_f32s(&mut row[lanes.clone()]).0.copy_from_slice(sums);
+    sums
+}
+
+/// Adds values `[positions, D]` with weights `[positions, L]` to the rescaled sums `[D, L]`, each in the order of
+/// positions.
+#[inline(always)]
+fn add_values<S: Simd, const V: usize, const HIDES: bool>(
+    simd: S,
+    values: &[f32],
+    weights: &[[S::f32s; V]],
+    scales: [S::f32s; V],
+    sums: &mut [[S::f32s; V]],
+    visible: &LaneRanges<S, V>,
+) {
+    let dim = sums.len();
+    let (blocks, rest) = sums.as_chunks_mut::<SUMS>();
+    let rest_from = blocks.len() * SUMS;
+    for (block, sums) in blocks.iter_mut().enumerate() {
+        add_elements::<S, V, _, HIDES>(simd, &values[block * SUMS..], dim, weights, scales, sums, visible);
     }
+    for (index, sum) in rest.iter_mut().enumerate() {
+        add_elements::<S, V, _, HIDES>(
+            simd,
+            &values[rest_from + index..],
+            dim,
+            weights,
+            scales,
+            std::array::from_mut(sum),
+            visible,
+        );
+    }
+}
+
+/// Adds `C` elements of values that are `dim` elements apart.
+#[inline(always)]
+fn add_elements<S: Simd, const V: usize, const C: usize, const HIDES: bool>(
+    simd: S,
+    values: &[f32],
+    dim: usize,
+    weights: &[[S::f32s; V]],
+    scales: [S::f32s; V],
+    sums: &mut [[S::f32s; V]; C],
+    visible: &LaneRanges<S, V>,
+) {
+    let mut added = *sums;
+    for added in &mut added {
+        for (added, &scale) in added.iter_mut().zip(&scales) {
+            *added = simd.mul_f32s(*added, scale);
+        }
+    }
+    for (index, weights) in weights.iter().enumerate() {
+        let values: &[f32; C] = values[index * dim..].first_chunk().expect("elements of one value");
+        for (added, &value) in added.iter_mut().zip(values) {
+            let value = simd.splat_f32s(value);
+            let before = *added;
+            for (added, &weight) in added.iter_mut().zip(weights) {
+                *added = simd.mul_add_f32s(value, weight, *added);
+            }
+            if HIDES {
+                *added = visible.select(simd, index, *added, before);
+            }
+        }
+    }
+    *sums = added;
 }
