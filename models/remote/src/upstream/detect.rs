@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::wire::llama_cpp::{self, Probabilities};
 use crate::wire::{Alternatives, Batch, check, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
@@ -84,6 +85,13 @@ pub struct EngineFacts {
     pub accepts_ids: bool,
     /// Whether it has `/tokenize`.
     pub tokenizes: bool,
+}
+
+impl EngineFacts {
+    /// How a llama.cpp is asked.
+    pub(super) fn probabilities(&self) -> Probabilities {
+        if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -201,6 +209,9 @@ pub(super) async fn detect(
             facts.version = props.build_info.map(|version| printable(&version));
             facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
         }
+        if obeys_bias(client, base).await? {
+            facts.reports = Reports::Ids;
+        }
         return Ok(facts);
     }
     if kind != EngineKind::OpenAi {
@@ -289,10 +300,36 @@ async fn reports_ids(client: &Client, base: &BaseUrl, model: &str) -> Result<boo
         vocab: usize::MAX,
     };
     match client.post(base, "/v1/completions", &vllm::body(model, &batch), DESCRIPTION_BYTES_MAX).await {
-        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows, batch.alternatives)).is_ok()),
+        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows)).is_ok()),
         Err(UpstreamError::Rejected { .. }) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether a llama.cpp reports given ids if they have a bias. The least probable one of some tokens must have
+/// the same probability with and without it.
+async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamError> {
+    const TRIED: usize = 8;
+    const ERROR_MAX: f64 = 1e-4;
+    let ask = async |alternatives| {
+        let batch = Batch { rows: &[vec![0]], alternatives, ahead: 0, cache_salt: 0, vocab: usize::MAX };
+        let body = llama_cpp::body(&batch, Probabilities::PostSampling);
+        match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
+            Ok(bytes) => {
+                let rows = llama_cpp::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());
+                Ok(rows.and_then(|rows| rows.into_iter().flatten().next()))
+            }
+            Err(UpstreamError::Rejected { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let Some(mut best) = ask(Alternatives::Best(TRIED)).await? else { return Ok(false) };
+    let (Some(least), Some(anchor)) = (best.take_least(), llama_cpp::anchor(&best)) else { return Ok(false) };
+    let mut ids = [least.id, anchor];
+    ids.sort_unstable();
+    let Some(biased) = ask(Alternatives::Ids(&ids)).await? else { return Ok(false) };
+    let is_right = |logprob: f64| (logprob - least.logprob).abs() <= ERROR_MAX;
+    Ok(llama_cpp::complete(&mut best, &biased, &ids).is_ok() && best.logprob(least.id).is_some_and(is_right))
 }
 
 /// Returns whether an engine takes token ids as a prompt: then it counts as many as were sent.

@@ -102,7 +102,7 @@ fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Positio
         Alternatives::Best(_) => {}
     }
     let entries = reported.into_iter().map(|(id, logprob)| (batch.known(id), logprob));
-    Ok(Position::new(batch.known(chosen), entries))
+    Ok(Position::new(batch.known(chosen), entries, batch.alternatives))
 }
 
 fn token_id(name: &str) -> Result<u32, WireError> {
@@ -155,7 +155,7 @@ mod tests {
         let rows = vec![vec![504, 2365, 282]; rows];
         let batch = Batch { rows: &rows, alternatives, ahead: 0, cache_salt: 0, vocab: VOCAB };
         let read = read(response.as_bytes(), &batch).unwrap();
-        answers(read, alternatives).unwrap().into_iter().map(|answer| answer.report).collect()
+        answers(read).unwrap().into_iter().map(|answer| answer.report).collect()
     }
 
     #[test]
