@@ -85,6 +85,8 @@ pub struct EngineFacts {
     pub accepts_ids: bool,
     /// Whether it has `/tokenize`.
     pub tokenizes: bool,
+    /// llama.cpp: number of prompts that each replica computes at the same time, and whose caches it keeps.
+    pub slots: Option<usize>,
 }
 
 impl EngineFacts {
@@ -155,6 +157,7 @@ struct Version {
 #[derive(Deserialize)]
 struct Props {
     build_info: Option<String>,
+    total_slots: Option<usize>,
     default_generation_settings: GenerationSettings,
 }
 
@@ -203,9 +206,11 @@ pub(super) async fn detect(
         best_max: usize::MAX,
         accepts_ids: true,
         tokenizes: kind != EngineKind::OpenAi,
+        slots: None,
     };
     if kind == EngineKind::LlamaCpp {
         if let Some(props) = props().await {
+            facts.slots = props.total_slots;
             facts.version = props.build_info.map(|version| printable(&version));
             facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
         }
@@ -313,7 +318,7 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     const ERROR_MAX: f64 = 1e-4;
     let ask = async |alternatives| {
         let batch = Batch { rows: &[vec![0]], alternatives, ahead: 0, cache_salt: 0, vocab: usize::MAX };
-        let body = llama_cpp::body(&batch, Probabilities::PostSampling);
+        let body = llama_cpp::body(&batch, Probabilities::PostSampling, None);
         match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
             Ok(bytes) => {
                 let rows = llama_cpp::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());

@@ -148,7 +148,13 @@ impl Upstream {
         rows: &[Vec<u32>],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let mut found = self.rows(context, 0, Alternatives::Best(llama_cpp::BEST), rows).await?;
-        let is_short = |row: &usize| found[*row].iter().any(|position| llama_cpp::is_short_of(position, ids));
+        // Nothing is known about a row without an anchor.
+        let is_short = |row: &usize| {
+            let mut positions = found[*row].iter();
+            positions.any(|position| {
+                llama_cpp::anchor(position).is_some() && llama_cpp::is_short_of(position, ids)
+            })
+        };
         let short: Vec<usize> = (0..rows.len()).filter(is_short).collect();
         if !short.is_empty() {
             let anchors = short.iter().flat_map(|&row| &found[row]).filter_map(llama_cpp::anchor);
@@ -220,7 +226,8 @@ impl Upstream {
                 ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
             }
             EngineKind::LlamaCpp => {
-                ("/completion", llama_cpp::body(&batch, self.facts.probabilities()), llama_cpp::ENTRY_BYTES)
+                let body = llama_cpp::body(&batch, self.facts.probabilities(), self.slot(context.affinity));
+                ("/completion", body, llama_cpp::ENTRY_BYTES)
             }
             EngineKind::OpenAi => {
                 let text = |row: &Vec<u32>| self.vocabulary.text_of(row);

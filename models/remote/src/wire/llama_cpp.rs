@@ -21,6 +21,11 @@ pub(crate) const ENTRY_BYTES: usize = 512;
 /// the sum is below 64.
 const BIAS: f32 = 32.0;
 
+/// The first random number of this seed is 8e-7, and llama.cpp chooses the first of the sorted tokens whose cumulative
+/// probability exceeds it: the most probable one. A random token is often a part of a character, whose probabilities
+/// llama.cpp leaves out of its response.
+const GREEDY_SEED: u32 = 1_429_639;
+
 /// Number of the most probable tokens in a request without bias.
 pub(crate) const BEST: usize = 128;
 
@@ -30,15 +35,16 @@ const UNREPORTED_MAX: f64 = 1e-4;
 /// How llama.cpp computes the probabilities that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Probabilities {
-    /// After sampling, with all samplers off: the model's own, normalised in double precision.
+    /// After sampling, with no sampler that changes them: the model's own, normalised in double precision.
     PostSampling,
     /// Before sampling. llama.cpp normalises them in single precision, so that all are too large by the same
     /// factor, 1.0001 for 49,152 tokens.
     Raw,
 }
 
-/// The body of a request for the most probable tokens or, with [`Probabilities::PostSampling`], for given ids.
-pub(crate) fn body(batch: &Batch<'_>, probabilities: Probabilities) -> Value {
+/// The body of a request for the most probable tokens or, with [`Probabilities::PostSampling`], for given ids. All
+/// requests of a tree name the same slot, whose cache has their prompt.
+pub(crate) fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
     let mut body = json!({
         "prompt": batch.rows,
         "n_predict": 1 + batch.ahead,
@@ -51,14 +57,19 @@ pub(crate) fn body(batch: &Batch<'_>, probabilities: Probabilities) -> Value {
         Probabilities::Raw => body["temperature"] = 0.into(),
         Probabilities::PostSampling => {
             body["post_sampling_probs"] = true.into();
-            body["samplers"] = json!([]);
+            body["seed"] = GREEDY_SEED.into();
+            // It sorts all tokens.
+            body["samplers"] = json!(["top_k"]);
+            body["top_k"] = i32::MAX.into();
         }
     }
     if let Alternatives::Ids(ids) = batch.alternatives {
         // Only their ratios are used, so the sampler may drop all other tokens before it sorts.
-        body["samplers"] = json!(["top_k"]);
         body["top_k"] = ids.len().into();
         body["logit_bias"] = ids.iter().map(|id| json!([id, BIAS])).collect();
+    }
+    if let Some(slot) = slot {
+        body["id_slot"] = slot.into();
     }
     body
 }
@@ -106,8 +117,12 @@ pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let row = |(row, completion): (usize, Completion)| {
         let positions = completion.completion_probabilities;
         let (got, max) = (positions.len(), 1 + batch.ahead);
-        if got == 0 || got > max {
+        if got > max {
             return Err(WireError::Steps { row, got, max });
+        }
+        if got == 0 {
+            // The most probable token is a part of a character. Nothing is known about the row.
+            return Ok(vec![Position { chosen: None, reported: Vec::new(), cut: None }]);
         }
         positions.into_iter().map(|chosen| position(chosen, row, batch)).collect()
     };

@@ -150,7 +150,8 @@ impl Fake {
                 .route("/tokenize", post(tokenize));
         }
         if matches!(flavor, Flavor::LlamaCpp { .. }) {
-            let props = json!({"build_info": "b1", "default_generation_settings": {"n_ctx": 512}});
+            let props =
+                json!({"build_info": "b1", "total_slots": 2, "default_generation_settings": {"n_ctx": 512}});
             router = router
                 .route("/props", get(|| async { Json(props) }))
                 .route("/tokenize", post(tokenize))

@@ -168,6 +168,20 @@ async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second
 }
 
 #[tokio::test]
+async fn a_tree_stays_in_one_slot_of_llama_cpp() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
+    let upstream = connect(&[&fake]).await;
+    assert_eq!(upstream.jobs_max(), Some(2));
+    for affinity in [4, 5, 5, 4] {
+        let context = QueryContext { affinity, ..CONTEXT };
+        upstream.ask(context, vec![query(&[], LogitsRequest::Best, 0)]).await.unwrap();
+    }
+    let slots: Vec<u64> =
+        fake.shared.bodies.lock().unwrap().iter().map(|body| body["id_slot"].as_u64().unwrap()).collect();
+    assert_eq!(slots, [0, 1, 1, 0]);
+}
+
+#[tokio::test]
 async fn a_llama_cpp_without_a_bias_reports_more_and_more_of_the_most_probable_tokens() {
     let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: false }).await;
     let upstream = connect(&[&fake]).await;
