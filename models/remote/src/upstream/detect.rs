@@ -85,7 +85,7 @@ pub struct EngineFacts {
     pub accepts_ids: bool,
     /// Whether it has `/tokenize`.
     pub tokenizes: bool,
-    /// llama.cpp: number of prompts that each replica computes at the same time, and whose caches it keeps.
+    /// llama.cpp: number of prompts that each replica keeps in its cache, and computes at the same time.
     pub slots: Option<usize>,
 }
 
@@ -210,7 +210,8 @@ pub(super) async fn detect(
     };
     if kind == EngineKind::LlamaCpp {
         if let Some(props) = props().await {
-            facts.slots = props.total_slots;
+            let slots = props.total_slots.unwrap_or(1);
+            facts.slots = Some(if keeps_slots(client, base, slots).await? { slots } else { 1 });
             facts.version = props.build_info.map(|version| printable(&version));
             facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
         }
@@ -335,6 +336,26 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     let Some(biased) = ask(Alternatives::Ids(&ids)).await? else { return Ok(false) };
     let is_right = |logprob: f64| (logprob - least.logprob).abs() <= ERROR_MAX;
     Ok(llama_cpp::complete(&mut best, &biased, &ids).is_ok() && best.logprob(least.id).is_some_and(is_right))
+}
+
+/// Returns whether a llama.cpp keeps the prompt of a slot while another slot works. With automatic slots, it clears idle
+/// ones.
+async fn keeps_slots(client: &Client, base: &BaseUrl, slots: usize) -> Result<bool, UpstreamError> {
+    if slots < 2 {
+        return Ok(false);
+    }
+    let mut computed = None;
+    for (slot, token) in [(0, 1), (1, 2), (0, 1)] {
+        let prompt = vec![token; PROBE_IDS];
+        let body = json!({"prompt": [prompt], "n_predict": 1, "cache_prompt": true, "id_slot": slot});
+        let response: Value = match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(UpstreamError::Rejected { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        computed = response.pointer("/timings/prompt_n").and_then(Value::as_u64);
+    }
+    Ok(computed.is_some_and(|tokens| tokens < PROBE_IDS as u64))
 }
 
 /// Returns whether an engine takes token ids as a prompt: then it counts as many as were sent.

@@ -310,7 +310,8 @@ fn choice(
             json!({"id": chosen, "token": name(*chosen), top: wanted.iter().map(entry).collect::<Vec<_>>()})
         };
         let positions: Vec<Value> = positions.iter().map(position).collect();
-        return json!({"index": index, "content": "", "completion_probabilities": positions});
+        let timings = json!({"prompt_n": 1});
+        return json!({"index": index, "content": "", "completion_probabilities": positions, "timings": timings});
     }
     let names: Vec<String> = positions.iter().map(|(chosen, ..)| name(*chosen)).collect();
     let top = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {
