@@ -2,6 +2,7 @@
 
 mod answers;
 mod checkpoints;
+mod engines;
 mod evaluation;
 mod numbers;
 mod requests;
@@ -12,7 +13,7 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     weights::SAFETENSORS,
     weights::TORCH,
     checkpoints::SENTENCEPIECE,
@@ -23,6 +24,7 @@ pub const TARGETS: [Target; 13] = [
     numbers::GRAMMAR,
     answers::EXTRACTION,
     answers::REPLIES,
+    engines::ENGINES,
     evaluation::JOURNAL,
     evaluation::REPORT,
     evaluation::DATA,

@@ -50,7 +50,7 @@ pub enum Reports {
     Ids,
     /// The most probable ones, up to the whole vocabulary.
     All,
-    /// So many of the most probable ones.
+    /// This many of the most probable ones.
     Best(usize),
 }
 

@@ -14,7 +14,7 @@ use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 
 /// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"prob":1.234567812345678e-12}`, with a token
 /// of some length.
-pub(crate) const ENTRY_BYTES: usize = 512;
+pub const ENTRY_BYTES: usize = 512;
 
 /// The bias on given ids. Ids that are e^32 (8e13) times less probable than another token may still be missing.
 /// llama.cpp adds it to a logit in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if
@@ -27,14 +27,14 @@ const BIAS: f32 = 32.0;
 const GREEDY_SEED: u32 = 1_429_639;
 
 /// Number of the most probable tokens in a request without bias.
-pub(crate) const BEST: usize = 128;
+pub const BEST: usize = 128;
 
 /// Probability of wanted ids that may stay unreported although another request would report it.
 const UNREPORTED_MAX: f64 = 1e-4;
 
 /// How llama.cpp computes the probabilities that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Probabilities {
+pub enum Probabilities {
     /// After sampling, with no sampler that changes them: the model's own, normalised in double precision.
     PostSampling,
     /// Before sampling. llama.cpp normalises them in single precision, so that all are too large by the same
@@ -44,7 +44,7 @@ pub(crate) enum Probabilities {
 
 /// The body of a request for the most probable tokens or, with [`Probabilities::PostSampling`], for given ids. All
 /// requests of a tree name the same slot, whose cache has their prompt.
-pub(crate) fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
+pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
     let mut body = json!({
         "prompt": batch.rows,
         "n_predict": 1 + batch.ahead,
@@ -106,7 +106,7 @@ struct Entry {
 
 /// Reads a response. Each position has the most probable tokens. The positions of given ids are distributions over
 /// these ids only: [`complete`] makes use of them.
-pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
+pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let completions = match serde_json::from_slice(bytes)? {
         Response::Several(completions) => completions,
         Response::One(completion) => vec![completion],
@@ -143,7 +143,7 @@ fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, W
 }
 
 /// Returns whether wanted ids that a position lacks may be too probable.
-pub(crate) fn is_short_of(position: &Position, wanted: &[u32]) -> bool {
+pub fn is_short_of(position: &Position, wanted: &[u32]) -> bool {
     let known: HashSet<u32> = position.reported.iter().map(|token| token.id).collect();
     let missing = wanted.iter().filter(|id| !known.contains(id)).count();
     let rest = 1.0 - position.reported.iter().map(|token| token.logprob.exp()).sum::<f64>();
@@ -152,13 +152,13 @@ pub(crate) fn is_short_of(position: &Position, wanted: &[u32]) -> bool {
 }
 
 /// Returns the most probable token of a position.
-pub(crate) fn anchor(position: &Position) -> Option<u32> {
+pub fn anchor(position: &Position) -> Option<u32> {
     let best = position.reported.iter().max_by(|a, b| a.logprob.total_cmp(&b.logprob));
     best.map(|token| token.id)
 }
 
 /// Adds the ids that a position lacks from a response with bias on `ids`, which include its anchor.
-pub(crate) fn complete(position: &mut Position, biased: &Position, ids: &[u32]) -> Result<(), WireError> {
+pub fn complete(position: &mut Position, biased: &Position, ids: &[u32]) -> Result<(), WireError> {
     let Some(anchor) = anchor(position) else { return Ok(()) };
     let (Some(own), Some(other)) = (position.logprob(anchor), biased.logprob(anchor)) else {
         return Err(WireError::IdMissing(anchor));

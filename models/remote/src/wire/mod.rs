@@ -4,11 +4,11 @@
 //! A response is hostile input. A reader accepts one only if it has exactly the requested rows, each with a part
 //! of a distribution over ids of the vocabulary ([`NextTokenReport`]). Unknown fields are ignored.
 
-pub(crate) mod llama_cpp;
-pub(crate) mod openai;
-pub(crate) mod texts;
-pub(crate) mod vllm;
-pub(crate) mod written;
+pub mod llama_cpp;
+pub mod openai;
+pub mod texts;
+pub mod vllm;
+pub mod written;
 
 use ntl_core::contract::{NextTokenReport, ReportError, TokenLogprob};
 
@@ -16,7 +16,7 @@ use crate::engine::{NextTokenAnswer, NextTokenStep};
 
 /// Why a response is not understood.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WireError {
+pub enum WireError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     #[error("it has {got} rows for {want} prompts")]
@@ -41,7 +41,7 @@ pub(crate) enum WireError {
 
 /// The tokens whose log-probabilities a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Alternatives<'a> {
+pub enum Alternatives<'a> {
     /// These ids, ascending.
     Ids(&'a [u32]),
     /// This many of the most probable tokens, at least 1.
@@ -50,7 +50,7 @@ pub(crate) enum Alternatives<'a> {
 
 impl Alternatives<'_> {
     /// Number of tokens that are asked for.
-    pub(crate) fn count(self) -> usize {
+    pub fn count(self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),
             Self::Best(count) => count,
@@ -60,20 +60,20 @@ impl Alternatives<'_> {
 
 /// Rows of one request. Each is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Batch<'a> {
-    pub(crate) rows: &'a [Vec<u32>],
-    pub(crate) alternatives: Alternatives<'a>,
+pub struct Batch<'a> {
+    pub rows: &'a [Vec<u32>],
+    pub alternatives: Alternatives<'a>,
     /// Greedy tokens to append to each row.
-    pub(crate) ahead: usize,
+    pub ahead: usize,
     /// Rows may use each other's cached prefixes only if their salts are equal; 0 shares with all.
-    pub(crate) cache_salt: u64,
+    pub cache_salt: u64,
     /// Number of ids of the vocabulary.
-    pub(crate) vocab: usize,
+    pub vocab: usize,
 }
 
 impl Batch<'_> {
     /// Maximum size of the response in bytes, if an entry has at most `entry_bytes`.
-    pub(crate) fn bytes_max(&self, entry_bytes: usize) -> usize {
+    pub fn bytes_max(&self, entry_bytes: usize) -> usize {
         const ROW_BYTES: usize = 64 << 10;
         let steps = self.rows.len().saturating_mul(self.ahead + 1);
         steps.saturating_mul(self.alternatives.count().saturating_mul(entry_bytes).saturating_add(ROW_BYTES))
@@ -87,7 +87,7 @@ impl Batch<'_> {
 
 /// One position of a row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Position {
+pub struct Position {
     /// The token that the engine chose, if it is known.
     chosen: Option<u32>,
     reported: Vec<TokenLogprob>,
@@ -125,7 +125,7 @@ impl Position {
     }
 
     /// Removes the least probable of at least two tokens.
-    pub(crate) fn take_least(&mut self) -> Option<TokenLogprob> {
+    pub fn take_least(&mut self) -> Option<TokenLogprob> {
         let by_logprob =
             |a: &usize, b: &usize| self.reported[*a].logprob.total_cmp(&self.reported[*b].logprob);
         let least = (0..self.reported.len()).min_by(by_logprob).filter(|_| self.reported.len() > 1)?;
@@ -133,16 +133,16 @@ impl Position {
     }
 
     /// The log-probability of a token, if it is reported.
-    pub(crate) fn logprob(&self, id: u32) -> Option<f64> {
+    pub fn logprob(&self, id: u32) -> Option<f64> {
         self.reported.iter().find(|token| token.id == id).map(|token| token.logprob)
     }
 }
 
 /// The positions of each row.
-pub(crate) type Rows = Vec<Vec<Position>>;
+pub type Rows = Vec<Vec<Position>>;
 
 /// Makes answers of the positions of each row.
-pub(crate) fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
+pub fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
     let answer = |(row, positions): (usize, Vec<Position>)| {
         let mut before = None;
         let mut report = None;
@@ -162,13 +162,13 @@ pub(crate) fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
 }
 
 /// Checks that each position is a part of a distribution.
-pub(crate) fn check(rows: &Rows) -> Result<(), WireError> {
+pub fn check(rows: &Rows) -> Result<(), WireError> {
     rows.iter().flatten().try_for_each(|position| position.report().map(drop))
 }
 
 /// Adds the reports of another group of ids to the same rows. The rows are cut where the groups chose different
 /// tokens.
-pub(crate) fn merge(rows: &mut Rows, more: Rows) {
+pub fn merge(rows: &mut Rows, more: Rows) {
     for (row, more) in rows.iter_mut().zip(more) {
         let mut same = 0;
         for (position, more) in row.iter_mut().zip(more) {
@@ -188,7 +188,7 @@ pub(crate) fn merge(rows: &mut Rows, more: Rows) {
 }
 
 /// Checks that there is exactly one of each index, and returns the items in this order.
-pub(crate) fn in_order<T>(
+pub fn in_order<T>(
     items: Vec<T>,
     rows: usize,
     index: impl Fn(usize, &T) -> usize,
