@@ -76,6 +76,12 @@ pub(crate) async fn connect(
         alternatives = %reports,
         "engine found"
     );
+    if facts.slots == Some(1) {
+        tracing::info!(
+            model = name,
+            "this llama.cpp keeps the prompt of one slot: numbers are computed one by one; `--parallel N` makes it keep N"
+        );
+    }
     let files = match &model.tokenizer {
         Some(folder) => CheckpointFiles::folder(Path::new(folder))?,
         None => return Err(no_tokenizer(name, &facts)),

@@ -3,6 +3,7 @@
 mod answers;
 mod calls;
 mod checkpoints;
+mod engines;
 mod evaluation;
 mod numbers;
 mod requests;
@@ -25,6 +26,7 @@ pub const TARGETS: [Target; 14] = [
     numbers::GRAMMAR,
     answers::EXTRACTION,
     answers::REPLIES,
+    engines::ENGINES,
     evaluation::JOURNAL,
     evaluation::REPORT,
     evaluation::DATA,

@@ -9,7 +9,7 @@ mod client;
 pub mod engine;
 mod replicas;
 mod upstream;
-mod wire;
+pub mod wire;
 
 pub use client::{ApiKey, BaseUrl, ClientError, Code, InvalidKey, InvalidUrl, UpstreamError};
 pub use engine::{

@@ -79,7 +79,7 @@ impl ServedModel {
         let limits = RemoteLimits {
             queue_max: limits.queue_max,
             queue_time_max: limits.queue_time_max,
-            jobs_max: limits.running_max,
+            jobs_max: limits.running_max.min(upstream.jobs_max().unwrap_or(usize::MAX)),
             requests_max,
             ..RemoteLimits::default()
         };

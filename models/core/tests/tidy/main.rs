@@ -29,7 +29,10 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-paper", &["ntl-api", "ntl-core"]),
     ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual", "ntl-paper"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
-    ("ntl-fuzz", &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-server"]),
+    (
+        "ntl-fuzz",
+        &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-remote", "ntl-server"],
+    ),
 ];
 
 /// Dependencies that only some packages may have.

@@ -12,8 +12,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two checks of a replica that is unavailable.
 const INTERVAL_DOWN: Duration = Duration::from_secs(1);
 
-/// So many checks in a row must fail before an available replica counts as unavailable: an engine that is busy
-/// may miss one.
+/// An available replica counts as unavailable after this many failed checks in a row: an engine that is busy may
+/// miss one.
 const FAILURES_MAX: u32 = 2;
 
 /// One check of a replica.

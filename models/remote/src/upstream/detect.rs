@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::wire::llama_cpp::{self, Probabilities};
 use crate::wire::{Alternatives, Batch, check, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
@@ -49,7 +50,7 @@ pub enum Reports {
     Ids,
     /// The most probable ones, up to the whole vocabulary.
     All,
-    /// So many of the most probable ones.
+    /// This many of the most probable ones.
     Best(usize),
 }
 
@@ -84,6 +85,15 @@ pub struct EngineFacts {
     pub accepts_ids: bool,
     /// Whether it has `/tokenize`.
     pub tokenizes: bool,
+    /// llama.cpp: number of prompts that each replica keeps in its cache, and computes at the same time.
+    pub slots: Option<usize>,
+}
+
+impl EngineFacts {
+    /// How a llama.cpp is asked.
+    pub(super) fn probabilities(&self) -> Probabilities {
+        if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +157,7 @@ struct Version {
 #[derive(Deserialize)]
 struct Props {
     build_info: Option<String>,
+    total_slots: Option<usize>,
     default_generation_settings: GenerationSettings,
 }
 
@@ -195,11 +206,17 @@ pub(super) async fn detect(
         best_max: usize::MAX,
         accepts_ids: true,
         tokenizes: kind != EngineKind::OpenAi,
+        slots: None,
     };
     if kind == EngineKind::LlamaCpp {
         if let Some(props) = props().await {
+            let slots = props.total_slots.unwrap_or(1);
+            facts.slots = Some(if keeps_slots(client, base, slots).await? { slots } else { 1 });
             facts.version = props.build_info.map(|version| printable(&version));
             facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
+        }
+        if obeys_bias(client, base).await? {
+            facts.reports = Reports::Ids;
         }
         return Ok(facts);
     }
@@ -289,10 +306,56 @@ async fn reports_ids(client: &Client, base: &BaseUrl, model: &str) -> Result<boo
         vocab: usize::MAX,
     };
     match client.post(base, "/v1/completions", &vllm::body(model, &batch), DESCRIPTION_BYTES_MAX).await {
-        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows, batch.alternatives)).is_ok()),
+        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows)).is_ok()),
         Err(UpstreamError::Rejected { .. }) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether a llama.cpp reports given ids if they have a bias. The least probable one of some tokens must have
+/// the same probability with and without it.
+async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamError> {
+    const TRIED: usize = 8;
+    const ERROR_MAX: f64 = 1e-4;
+    let ask = async |alternatives| {
+        let batch = Batch { rows: &[vec![0]], alternatives, ahead: 0, cache_salt: 0, vocab: usize::MAX };
+        let body = llama_cpp::body(&batch, Probabilities::PostSampling, None);
+        match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
+            Ok(bytes) => {
+                let rows = llama_cpp::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());
+                Ok(rows.and_then(|rows| rows.into_iter().flatten().next()))
+            }
+            Err(UpstreamError::Rejected { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let Some(mut best) = ask(Alternatives::Best(TRIED)).await? else { return Ok(false) };
+    let (Some(least), Some(anchor)) = (best.take_least(), llama_cpp::anchor(&best)) else { return Ok(false) };
+    let mut ids = [least.id, anchor];
+    ids.sort_unstable();
+    let Some(biased) = ask(Alternatives::Ids(&ids)).await? else { return Ok(false) };
+    let is_right = |logprob: f64| (logprob - least.logprob).abs() <= ERROR_MAX;
+    Ok(llama_cpp::complete(&mut best, &biased, &ids).is_ok() && best.logprob(least.id).is_some_and(is_right))
+}
+
+/// Returns whether a llama.cpp keeps the prompt of a slot while another slot works. With automatic slots, it clears idle
+/// ones.
+async fn keeps_slots(client: &Client, base: &BaseUrl, slots: usize) -> Result<bool, UpstreamError> {
+    if slots < 2 {
+        return Ok(false);
+    }
+    let mut computed = None;
+    for (slot, token) in [(0, 1), (1, 2), (0, 1)] {
+        let prompt = vec![token; PROBE_IDS];
+        let body = json!({"prompt": [prompt], "n_predict": 1, "cache_prompt": true, "id_slot": slot});
+        let response: Value = match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(UpstreamError::Rejected { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        computed = response.pointer("/timings/prompt_n").and_then(Value::as_u64);
+    }
+    Ok(computed.is_some_and(|tokens| tokens < PROBE_IDS as u64))
 }
 
 /// Returns whether an engine takes token ids as a prompt: then it counts as many as were sent.

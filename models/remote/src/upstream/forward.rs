@@ -1,6 +1,6 @@
 //! Requests that the engine answers by itself: their bodies go there, and its responses come back, unread.
 
-use super::{EngineKind, Upstream};
+use super::Upstream;
 use crate::client::{BaseUrl, OpenResponse, UpstreamError};
 
 /// A response of the engine that has begun.
@@ -35,15 +35,5 @@ impl Upstream {
             Err(response.into_error().await)
         };
         self.replicas.request(None, exchange).await
-    }
-
-    /// The name of the model in requests to the engine.
-    pub fn model(&self) -> &str {
-        &self.facts.model
-    }
-
-    /// Returns whether the engine has a route of OpenAI's API for text.
-    pub fn kind(&self) -> EngineKind {
-        self.facts.kind
     }
 }

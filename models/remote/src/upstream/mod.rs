@@ -83,6 +83,18 @@ impl Upstream {
         self.replicas.pool.any_is_up()
     }
 
+    /// The number of jobs after which further ones would evict the prompts of others from the caches of the engine, if
+    /// it is known.
+    pub fn jobs_max(&self) -> Option<usize> {
+        self.facts.slots.map(|slots| slots.saturating_mul(self.replicas.pool.len()).max(1))
+    }
+
+    /// The slot of a llama.cpp for all requests of a tree. Trees are numbered, and go to the replicas round-robin.
+    fn slot(&self, affinity: u64) -> Option<usize> {
+        let number = usize::try_from(affinity).unwrap_or(0) / self.replicas.pool.len().max(1);
+        self.facts.slots.map(|slots| number % slots.max(1))
+    }
+
     fn client(&self) -> &Client {
         &self.replicas.client
     }

@@ -21,8 +21,8 @@ const IDS_MAX: usize = 64 << 10;
 /// Maximum number of alternatives of all rows of a request, unless a single row has more.
 const ENTRIES_MAX: usize = 16 << 10;
 
-/// Numbers of the most probable tokens that llama.cpp is asked for, until few are missing.
-const LLAMA_CPP_COUNTS: [usize; 4] = [64, 1 << 10, 16 << 10, usize::MAX];
+/// Numbers of the most probable tokens in requests to llama.cpp, until few others are missing.
+const LLAMA_CPP_COUNTS: [usize; 3] = [llama_cpp::BEST, 4 << 10, usize::MAX];
 
 /// Probability that may stay unreported although the engine could report more.
 const UNREPORTED_MAX: f64 = 1e-4;
@@ -85,7 +85,10 @@ impl Upstream {
         rows: &[Vec<u32>],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         if self.facts.kind == EngineKind::LlamaCpp {
-            return self.growing_counts(context, kind, rows).await;
+            return match (&kind.wanted, self.facts.reports) {
+                (LogitsRequest::Ids(ids), Reports::Ids) => self.biased_ids(context, ids, rows).await,
+                _ => self.growing_counts(context, kind, rows).await,
+            };
         }
         let best_max = self.facts.best_max.max(1);
         let alternatives = match (&kind.wanted, self.facts.reports) {
@@ -96,7 +99,7 @@ impl Upstream {
             (LogitsRequest::Ids(_) | LogitsRequest::All, _) => Alternatives::Best(best_max),
         };
         if self.facts.accepts_ids {
-            return checked(answers(self.rows(context, kind.ahead, alternatives, rows).await?, alternatives));
+            return checked(answers(self.rows(context, kind.ahead, alternatives, rows).await?));
         }
         self.spelled_rows(context, kind.ahead, alternatives, rows).await
     }
@@ -112,7 +115,7 @@ impl Upstream {
         let is_spelled = |row: &&Vec<u32>| self.vocabulary.text_of(row).is_some();
         let spelled: Vec<Vec<u32>> = rows.iter().filter(is_spelled).cloned().collect();
         let found = self.rows(context, ahead, alternatives, &spelled).await?;
-        let mut found = checked(answers(found, alternatives))?.into_iter();
+        let mut found = checked(answers(found))?.into_iter();
         let nothing = || Ok(NextTokenAnswer { report: NextTokenReport::new([], None)?, ahead: Vec::new() });
         let answer = |row: &Vec<u32>| {
             let answer = if is_spelled(&row) { found.next() } else { None };
@@ -134,10 +137,42 @@ impl Upstream {
         let mut parts = try_join_all(asked).await?.into_iter();
         let mut found = parts.next().unwrap_or_default();
         parts.for_each(|part| merge(&mut found, part));
-        checked(answers(found, Alternatives::Ids(ids)))
+        checked(answers(found))
     }
 
-    /// Asks for more and more of the most probable tokens, until few others are missing.
+    /// Requests the most probable tokens from llama.cpp and, for rows that lack wanted ids, these ids with a bias.
+    async fn biased_ids(
+        &self,
+        context: QueryContext,
+        ids: &[u32],
+        rows: &[Vec<u32>],
+    ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
+        let mut found = self.rows(context, 0, Alternatives::Best(llama_cpp::BEST), rows).await?;
+        // Nothing is known about a row without an anchor.
+        let is_short = |row: &usize| {
+            let mut positions = found[*row].iter();
+            positions.any(|position| {
+                llama_cpp::anchor(position).is_some() && llama_cpp::is_short_of(position, ids)
+            })
+        };
+        let short: Vec<usize> = (0..rows.len()).filter(is_short).collect();
+        if !short.is_empty() {
+            let anchors = short.iter().flat_map(|&row| &found[row]).filter_map(llama_cpp::anchor);
+            let mut ids: Vec<u32> = ids.iter().copied().chain(anchors).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let asked: Vec<Vec<u32>> = short.iter().map(|&row| rows[row].clone()).collect();
+            let biased = self.rows(context, 0, Alternatives::Ids(&ids), &asked).await?;
+            for (row, biased) in short.into_iter().zip(biased) {
+                for (position, biased) in found[row].iter_mut().zip(biased) {
+                    checked(llama_cpp::complete(position, &biased, &ids))?;
+                }
+            }
+        }
+        checked(answers(found))
+    }
+
+    /// Requests more and more of the most probable tokens, until few others are missing.
     async fn growing_counts(
         &self,
         context: QueryContext,
@@ -153,11 +188,9 @@ impl Upstream {
                 break;
             }
             let asked: Vec<Vec<u32>> = open.iter().map(|&row| rows[row].clone()).collect();
-            let alternatives = Alternatives::Best(count);
-            let answers =
-                checked(answers(self.rows(context, kind.ahead, alternatives, &asked).await?, alternatives))?;
-            for (row, answer) in open.into_iter().zip(answers) {
-                if count == vocab || is_enough(&answer, &kind.wanted) {
+            let answered = self.rows(context, kind.ahead, Alternatives::Best(count), &asked).await?;
+            for (row, answer) in open.into_iter().zip(checked(answers(answered))?) {
+                if count == vocab || is_enough(&answer.report, &kind.wanted) {
                     found[row] = Some(answer);
                 }
             }
@@ -192,7 +225,10 @@ impl Upstream {
             EngineKind::Vllm | EngineKind::Ntl => {
                 ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
             }
-            EngineKind::LlamaCpp => ("/completion", llama_cpp::body(&batch), llama_cpp::ENTRY_BYTES),
+            EngineKind::LlamaCpp => {
+                let body = llama_cpp::body(&batch, self.facts.probabilities(), self.slot(context.affinity));
+                ("/completion", body, llama_cpp::ENTRY_BYTES)
+            }
             EngineKind::OpenAi => {
                 let text = |row: &Vec<u32>| self.vocabulary.text_of(row);
                 let prompts = if *accepts_ids {
@@ -222,7 +258,7 @@ impl Upstream {
             EngineKind::OpenAi => openai::read(&bytes, batch, &self.texts),
         };
         // A report that is not a distribution is found here, so that another replica is asked.
-        let rows = rows.and_then(|rows| check(&rows, batch.alternatives).map(|()| rows));
+        let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
         rows.map_err(|error| not_understood(&base.to_string(), &error))
     }
 }
@@ -251,19 +287,15 @@ fn chunks(mut rows: &[Vec<u32>], rows_max: usize) -> Vec<&[Vec<u32>]> {
     chunks
 }
 
-/// Returns whether an answer reports all wanted ids, or so much that the others hardly matter.
-fn is_enough(answer: &NextTokenAnswer, wanted: &LogitsRequest) -> bool {
-    let is_known = |report: &NextTokenReport| match wanted {
+/// Returns whether a report has what a query of the most probable tokens wants. The steps ahead are guesses. They do
+/// not justify another request.
+fn is_enough(report: &NextTokenReport, wanted: &LogitsRequest) -> bool {
+    let unreported = || 1.0 - report.tokens().iter().map(|token| token.logprob.exp()).sum::<f64>();
+    match wanted {
         LogitsRequest::Best => true,
-        LogitsRequest::All => false,
-        LogitsRequest::Ids(ids) => ids.iter().all(|&id| report.logprob(id).is_some()),
-    };
-    let is_enough = |report: &NextTokenReport| {
-        let reported: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();
-        1.0 - reported <= UNREPORTED_MAX || is_known(report)
-    };
-    // The steps ahead are guesses. They do not justify another request.
-    is_enough(&answer.report)
+        LogitsRequest::Ids(ids) if ids.iter().all(|&id| report.logprob(id).is_some()) => true,
+        LogitsRequest::Ids(_) | LogitsRequest::All => unreported() <= UNREPORTED_MAX,
+    }
 }
 
 fn checked<T>(result: Result<T, WireError>) -> Result<T, UpstreamError> {

@@ -1,26 +1,77 @@
 //! `POST /completion` of llama.cpp's server.
+//!
+//! It reports the most probable tokens, never given ones. A bias on given ids makes them the most probable ones.
+//! The bias is the same for all of them, so that the ratios of their probabilities stay those of the model. A first
+//! request without bias has the true probability of one of them.
 
+use std::collections::HashSet;
+
+use ntl_core::contract::TokenLogprob;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Batch, Position, Rows, WireError, in_order};
+use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 
-/// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"logprob":-12.345678}`, with a token of some
-/// length.
-pub(crate) const ENTRY_BYTES: usize = 512;
+/// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"prob":1.234567812345678e-12}`, with a token
+/// of some length.
+pub const ENTRY_BYTES: usize = 512;
 
-/// The body of a request for the most probable tokens.
-pub(crate) fn body(batch: &Batch<'_>) -> Value {
-    json!({
+/// The bias on given ids. Ids that are e^32 (8e13) times less probable than another token may still be missing.
+/// llama.cpp adds it to a logit in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if
+/// the sum is below 64.
+const BIAS: f32 = 32.0;
+
+/// The first random number of this seed is 8e-7, and llama.cpp chooses the first of the sorted tokens whose cumulative
+/// probability exceeds it: the most probable one. A random token is often a part of a character, whose probabilities
+/// llama.cpp leaves out of its response.
+const GREEDY_SEED: u32 = 1_429_639;
+
+/// Number of the most probable tokens in a request without bias.
+pub const BEST: usize = 128;
+
+/// Probability of wanted ids that may stay unreported although another request would report it.
+const UNREPORTED_MAX: f64 = 1e-4;
+
+/// How llama.cpp computes the probabilities that it reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probabilities {
+    /// After sampling, with no sampler that changes them: the model's own, normalised in double precision.
+    PostSampling,
+    /// Before sampling. llama.cpp normalises them in single precision, so that all are too large by the same
+    /// factor, 1.0001 for 49,152 tokens.
+    Raw,
+}
+
+/// The body of a request for the most probable tokens or, with [`Probabilities::PostSampling`], for given ids. All
+/// requests of a tree name the same slot, whose cache has their prompt.
+pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
+    let mut body = json!({
         "prompt": batch.rows,
         "n_predict": 1 + batch.ahead,
         "n_probs": batch.alternatives.count(),
-        "temperature": 0,
         "cache_prompt": true,
-        "post_sampling_probs": false,
         "ignore_eos": false,
         "stream": false,
-    })
+    });
+    match probabilities {
+        Probabilities::Raw => body["temperature"] = 0.into(),
+        Probabilities::PostSampling => {
+            body["post_sampling_probs"] = true.into();
+            body["seed"] = GREEDY_SEED.into();
+            // It sorts all tokens.
+            body["samplers"] = json!(["top_k"]);
+            body["top_k"] = i32::MAX.into();
+        }
+    }
+    if let Alternatives::Ids(ids) = batch.alternatives {
+        // Only their ratios are used, so the sampler may drop all other tokens before it sorts.
+        body["top_k"] = ids.len().into();
+        body["logit_bias"] = ids.iter().map(|id| json!([id, BIAS])).collect();
+    }
+    if let Some(slot) = slot {
+        body["id_slot"] = slot.into();
+    }
+    body
 }
 
 /// A single prompt has its answer without a list around it.
@@ -41,17 +92,21 @@ struct Completion {
 #[derive(Deserialize)]
 struct Chosen {
     id: u32,
+    #[serde(alias = "top_probs")]
     top_logprobs: Vec<Entry>,
 }
 
+/// Has one of the two, as [`Probabilities`] says.
 #[derive(Deserialize)]
 struct Entry {
     id: u32,
-    logprob: f64,
+    logprob: Option<f64>,
+    prob: Option<f64>,
 }
 
-/// Reads a response. Each position has the most probable tokens.
-pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
+/// Reads a response. Each position has the most probable tokens. The positions of given ids are distributions over
+/// these ids only: [`complete`] makes use of them.
+pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let completions = match serde_json::from_slice(bytes)? {
         Response::Several(completions) => completions,
         Response::One(completion) => vec![completion],
@@ -62,19 +117,66 @@ pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let row = |(row, completion): (usize, Completion)| {
         let positions = completion.completion_probabilities;
         let (got, max) = (positions.len(), 1 + batch.ahead);
-        if got == 0 || got > max {
+        if got > max {
             return Err(WireError::Steps { row, got, max });
         }
-        positions.into_iter().map(|chosen| position(chosen, batch)).collect()
+        if got == 0 {
+            // The most probable token is a part of a character. Nothing is known about the row.
+            return Ok(vec![Position { chosen: None, reported: Vec::new(), cut: None }]);
+        }
+        positions.into_iter().map(|chosen| position(chosen, row, batch)).collect()
     };
     completions.into_iter().enumerate().map(row).collect()
 }
 
-fn position(chosen: Chosen, batch: &Batch<'_>) -> Result<Position, WireError> {
+fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, WireError> {
     let (got, max) = (chosen.top_logprobs.len(), batch.alternatives.count());
     if got > max {
         return Err(WireError::TooMany { got, max });
     }
-    let entries = chosen.top_logprobs.into_iter().map(|entry| (batch.known(entry.id), entry.logprob));
-    Ok(Position::new(batch.known(chosen.id), entries))
+    let entry = |entry: Entry| {
+        let logprob = entry.logprob.or(entry.prob.map(f64::ln)).ok_or(WireError::NoLogprobs(row))?;
+        Ok((batch.known(entry.id), logprob))
+    };
+    let entries: Result<Vec<_>, WireError> = chosen.top_logprobs.into_iter().map(entry).collect();
+    Ok(Position::new(batch.known(chosen.id), entries?, batch.alternatives))
+}
+
+/// Returns whether wanted ids that a position lacks may be too probable.
+pub fn is_short_of(position: &Position, wanted: &[u32]) -> bool {
+    let known: HashSet<u32> = position.reported.iter().map(|token| token.id).collect();
+    let missing = wanted.iter().filter(|id| !known.contains(id)).count();
+    let rest = 1.0 - position.reported.iter().map(|token| token.logprob.exp()).sum::<f64>();
+    let each = position.cut.map_or(1.0, f64::exp);
+    rest.min(each * missing as f64) > UNREPORTED_MAX
+}
+
+/// Returns the most probable token of a position.
+pub fn anchor(position: &Position) -> Option<u32> {
+    let best = position.reported.iter().max_by(|a, b| a.logprob.total_cmp(&b.logprob));
+    best.map(|token| token.id)
+}
+
+/// Adds the ids that a position lacks from a response with bias on `ids`, which include its anchor.
+pub fn complete(position: &mut Position, biased: &Position, ids: &[u32]) -> Result<(), WireError> {
+    let Some(anchor) = anchor(position) else { return Ok(()) };
+    let (Some(own), Some(other)) = (position.logprob(anchor), biased.logprob(anchor)) else {
+        return Err(WireError::IdMissing(anchor));
+    };
+    let known: HashSet<u32> = position.reported.iter().map(|token| token.id).collect();
+    let shifted = |token: &TokenLogprob| {
+        // The position has all tokens above its cut. Rounding must not lift others over it.
+        let logprob = (token.logprob + own - other).min(position.cut.unwrap_or(0.0));
+        TokenLogprob { id: token.id, logprob }
+    };
+    let is_new = |token: &&TokenLogprob| !known.contains(&token.id) && ids.binary_search(&token.id).is_ok();
+    let mut added: Vec<TokenLogprob> = biased.reported.iter().filter(is_new).map(shifted).collect();
+    if biased.reported.len() < ids.len() {
+        // llama.cpp leaves out probabilities that are 0 in single precision.
+        let found: HashSet<u32> = biased.reported.iter().map(|token| token.id).collect();
+        let zero = ids.iter().filter(|id| !found.contains(id) && !known.contains(id));
+        added.extend(zero.map(|&id| TokenLogprob { id, logprob: f64::NEG_INFINITY }));
+    }
+    position.reported.extend(added);
+    Ok(())
 }

@@ -4,11 +4,11 @@
 //! A response is hostile input. A reader accepts one only if it has exactly the requested rows, each with a part
 //! of a distribution over ids of the vocabulary ([`NextTokenReport`]). Unknown fields are ignored.
 
-pub(crate) mod llama_cpp;
-pub(crate) mod openai;
-pub(crate) mod texts;
-pub(crate) mod vllm;
-pub(crate) mod written;
+pub mod llama_cpp;
+pub mod openai;
+pub mod texts;
+pub mod vllm;
+pub mod written;
 
 use ntl_core::contract::{NextTokenReport, ReportError, TokenLogprob};
 
@@ -16,7 +16,7 @@ use crate::engine::{NextTokenAnswer, NextTokenStep};
 
 /// Why a response is not understood.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WireError {
+pub enum WireError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     #[error("it has {got} rows for {want} prompts")]
@@ -41,16 +41,16 @@ pub(crate) enum WireError {
 
 /// The tokens whose log-probabilities a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Alternatives<'a> {
+pub enum Alternatives<'a> {
     /// These ids, ascending.
     Ids(&'a [u32]),
-    /// So many of the most probable tokens, at least 1.
+    /// This many of the most probable tokens, at least 1.
     Best(usize),
 }
 
 impl Alternatives<'_> {
     /// Number of tokens that are asked for.
-    pub(crate) fn count(self) -> usize {
+    pub fn count(self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),
             Self::Best(count) => count,
@@ -60,20 +60,20 @@ impl Alternatives<'_> {
 
 /// Rows of one request. Each is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Batch<'a> {
-    pub(crate) rows: &'a [Vec<u32>],
-    pub(crate) alternatives: Alternatives<'a>,
+pub struct Batch<'a> {
+    pub rows: &'a [Vec<u32>],
+    pub alternatives: Alternatives<'a>,
     /// Greedy tokens to append to each row.
-    pub(crate) ahead: usize,
+    pub ahead: usize,
     /// Rows may use each other's cached prefixes only if their salts are equal; 0 shares with all.
-    pub(crate) cache_salt: u64,
+    pub cache_salt: u64,
     /// Number of ids of the vocabulary.
-    pub(crate) vocab: usize,
+    pub vocab: usize,
 }
 
 impl Batch<'_> {
     /// Maximum size of the response in bytes, if an entry has at most `entry_bytes`.
-    pub(crate) fn bytes_max(&self, entry_bytes: usize) -> usize {
+    pub fn bytes_max(&self, entry_bytes: usize) -> usize {
         const ROW_BYTES: usize = 64 << 10;
         let steps = self.rows.len().saturating_mul(self.ahead + 1);
         steps.saturating_mul(self.alternatives.count().saturating_mul(entry_bytes).saturating_add(ROW_BYTES))
@@ -87,61 +87,68 @@ impl Batch<'_> {
 
 /// One position of a row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Position {
+pub struct Position {
     /// The token that the engine chose, if it is known.
     chosen: Option<u32>,
     reported: Vec<TokenLogprob>,
-    /// Number of reported tokens whose ids are not known.
-    unknown: usize,
-    /// The largest log-probability of a token whose id is not known.
-    unknown_max: f64,
+    /// An upper bound of the log-probability of every other token.
+    cut: Option<f64>,
 }
 
 impl Position {
-    fn new(chosen: Option<u32>, entries: impl IntoIterator<Item = (Option<u32>, f64)>) -> Self {
-        let mut position = Self { chosen, reported: Vec::new(), unknown: 0, unknown_max: f64::NEG_INFINITY };
-        for (id, logprob) in entries {
-            match id {
-                Some(id) => position.reported.push(TokenLogprob { id, logprob }),
-                None => {
-                    position.unknown += 1;
-                    position.unknown_max = position.unknown_max.max(logprob);
-                }
-            }
-        }
-        position
-    }
-
-    fn report(&self, alternatives: Alternatives<'_>) -> Result<NextTokenReport, WireError> {
-        let reported = &self.reported;
+    /// Entries without an id are tokens whose id is not known.
+    fn new(
+        chosen: Option<u32>,
+        entries: impl IntoIterator<Item = (Option<u32>, f64)>,
+        alternatives: Alternatives<'_>,
+    ) -> Self {
+        let entries: Vec<(Option<u32>, f64)> = entries.into_iter().collect();
         let cut = match alternatives {
             // Greedy decoding chooses the most probable token, which bounds all others.
             Alternatives::Ids(_) => {
-                let chosen = reported.iter().find(|token| Some(token.id) == self.chosen);
-                chosen.map(|token| token.logprob)
+                let chosen = entries.iter().find(|(id, _)| id.is_some() && *id == chosen);
+                chosen.map(|(_, logprob)| *logprob)
             }
             Alternatives::Best(count) => {
-                let least = reported.iter().map(|token| token.logprob).min_by(f64::total_cmp);
-                let is_complete = reported.len() + self.unknown >= count;
-                is_complete.then(|| least.unwrap_or(self.unknown_max).max(self.unknown_max))
+                let least = entries.iter().map(|(_, logprob)| *logprob).min_by(f64::total_cmp);
+                let least = least.filter(|_| entries.len() >= count);
+                let unknown = entries.iter().filter(|(id, _)| id.is_none()).map(|(_, logprob)| *logprob);
+                least.map(|least| unknown.fold(least, f64::max))
             }
         };
-        Ok(NextTokenReport::new(reported.iter().copied(), cut)?)
+        let known = entries.into_iter().filter_map(|(id, logprob)| Some(TokenLogprob { id: id?, logprob }));
+        Self { chosen, reported: known.collect(), cut }
+    }
+
+    fn report(&self) -> Result<NextTokenReport, WireError> {
+        Ok(NextTokenReport::new(self.reported.iter().copied(), self.cut)?)
+    }
+
+    /// Removes the least probable of at least two tokens.
+    pub fn take_least(&mut self) -> Option<TokenLogprob> {
+        let by_logprob =
+            |a: &usize, b: &usize| self.reported[*a].logprob.total_cmp(&self.reported[*b].logprob);
+        let least = (0..self.reported.len()).min_by(by_logprob).filter(|_| self.reported.len() > 1)?;
+        Some(self.reported.swap_remove(least))
+    }
+
+    /// The log-probability of a token, if it is reported.
+    pub fn logprob(&self, id: u32) -> Option<f64> {
+        self.reported.iter().find(|token| token.id == id).map(|token| token.logprob)
     }
 }
 
 /// The positions of each row.
-pub(crate) type Rows = Vec<Vec<Position>>;
+pub type Rows = Vec<Vec<Position>>;
 
-/// Makes answers of the positions of each row. The rows hold `Alternatives` of the same kind for the same
-/// prompts.
-pub(crate) fn answers(rows: Rows, alternatives: Alternatives<'_>) -> Result<Vec<NextTokenAnswer>, WireError> {
+/// Makes answers of the positions of each row.
+pub fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
     let answer = |(row, positions): (usize, Vec<Position>)| {
         let mut before = None;
         let mut report = None;
         let mut ahead = Vec::new();
         for position in positions {
-            let next = position.report(alternatives)?;
+            let next = position.report()?;
             match (before, &report) {
                 (_, None) => report = Some(next),
                 (Some(token), _) => ahead.push(NextTokenStep { token, report: next }),
@@ -155,19 +162,19 @@ pub(crate) fn answers(rows: Rows, alternatives: Alternatives<'_>) -> Result<Vec<
 }
 
 /// Checks that each position is a part of a distribution.
-pub(crate) fn check(rows: &Rows, alternatives: Alternatives<'_>) -> Result<(), WireError> {
-    rows.iter().flatten().try_for_each(|position| position.report(alternatives).map(drop))
+pub fn check(rows: &Rows) -> Result<(), WireError> {
+    rows.iter().flatten().try_for_each(|position| position.report().map(drop))
 }
 
 /// Adds the reports of another group of ids to the same rows. The rows are cut where the groups chose different
 /// tokens.
-pub(crate) fn merge(rows: &mut Rows, more: Rows) {
+pub fn merge(rows: &mut Rows, more: Rows) {
     for (row, more) in rows.iter_mut().zip(more) {
         let mut same = 0;
         for (position, more) in row.iter_mut().zip(more) {
             for token in more.reported {
                 // Engines compute groups in other batches, and round the chosen token differently.
-                if position.reported.iter().all(|known| known.id != token.id) {
+                if position.logprob(token.id).is_none() {
                     position.reported.push(token);
                 }
             }
@@ -181,7 +188,7 @@ pub(crate) fn merge(rows: &mut Rows, more: Rows) {
 }
 
 /// Checks that there is exactly one of each index, and returns the items in this order.
-pub(crate) fn in_order<T>(
+pub fn in_order<T>(
     items: Vec<T>,
     rows: usize,
     index: impl Fn(usize, &T) -> usize,
@@ -215,29 +222,29 @@ mod tests {
 
     #[test]
     fn the_best_tokens_bound_all_others_by_the_least_of_them_and_given_ids_by_the_chosen_token() {
-        let report = |position: &Position, alternatives| position.report(alternatives).unwrap();
-        let expected = |entries: &[(u32, f64)], cut| {
-            let tokens = entries.iter().map(|&(id, logprob)| TokenLogprob { id, logprob });
-            NextTokenReport::new(tokens, cut).unwrap()
+        let expect = |chosen, entries: &[(Option<u32>, f64)], alternatives, cut| {
+            let position = Position::new(chosen, entries.iter().copied(), alternatives);
+            let known = entries.iter().filter_map(|&(id, logprob)| Some(TokenLogprob { id: id?, logprob }));
+            assert_eq!(position.report().unwrap(), NextTokenReport::new(known, cut).unwrap());
         };
-        let entries = [(7, -0.9), (3, -2.0)];
-        let position = Position::new(Some(7), entries.map(|(id, logprob)| (Some(id), logprob)));
-        assert_eq!(report(&position, Alternatives::Best(2)), expected(&entries, Some(-2.0)));
-        assert_eq!(report(&position, Alternatives::Best(3)), expected(&entries, None));
-        assert_eq!(report(&position, Alternatives::Ids(&[3])), expected(&entries, Some(-0.9)));
-        let unknown = Position::new(None, [(Some(7), -0.9), (None, -1.5), (Some(3), -2.0)]);
-        assert_eq!(report(&unknown, Alternatives::Best(3)), expected(&entries, Some(-1.5)));
-        assert_eq!(report(&unknown, Alternatives::Ids(&[3, 7])), expected(&entries, None));
+        let entries = [(Some(7), -0.9), (Some(3), -2.0)];
+        expect(Some(7), &entries, Alternatives::Best(2), Some(-2.0));
+        expect(Some(7), &entries, Alternatives::Best(3), None);
+        expect(Some(7), &entries, Alternatives::Ids(&[3]), Some(-0.9));
+        let unknown = [(Some(7), -0.9), (None, -1.5), (Some(3), -2.0)];
+        expect(None, &unknown, Alternatives::Best(3), Some(-1.5));
+        expect(None, &unknown, Alternatives::Ids(&[3, 7]), None);
     }
 
     #[test]
     fn greedy_tokens_continue_a_row_and_groups_of_ids_are_merged_while_they_agree() {
         let row = |chosen: [u32; 3], id: u32| {
-            vec![chosen.map(|chosen| Position::new(Some(chosen), [(Some(id), -3.0)])).to_vec()]
+            let position = |chosen| Position::new(Some(chosen), [(Some(id), -3.0)], Alternatives::Ids(&[]));
+            vec![chosen.map(position).to_vec()]
         };
         let mut rows = row([1, 2, 3], 40);
         merge(&mut rows, row([1, 9, 3], 41));
-        let answers = answers(rows, Alternatives::Ids(&[40, 41])).unwrap();
+        let answers = answers(rows).unwrap();
         assert_eq!(answers[0].report.tokens().len(), 2);
         assert_eq!(answers[0].ahead.iter().map(|step| step.token).collect::<Vec<_>>(), [1]);
         assert_eq!(answers[0].ahead[0].report.tokens().len(), 2);

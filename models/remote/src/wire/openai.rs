@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::texts::TokenTexts;
 use super::vllm::Entries;
-use super::{Batch, Position, Rows, WireError, in_order};
+use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 
 /// Bytes of `" token": -12.345678901234567,` in either shape, with a token of some length.
-pub(crate) const ENTRY_BYTES: usize = 512;
+pub const ENTRY_BYTES: usize = 512;
 
 /// The body of a request for the most probable tokens. `prompts` are the rows of the batch, as texts or as lists
 /// of ids.
-pub(crate) fn body(model: &str, prompts: &Value, batch: &Batch<'_>) -> Value {
+pub fn body(model: &str, prompts: &Value, batch: &Batch<'_>) -> Value {
     json!({
         "model": model,
         "prompt": prompts,
@@ -57,12 +57,12 @@ struct ChatEntry {
 }
 
 /// Reads a response. Each position has the most probable tokens.
-pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
-    let count = batch.alternatives.count();
+pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
     let response: Response = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
     let row = |(row, choice): (usize, Choice)| {
-        let positions = positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, count, texts)?;
+        let positions =
+            positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, batch.alternatives, texts)?;
         let (got, max) = (positions.len(), 1 + batch.ahead);
         if got == 0 || got > max { Err(WireError::Steps { row, got, max }) } else { Ok(positions) }
     };
@@ -72,7 +72,7 @@ pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Resul
 fn positions(
     logprobs: Logprobs,
     row: usize,
-    count: usize,
+    alternatives: Alternatives<'_>,
     texts: &TokenTexts,
 ) -> Result<Vec<Position>, WireError> {
     match logprobs {
@@ -83,7 +83,9 @@ fn positions(
             let positions = tokens.iter().zip(top_logprobs);
             let entries =
                 |entries: Entries| entries.0.into_iter().map(|(text, logprob)| (text.into_bytes(), logprob));
-            positions.map(|(chosen, top)| position(chosen.as_bytes(), entries(top), count, texts)).collect()
+            positions
+                .map(|(chosen, top)| position(chosen.as_bytes(), entries(top), alternatives, texts))
+                .collect()
         }
         Logprobs::Chat { content } => content
             .into_iter()
@@ -92,7 +94,7 @@ fn positions(
                     |token: String, bytes: Option<Vec<u8>>| bytes.unwrap_or_else(|| token.into_bytes());
                 let entries = chosen.top_logprobs.into_iter();
                 let entries = entries.map(|entry| (bytes(entry.token, entry.bytes), entry.logprob));
-                position(&bytes(chosen.token, chosen.bytes), entries, count, texts)
+                position(&bytes(chosen.token, chosen.bytes), entries, alternatives, texts)
             })
             .collect(),
     }
@@ -101,11 +103,11 @@ fn positions(
 fn position(
     chosen: &[u8],
     entries: impl Iterator<Item = (Vec<u8>, f64)>,
-    count: usize,
+    alternatives: Alternatives<'_>,
     texts: &TokenTexts,
 ) -> Result<Position, WireError> {
     let mut entries: Vec<(Vec<u8>, f64)> = entries.collect();
-    let got = entries.len();
+    let (got, count) = (entries.len(), alternatives.count());
     // A chosen token that is not one of the best comes in addition.
     if got > count + 1 {
         return Err(WireError::TooMany { got, max: count });
@@ -116,5 +118,5 @@ fn position(
     // Two entries of one text are two tokens, whichever they are.
     let is_single = |text: &[u8]| entries.iter().filter(|(other, _)| other == text).count() == 1;
     let known = entries.iter().map(|(text, logprob)| (texts.id(text).filter(|_| is_single(text)), *logprob));
-    Ok(Position::new(texts.id(chosen), known))
+    Ok(Position::new(texts.id(chosen), known, alternatives))
 }

@@ -25,7 +25,7 @@ impl TokenTexts {
     }
 
     /// Returns the only token with this text.
-    pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
+    pub fn id(&self, text: &[u8]) -> Option<u32> {
         // Decoders write this character in place of the parts of others.
         let is_partial = text.windows(REPLACEMENT.len()).any(|part| part == REPLACEMENT);
         if text.is_empty() || is_partial {

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 
 /// vLLM rejects requests for more ids.
-pub(crate) const IDS_MAX: usize = 128;
+pub const IDS_MAX: usize = 128;
 
 /// Bytes of `"token_id:123456": -12.345678901234567,` and some more.
-pub(crate) const ENTRY_BYTES: usize = 64;
+pub const ENTRY_BYTES: usize = 64;
 
 /// The beginning of the names of tokens in responses to `return_tokens_as_token_ids`.
 const ID_PREFIX: &str = "token_id:";
@@ -21,7 +21,7 @@ const ID_PREFIX: &str = "token_id:";
 /// The body of a request for next-token probabilities. The sampling parameters are neutral, because a vLLM with
 /// `--logprobs-mode processed_logprobs` reports probabilities after them, and the defaults of a model may be
 /// others.
-pub(crate) fn body(model: &str, batch: &Batch<'_>) -> Value {
+pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     let mut body = json!({
         "model": model,
         "prompt": batch.rows,
@@ -66,7 +66,7 @@ struct Logprobs {
 }
 
 /// Reads a response. Each position has the requested tokens and the chosen one.
-pub(crate) fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
+pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let response: Response = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
     let row = |(row, choice): (usize, Choice)| {
@@ -102,7 +102,7 @@ fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Positio
         Alternatives::Best(_) => {}
     }
     let entries = reported.into_iter().map(|(id, logprob)| (batch.known(id), logprob));
-    Ok(Position::new(batch.known(chosen), entries))
+    Ok(Position::new(batch.known(chosen), entries, batch.alternatives))
 }
 
 fn token_id(name: &str) -> Result<u32, WireError> {
@@ -155,7 +155,7 @@ mod tests {
         let rows = vec![vec![504, 2365, 282]; rows];
         let batch = Batch { rows: &rows, alternatives, ahead: 0, cache_salt: 0, vocab: VOCAB };
         let read = read(response.as_bytes(), &batch).unwrap();
-        answers(read, alternatives).unwrap().into_iter().map(|answer| answer.report).collect()
+        answers(read).unwrap().into_iter().map(|answer| answer.report).collect()
     }
 
     #[test]

@@ -9,23 +9,17 @@ use crate::engine::{TextEnd, TextQuery};
 
 /// Text before the stop string, with the ids of text and stop string.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) text: String,
+pub struct Written {
+    pub text: String,
     /// `None` if the engine reports no ids.
-    pub(crate) ids: Option<Vec<u32>>,
+    pub ids: Option<Vec<u32>>,
     /// `None` if the engine does not say whether it stopped at the string or at the end of sequence.
-    pub(crate) end: Option<TextEnd>,
+    pub end: Option<TextEnd>,
 }
 
 /// The body for `/v1/completions`. `stop`: whether the engine ends the text at the stop string. `extended`: whether
 /// it knows vLLM's fields.
-pub(crate) fn completion_body(
-    model: &str,
-    prompt: &Value,
-    query: &TextQuery,
-    stop: bool,
-    extended: bool,
-) -> Value {
+pub fn completion_body(model: &str, prompt: &Value, query: &TextQuery, stop: bool, extended: bool) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
     let mut body = json!({
         "model": model,
@@ -69,7 +63,7 @@ struct Choice {
 }
 
 /// Reads a response of `/v1/completions`.
-pub(crate) fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
+pub fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
     let mut choices = serde_json::from_slice::<Completions>(bytes)?.choices;
     let (Some(choice), true) = (choices.pop(), choices.is_empty()) else {
         return Err(WireError::Rows { got: choices.len(), want: 1 });
@@ -85,7 +79,7 @@ pub(crate) fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
 }
 
 /// The body for llama.cpp's `/completion`.
-pub(crate) fn llama_cpp_body(query: &TextQuery) -> Value {
+pub fn llama_cpp_body(query: &TextQuery) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
     json!({
         "prompt": &query.prompt[..],
@@ -115,7 +109,7 @@ struct LlamaCppText {
 }
 
 /// Reads a response of llama.cpp's `/completion`.
-pub(crate) fn read_llama_cpp(bytes: &[u8]) -> Result<Written, WireError> {
+pub fn read_llama_cpp(bytes: &[u8]) -> Result<Written, WireError> {
     let LlamaCppText { content, tokens, stop_type } = serde_json::from_slice(bytes)?;
     let end = match stop_type.as_str() {
         "word" => TextEnd::StopString,

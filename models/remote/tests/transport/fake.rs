@@ -75,7 +75,10 @@ impl Vocabulary for Bytewise {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavor {
     Vllm,
-    LlamaCpp,
+    /// Whether it knows `logit_bias` and `post_sampling_probs`.
+    LlamaCpp {
+        obeys_bias: bool,
+    },
     /// Token texts, at most 5, and token ids as prompts or not.
     OpenAi {
         accepts_ids: bool,
@@ -146,8 +149,9 @@ impl Fake {
                 .route("/version", get(|| async { Json(json!({"version": "9.9"})) }))
                 .route("/tokenize", post(tokenize));
         }
-        if flavor == Flavor::LlamaCpp {
-            let props = json!({"build_info": "b1", "default_generation_settings": {"n_ctx": 512}});
+        if matches!(flavor, Flavor::LlamaCpp { .. }) {
+            let props =
+                json!({"build_info": "b1", "total_slots": 2, "default_generation_settings": {"n_ctx": 512}});
             router = router
                 .route("/props", get(|| async { Json(props) }))
                 .route("/tokenize", post(tokenize))
@@ -172,14 +176,14 @@ impl Fake {
 async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let owner = match shared.flavor {
         Flavor::Vllm => "vllm",
-        Flavor::LlamaCpp => "llamacpp",
+        Flavor::LlamaCpp { .. } => "llamacpp",
         Flavor::OpenAi { .. } => "somebody",
     };
     Json(json!({"object": "list", "data": [{"id": "toy", "owned_by": owner, "max_model_len": 512}]}))
 }
 
 async fn tokenize(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {
-    let llama = shared.flavor == Flavor::LlamaCpp;
+    let llama = matches!(shared.flavor, Flavor::LlamaCpp { .. });
     let (text, special) = if llama { ("content", "add_special") } else { ("prompt", "add_special_tokens") };
     let text = body[text].as_str().unwrap();
     let tokens = Bytewise { begins: true }.encode(text, body[special].as_bool().unwrap()).unwrap();
@@ -241,7 +245,7 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
     let best = body["logprobs"].as_u64().or(body["n_probs"].as_u64()).unwrap_or(0) as usize;
     let max = match flavor {
         Flavor::Vllm => 20,
-        Flavor::LlamaCpp => usize::MAX,
+        Flavor::LlamaCpp { .. } => usize::MAX,
         Flavor::OpenAi { .. } => 5,
     };
     if best > max {
@@ -252,38 +256,62 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
         return reject("too many ids");
     }
     let tokens = rows.iter().map(Vec::len).sum::<usize>();
+    let obeys_bias = flavor == (Flavor::LlamaCpp { obeys_bias: true });
+    let bias = if obeys_bias { &body["logit_bias"] } else { &Value::Null };
+    let is_post_sampling = obeys_bias && body["post_sampling_probs"] == true;
     let row = |(index, mut row): (usize, Vec<u32>)| {
         let mut positions = Vec::new();
         for _ in 0..steps {
-            let logprobs = logprobs(&row);
+            let logprobs = biased(logprobs(&row), bias);
             let ranked = ranked(&logprobs);
             let chosen = ranked[0];
             let wanted = ids.clone().unwrap_or_else(|| ranked[..best.min(TOKENS)].to_vec());
             positions.push((chosen, wanted, logprobs));
             row.push(chosen);
         }
-        choice(flavor, index, &positions)
+        choice(flavor, index, &positions, is_post_sampling)
     };
     let choices: Vec<Value> = rows.into_iter().enumerate().map(row).collect();
     match flavor {
-        Flavor::LlamaCpp if choices.len() == 1 => Json(choices[0].clone()).into_response(),
-        Flavor::LlamaCpp => Json(choices).into_response(),
+        Flavor::LlamaCpp { .. } if choices.len() == 1 => Json(choices[0].clone()).into_response(),
+        Flavor::LlamaCpp { .. } => Json(choices).into_response(),
         _ => Json(json!({"choices": choices, "usage": {"prompt_tokens": tokens}})).into_response(),
     }
 }
 
-fn choice(flavor: Flavor, index: usize, positions: &[(u32, Vec<u32>, Vec<f64>)]) -> Value {
+/// The log-probabilities with llama.cpp's bias on some ids.
+fn biased(mut logprobs: Vec<f64>, biases: &Value) -> Vec<f64> {
+    for bias in biases.as_array().into_iter().flatten() {
+        logprobs[bias[0].as_u64().unwrap() as usize] += bias[1].as_f64().unwrap();
+    }
+    let total: f64 = logprobs.iter().map(|logprob| logprob.exp()).sum();
+    logprobs.iter().map(|logprob| logprob - total.ln()).collect()
+}
+
+fn choice(
+    flavor: Flavor,
+    index: usize,
+    positions: &[(u32, Vec<u32>, Vec<f64>)],
+    is_post_sampling: bool,
+) -> Value {
     let name = |id: u32| match flavor {
         Flavor::Vllm => format!("token_id:{id}"),
         _ => u8::try_from(id).map_or("<s>".to_owned(), |byte| String::from_utf8_lossy(&[byte]).into_owned()),
     };
-    if flavor == Flavor::LlamaCpp {
+    if matches!(flavor, Flavor::LlamaCpp { .. }) {
         let position = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {
-            let entry = |&id: &u32| json!({"id": id, "token": name(id), "bytes": [1], "logprob": logprobs[id as usize]});
-            json!({"id": chosen, "token": name(*chosen), "top_logprobs": wanted.iter().map(entry).collect::<Vec<_>>()})
+            let entry = |&id: &u32| {
+                let logprob = logprobs[id as usize];
+                let (name_of_value, value) =
+                    if is_post_sampling { ("prob", logprob.exp()) } else { ("logprob", logprob) };
+                json!({"id": id, "token": name(id), "bytes": [1], name_of_value: value})
+            };
+            let top = if is_post_sampling { "top_probs" } else { "top_logprobs" };
+            json!({"id": chosen, "token": name(*chosen), top: wanted.iter().map(entry).collect::<Vec<_>>()})
         };
         let positions: Vec<Value> = positions.iter().map(position).collect();
-        return json!({"index": index, "content": "", "completion_probabilities": positions});
+        let timings = json!({"prompt_n": 1});
+        return json!({"index": index, "content": "", "completion_probabilities": positions, "timings": timings});
     }
     let names: Vec<String> = positions.iter().map(|(chosen, ..)| name(*chosen)).collect();
     let top = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {

@@ -90,7 +90,8 @@ async fn becomes(what: &str, holds: impl Fn() -> bool) {
 async fn engines_are_detected_with_a_reason_and_what_they_report() {
     for (flavor, kind, reports, version) in [
         (Flavor::Vllm, EngineKind::Vllm, Reports::Ids, Some("9.9")),
-        (Flavor::LlamaCpp, EngineKind::LlamaCpp, Reports::All, Some("b1")),
+        (Flavor::LlamaCpp { obeys_bias: true }, EngineKind::LlamaCpp, Reports::Ids, Some("b1")),
+        (Flavor::LlamaCpp { obeys_bias: false }, EngineKind::LlamaCpp, Reports::All, Some("b1")),
         (Flavor::OpenAi { accepts_ids: true }, EngineKind::OpenAi, Reports::Best(5), None),
         (Flavor::OpenAi { accepts_ids: false }, EngineKind::OpenAi, Reports::Best(5), None),
     ] {
@@ -144,18 +145,47 @@ async fn vllm_reports_given_ids_in_groups_and_greedy_tokens_ahead() {
 }
 
 #[tokio::test]
-async fn llama_cpp_is_asked_for_more_tokens_until_the_wanted_ones_are_known() {
-    let fake = Fake::start(Flavor::LlamaCpp).await;
+async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second_with_a_bias() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
     let upstream = connect(&[&fake]).await;
     let order = ranked(&logprobs(&row(&[1])));
-    let likely = {
-        let mut likely = order[..3].to_vec();
-        likely.sort_unstable();
-        likely
-    };
+    let mut likely = order[..3].to_vec();
+    likely.sort_unstable();
     let answers = ask(&upstream, vec![query(&[1], ids(&likely), 0)]).await.unwrap();
     assert_true(&answers[0].report, &row(&[1]));
-    assert_eq!((answers[0].report.tokens().len(), fake.arrived()), (64, 1));
+    assert_eq!((answers[0].report.tokens().len(), fake.arrived()), (128, 1));
+    let mut rare = order[TOKENS - 20..].to_vec();
+    rare.sort_unstable();
+    let queries = vec![query(&[1], ids(&rare), 0), query(&[2], ids(&rare), 0), query(&[1], ids(&likely), 0)];
+    let answers = ask(&upstream, queries).await.unwrap();
+    for (answer, path) in answers.iter().zip([[1], [2], [1]]) {
+        assert_true(&answer.report, &row(&path));
+    }
+    for answer in &answers[..2] {
+        assert!(rare.iter().all(|&id| answer.report.logprob(id).is_some()));
+    }
+    assert_eq!(fake.arrived(), 1 + 2 + 1, "rows of one kind are asked together");
+}
+
+#[tokio::test]
+async fn a_tree_stays_in_one_slot_of_llama_cpp() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
+    let upstream = connect(&[&fake]).await;
+    assert_eq!(upstream.jobs_max(), Some(2));
+    for affinity in [4, 5, 5, 4] {
+        let context = QueryContext { affinity, ..CONTEXT };
+        upstream.ask(context, vec![query(&[], LogitsRequest::Best, 0)]).await.unwrap();
+    }
+    let slots: Vec<u64> =
+        fake.shared.bodies.lock().unwrap().iter().map(|body| body["id_slot"].as_u64().unwrap()).collect();
+    assert_eq!(slots, [0, 1, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_llama_cpp_without_a_bias_reports_more_and_more_of_the_most_probable_tokens() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: false }).await;
+    let upstream = connect(&[&fake]).await;
+    let order = ranked(&logprobs(&row(&[1])));
     let rare = [order[TOKENS - 1]];
     let answers = ask(&upstream, vec![query(&[1], ids(&rare), 0), query(&[2], ids(&rare), 0)]).await.unwrap();
     assert_true(&answers[0].report, &row(&[1]));
