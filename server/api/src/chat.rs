@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StreamOptions, Usage};
-use crate::number::{Number, NumberRequest};
+use crate::number::{FieldNumber, Number, NumberRequest};
 use crate::whole::whole;
 
 /// The content of a message.
@@ -91,7 +91,8 @@ pub struct ChatRequest {
     /// Options of the stream. Only with `stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Decode a number with its distribution instead of a text.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
+    /// with the distribution of every number that the schema names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Repeat the last message before the response if the assistant wrote that message, as in vLLM. Default
@@ -196,6 +197,10 @@ pub struct ChatChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number` and a JSON schema: the numbers that the schema names, in the order of the text. In a
+    /// stream, each comes after its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<FieldNumber>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
@@ -215,6 +220,10 @@ pub struct ChatChunkChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number` and a JSON schema: the numbers that the schema names, in the order of the text. In a
+    /// stream, each comes after its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<FieldNumber>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,

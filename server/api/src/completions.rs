@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::models::TruncationSide;
-use crate::number::{Number, NumberRequest};
+use crate::number::{FieldNumber, Number, NumberRequest};
 use crate::whole::whole;
 
 /// The four prompt forms.
@@ -297,7 +297,8 @@ pub struct CompletionRequest {
     /// When a beam search ends. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingOption>,
-    /// Decode a number with its distribution instead of a text.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
+    /// with the distribution of every number that the schema names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
@@ -382,6 +383,10 @@ pub struct Choice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
+    /// With `number` and a JSON schema: the numbers that the schema names, in the order of the text. In a
+    /// stream, each comes after its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<FieldNumber>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,

@@ -30,9 +30,9 @@ pub use completions::{
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
 pub use number::{
-    Bounds, EstimateName, IntervalMethod, MethodName, Number, NumberInterval, NumberMass, NumberOptions,
-    NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers, SupportPoint,
-    TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
+    Bounds, EstimateName, FieldNumber, IntervalMethod, MethodName, Number, NumberInterval, NumberMass,
+    NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers,
+    SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
 pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,

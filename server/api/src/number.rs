@@ -228,7 +228,8 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
-    /// 262144. Default 4096.
+    /// 262144. Default 4096. In a structured text, all numbers share them: each number may use half of those
+    /// that are left.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
@@ -309,7 +310,8 @@ pub struct NumberOptions {
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
-    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value.
+    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In a
+    /// structured text: maximum number of decimals, by default `decimals_max`.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u64>,
@@ -436,6 +438,19 @@ pub enum EstimateName {
     Quantile,
     /// Method `token`: the expectation along the greedy path.
     Expectation,
+}
+
+/// A number of a structured text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FieldNumber {
+    /// Its JSONPath in the text, such as `$.rooms[0].area`.
+    pub path: String,
+    /// The index of its first token among the tokens of the text, and of the first token after it.
+    pub token_range: [u64; 2],
+    /// Its distribution, conditional on the text before it. `value` is the number in the text: the estimate of
+    /// the objective, as the nearest number that the schema admits. If `value` is null, the model has written
+    /// the number itself, and `reason` states why.
+    pub number: Number,
 }
 
 /// A decoded number with its distribution.

@@ -126,11 +126,15 @@ fn shared_fields(
     let fits = request.max_tokens.is_none_or(|asked| asked <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
+    let wants_number = wants_number(request.number.as_ref());
+    let is_structured = fields::has_schema(&others);
+    // The search of a number looks further than the text.
+    let beyond = if wants_number { fields::FIELD_TOKENS_MAX } else { 0 };
     // If there is no room at all, the engine rejects the request: it knows both lengths.
-    let default = if wants_number(request.number.as_ref()) {
+    let default = if wants_number && !is_structured {
         None
     } else {
-        Some(room.map_or(max, |room| (room as u64).clamp(1, max)))
+        Some(room.map_or(max, |room| (room.saturating_sub(beyond) as u64).clamp(1, max)))
     };
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
@@ -225,7 +229,7 @@ impl AnswerAdapter for ChatAnswers {
         &self.context
     }
 
-    fn chunk(&self, piece: Piece) -> ChatChunk {
+    fn chunk(&self, mut piece: Piece) -> ChatChunk {
         // The prompt is the same for all choices.
         let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| piece.begins_response);
         let role = piece.begins_choice.then(|| "assistant".to_owned());
@@ -240,6 +244,7 @@ impl AnswerAdapter for ChatAnswers {
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(finish_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
+            numbers: self.context.numbers(&mut piece, false),
             number: piece.number,
         };
         ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }
@@ -266,7 +271,7 @@ impl AnswerAdapter for ChatAnswers {
         }
     }
 
-    fn choice(&self, piece: Piece) -> ChatChoice {
+    fn choice(&self, mut piece: Piece) -> ChatChoice {
         ChatChoice {
             index: piece.index,
             message: ChatResponseMessage {
@@ -277,6 +282,7 @@ impl AnswerAdapter for ChatAnswers {
             logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(finish_reason),
             token_ids: self.context.token_ids(&piece),
+            numbers: self.context.numbers(&mut piece, true),
             number: piece.number,
         }
     }

@@ -15,8 +15,8 @@ mod tokens;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::{FinishReasonName, MethodName, Number, PromptLogprob, PromptLogprobs, Usage};
-use ntl_core::contract::{FinishReason, NumberOutcome, TokenText};
+use ntl_api::{FieldNumber, FinishReasonName, MethodName, Number, PromptLogprob, PromptLogprobs, Usage};
+use ntl_core::contract::{self, FinishReason, NumberOutcome, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -96,6 +96,18 @@ impl AnswerContext {
         let (text, number) = format.show(outcome);
         let tokens = self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len());
         Some(ShownNumber { method: format.method, text, number, tokens })
+    }
+
+    /// Returns a number of a structured text as the response shows it.
+    pub(crate) fn shown_field(&self, number: &contract::FieldNumber) -> Option<FieldNumber> {
+        Some(self.number.as_ref()?.show_field(number))
+    }
+
+    /// The numbers of a piece, if the response is a structured text with numbers.
+    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Option<Vec<FieldNumber>> {
+        let is_shown = self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
+        let numbers = std::mem::take(&mut piece.numbers);
+        (is_shown && (is_whole || !numbers.is_empty())).then_some(numbers)
     }
 
     /// Estimates the size of a number in the response, in bytes; 0 if the request has none.

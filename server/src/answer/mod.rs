@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::Number;
+use ntl_api::{FieldNumber, Number};
 use ntl_core::Prompt;
 use ntl_core::contract::{Event, FinishReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
@@ -26,6 +26,8 @@ pub(crate) struct Piece {
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
+    /// Numbers of a structured text.
+    pub(crate) numbers: Vec<FieldNumber>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
     /// Whether it is the first piece of its choice.
@@ -67,6 +69,7 @@ impl Piece {
         self.finish_reason = later.finish_reason.or(self.finish_reason);
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
+        self.numbers.extend(later.numbers);
         self.prompt = self.prompt.take().or(later.prompt);
     }
 
@@ -160,7 +163,7 @@ impl Assembler {
                     ..self.begin(prompt, index(choice))
                 })
             }
-            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => None,
+            Event::Field(_) | Event::Number(_) | Event::Scored(_) | Event::Failed(_) => None,
         }
     }
 
@@ -175,6 +178,13 @@ impl Assembler {
         self.counts.completion += tokens;
         let piece = self.begin(prompt, prompt as u64 * u64::from(self.choices_per_prompt));
         Piece { text, finish_reason: Some(reason), number: Some(number), ..piece }
+    }
+
+    /// Returns a piece with a number of a structured text.
+    pub(crate) fn field(&mut self, prompt: usize, choice: u32, number: FieldNumber) -> Option<Piece> {
+        let index = prompt as u64 * u64::from(self.choices_per_prompt) + u64::from(choice);
+        (choice < self.choices_per_prompt)
+            .then(|| Piece { numbers: vec![number], ..self.begin(prompt, index) })
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ntl_core::contract::{Event, FinishReason, NumberOutcome};
+use ntl_api::MethodName;
+use ntl_core::contract::{Event, FieldNumber, FinishReason, NumberOutcome};
 
 use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece};
@@ -21,6 +22,7 @@ impl<A: AnswerAdapter> Pieces<A> {
         while let Some((prompt, event)) = self.events.next().await? {
             let piece = match event {
                 Event::Number(outcome) => self.number(prompt, &outcome),
+                Event::Field(number) => self.field(prompt, &number),
                 event => self.assembler.piece(prompt, event),
             };
             if piece.is_some() {
@@ -28,6 +30,13 @@ impl<A: AnswerAdapter> Pieces<A> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the piece with a number of a structured text, whose tokens are counted as those of the text.
+    fn field(&mut self, prompt: usize, number: &FieldNumber) -> Option<Piece> {
+        let shown = self.adapter.context().shown_field(number)?;
+        self.events.count_number(MethodName::Tree, &number.outcome, 0);
+        self.assembler.field(prompt, number.choice, shown)
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.

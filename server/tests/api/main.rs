@@ -46,4 +46,6 @@ mod responses;
 #[cfg(test)]
 mod score;
 #[cfg(test)]
+mod structured_numbers;
+#[cfg(test)]
 mod support;

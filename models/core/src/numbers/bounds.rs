@@ -11,6 +11,21 @@ use super::distribution::{Distribution, Estimation, Interval, Objective};
 const ROUNDING: f64 = 1e-12;
 
 impl Distribution {
+    /// Returns the estimate of the objective if it has bounds, and otherwise the median if that has bounds. A
+    /// mode needs none: it is always a number that the model writes.
+    pub fn bounded_estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
+        let is_finite = |bounds: &Interval| bounds.low.is_finite() && bounds.high.is_finite();
+        let is_bounded =
+            || self.estimate_bounds(objective, estimation).is_some_and(|bounds| is_finite(&bounds));
+        let value = if objective == Objective::Mode || is_bounded() {
+            self.estimate(objective, estimation)
+        } else {
+            let bounds = self.quantile_bounds(0.5, estimation.range).filter(is_finite);
+            bounds.and_then(|_| self.quantile(0.5))
+        };
+        value.filter(|value| value.is_finite())
+    }
+
     /// Bounds of [`Distribution::estimate`].
     pub fn estimate_bounds(&self, objective: Objective, estimation: &Estimation) -> Option<Interval> {
         match objective {
@@ -32,7 +47,7 @@ impl Distribution {
         // A raw sum is the conditional mean times the final closed mass, which is between these two.
         let (Interval { low, high }, least) = (conditional, self.mass().closed);
         let most = least + self.open();
-        Some(around([low * least, low * most, high * least, high * most]))
+        Some(Interval::around([low * least, low * most, high * least, high * most]))
     }
 
     fn conditional_bounds(&self, estimation: &Estimation) -> Option<Interval> {
@@ -94,21 +109,13 @@ impl Distribution {
             let Interval { low, high } = estimation.range?;
             values.extend([low, high]);
         }
-        Some(around(values.into_iter().chain([mean.low, mean.high])))
+        Some(Interval::around(values.into_iter().chain([mean.low, mean.high])))
     }
 
     fn open(&self) -> f64 {
         let open = self.mass().open;
         if open > ROUNDING { open } else { 0.0 }
     }
-}
-
-/// The smallest interval that contains these values.
-fn around(values: impl IntoIterator<Item = f64>) -> Interval {
-    let none = Interval { low: f64::INFINITY, high: f64::NEG_INFINITY };
-    values
-        .into_iter()
-        .fold(none, |all, value| Interval { low: all.low.min(value), high: all.high.max(value) })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod parse;
 mod piece;
 pub mod python;
 mod rules;
+mod schema;
 mod softmax;
 mod state;
 mod values;
@@ -28,6 +29,7 @@ pub use grammar::{
 };
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
+pub use schema::{AdmittedNumber, Multiples, NumberBound, NumberSet, SchemaNumbers};
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, NumberState};
 pub use values::{NumberValues, Scale, ScaleError};

@@ -52,8 +52,9 @@ fn assert_same(got: TextJob, want: TextJob) {
             logprob_ids,
             prompt_logprobs,
             guide,
+            fields,
         } = job;
-        assert!(guide.is_none());
+        assert!(guide.is_none() && fields.is_none());
         let numbers = (n, best_of, max_tokens, min_tokens, logprobs, logprob_ids, prompt_logprobs);
         (numbers, sampling, logit_bias, stop, stop_token_ids, include_stop, ignore_eos)
     };
@@ -153,6 +154,7 @@ fn fields_reach_the_job() {
         logprob_ids: Arc::from([9, 3]),
         prompt_logprobs: None,
         guide: None,
+        fields: None,
     };
     assert_same(job, want);
     assert_eq!(text(&json!({"prompt": "x", "stop": "a"})).stop, ["a"]);

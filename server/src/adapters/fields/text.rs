@@ -72,6 +72,7 @@ impl TextFields {
             logprob_ids: logprob_ids.into(),
             prompt_logprobs,
             guide: None,
+            fields: None,
         };
         let token_rules = token_rules(request, profile)?;
         Ok(Self { job, report, guided, token_rules })
