@@ -258,7 +258,7 @@ fn a_text_has_the_estimate_of_the_objective_within_its_schema() {
 
 #[test]
 fn without_nodes_to_search_the_model_writes_the_numbers() {
-    let schema = json!({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3});
+    let schema = json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3, "maxItems": 3});
     let mut job = fields(Objective::Mean);
     job.nodes_max = 1;
     let written =
