@@ -14,6 +14,7 @@ pub mod data;
 pub mod error;
 pub mod format;
 pub mod json;
+pub mod json_path;
 pub mod metrics;
 pub mod printable;
 pub mod regular_file;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
-use common::{Mock, err, ntl_eval, number, out, text};
+use common::{Mock, Scripted, err, ntl_eval, number, out, text};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -348,4 +348,53 @@ fn invalid_templates_and_flags_are_rejected() {
     assert_eq!(data.status.code(), Some(2));
     assert!(err(&data).contains("the data of custom are your own"), "{}", err(&data));
     assert!(mock.bodies().is_empty());
+}
+
+#[test]
+fn each_number_of_a_structured_answer_has_its_own_report_in_text_and_regress_mode() {
+    const FLATS: &str = "{\"question\": \"A?\", \"price\": 250, \"rooms\": [{\"area\": 20}]}\n\
+        {\"question\": \"B?\", \"price\": 300, \"rooms\": [{\"area\": 30}]}\n";
+    let (folder, data) = file("flats.jsonl", FLATS);
+    let schema = folder.path().join("schema.json");
+    fs::write(&schema, r#"{"type": "object"}"#).unwrap();
+    let field = |path: &str, value: f64| {
+        let answer: Value = serde_json::from_str(&number(value, value, value).2).unwrap();
+        json!({ "path": path, "token_range": [1, 2], "number": answer["choices"][0]["number"] })
+    };
+    let text = r#"{"price": 260, "rooms": [{"area": 20}]}"#;
+    let numbers = json!([field("$.price", 260.0), field("$.rooms[0].area", 20.0)]);
+    let answer =
+        json!({ "choices": [{ "text": text, "finish_reason": "stop", "numbers": numbers }] }).to_string();
+    for mode in ["text", "regress"] {
+        let body = answer.clone();
+        let mock = Mock::start(&["tiny"], move |_, _| Scripted(200, Vec::new(), body.clone()));
+        let task = ["custom", "--data", data.to_str().unwrap(), "--mode", mode];
+        let structured = ["--schema", schema.to_str().unwrap(), "--fields", "$.price,$.rooms[0].area"];
+        let output = run(&mock, &[&task[..], &structured].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let reports: Vec<Value> =
+            out(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let figures: Vec<_> =
+            reports.iter().map(|report| (&report["split"], &report["metrics"]["mae"]["value"])).collect();
+        assert_eq!(
+            figures,
+            [(&json!("flats.price"), &json!(25.0)), (&json!("flats.rooms_0__area"), &json!(5.0))],
+            "{mode}"
+        );
+        let body = &mock.bodies()[0];
+        assert_eq!(body["response_format"]["json_schema"]["schema"], json!({"type": "object"}));
+        assert_eq!(body["number"].is_object(), mode == "regress");
+    }
+    let task = ["custom", "--data", data.to_str().unwrap(), "--endpoint", "http://127.0.0.1:9"];
+    let schema = schema.to_str().unwrap();
+    for (flags, message) in [
+        (&["--schema", schema][..], "--fields"),
+        (&["--schema", schema, "--fields", "price"], "is not a path"),
+        (&["--schema", schema, "--fields", "$[0]"], "does not begin with the name"),
+        (&["--schema", schema, "--fields", "$.price", "--after", "#"], "--after"),
+    ] {
+        let output = ntl_eval(&[&task[..], flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        assert!(err(&output).contains(message), "{}", err(&output));
+    }
 }

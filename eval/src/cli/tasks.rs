@@ -7,11 +7,12 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 
 use super::flags::{Common, at_least_one, range};
+use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
 use crate::settings::number::finite;
 use crate::stats::Interval;
-use crate::tasks::custom::CustomTask;
+use crate::tasks::custom::{CustomTask, Structured};
 use crate::tasks::gsm8k::{Form, Shots};
 use crate::tasks::judge::JudgeTask;
 use crate::tasks::nupa::{Length, NupaTask};
@@ -309,6 +310,13 @@ pub struct CustomArgs {
     /// flag they are an error.
     #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
     pub skip_missing: bool,
+    /// File with a JSON schema: the answers are structured, and the numbers of `--fields` are scored.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_SCHEMA", requires = "fields")]
+    pub schema: Option<PathBuf>,
+    /// JSONPaths of the numbers to score, separated by commas, such as `$.price,$.rooms`. The true value of
+    /// `$.price` is the field `price` of the file. Each number has its own report.
+    #[arg(long, value_name = "PATHS", env = "NTL_EVAL_FIELDS", requires = "schema", value_delimiter = ',')]
+    pub fields: Vec<JsonPath>,
     #[command(flatten)]
     pub common: Common,
 }
@@ -320,6 +328,7 @@ impl CustomArgs {
             answer_field: self.answer_field.clone(),
             shots: self.shots,
             skip_missing: self.skip_missing,
+            structured: self.schema.clone().map(|schema| Structured { schema, fields: self.fields.clone() }),
         }
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Responses are parsed leniently: every OpenAI-style server sends the required fields.
 
-use ntl_api::{MethodName, Number, NumberInterval};
+use std::collections::BTreeMap;
+
+use ntl_api::{LocatedNumber, MethodName, Number, NumberInterval};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::data::Item;
+use crate::json_path::JsonPath;
 use crate::metrics::Estimates;
 use crate::metrics::estimates::AllEstimates;
 use crate::metrics::judgement::Orders;
@@ -71,6 +74,22 @@ pub struct Answer {
     /// Only in regress mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<PredictedNumber>,
+    /// Only in regress mode: the numbers of a structured answer, by path.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub numbers: BTreeMap<String, PredictedNumber>,
+}
+
+impl Answer {
+    /// Returns the part of a structured answer at a path: the number as text, and its distribution.
+    pub fn field(mut self, path: &JsonPath) -> Self {
+        let answer = serde_json::from_str::<Value>(&self.text).ok();
+        self.text = match answer.as_ref().and_then(|answer| path.find(answer)) {
+            Some(Value::Number(number)) => number.to_string(),
+            _ => String::new(),
+        };
+        let number = self.numbers.remove(&path.to_string());
+        Self { number: number.or(self.number), numbers: BTreeMap::new(), ..self }
+    }
 }
 
 /// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and
@@ -202,6 +221,7 @@ struct Choice {
     message: Option<Message>,
     finish_reason: Option<String>,
     number: Option<Number>,
+    numbers: Option<Vec<LocatedNumber>>,
     token_ids: Option<Vec<u32>>,
 }
 
@@ -214,16 +234,19 @@ impl CompletionResponse {
     /// The first choice. In regress mode a choice without a number is an error.
     pub fn into_answer(self, mode: Mode) -> Result<Answer, ClientError> {
         let choice = self.choices.into_iter().next().ok_or(ClientError::NoChoices)?;
-        if mode == Mode::Regress && choice.number.is_none() {
+        if mode == Mode::Regress && choice.number.is_none() && choice.numbers.is_none() {
             return Err(ClientError::NoNumber { reason: "its answer carries no `number`".to_owned() });
         }
         let text = choice.text.or_else(|| choice.message?.content).unwrap_or_default();
         let number = choice.number.as_ref().filter(|_| mode == Mode::Regress);
+        let numbers = choice.numbers.iter().flatten().filter(|_| mode == Mode::Regress);
+        let numbers = numbers.map(|field| Ok((field.path.clone(), PredictedNumber::of(&field.number)?)));
         Ok(Answer {
             text,
             finish_reason: choice.finish_reason,
             token_ids: choice.token_ids,
             number: number.map(PredictedNumber::of).transpose()?,
+            numbers: numbers.collect::<Result<_, ClientError>>()?,
         })
     }
 }

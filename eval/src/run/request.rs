@@ -1,8 +1,8 @@
 //! Request bodies for the items of a run.
 
 use ntl_api::{
-    CompletionRequest, NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Prompts,
-    Stop,
+    CompletionRequest, NamedSchema, NumberOptions, NumberRequest, NumberScale, ObjectiveName,
+    ObjectiveOption, Prompts, ResponseFormat, Stop,
 };
 use ntl_paper::Protocol;
 use serde::Serialize;
@@ -12,6 +12,7 @@ use crate::data::Item;
 use crate::run::client::Route;
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::NumberSettings;
+use crate::tasks::AnswerField;
 
 pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
@@ -42,6 +43,8 @@ pub struct RequestTemplate {
     /// Whether prompt and answer are one text for the model, with a space between them unless one of them has
     /// it.
     pub targets_continue_prompts: bool,
+    /// The number of a structured answer that is scored.
+    pub field: Option<AnswerField>,
 }
 
 /// The values with which one item's request replaces the template's.
@@ -108,6 +111,17 @@ impl RequestTemplate {
                 request.seed = Some(self.seed.cast_signed());
             }
         } else {
+            request.max_tokens = Some(self.max_tokens);
+            request.temperature = Some(0.0);
+        }
+        if let Some(AnswerField { schema, .. }) = &self.field {
+            let named = NamedSchema {
+                name: Some("answer".to_owned()),
+                description: None,
+                strict: None,
+                schema: schema.clone(),
+            };
+            request.response_format = Some(ResponseFormat::JsonSchema { json_schema: named });
             request.max_tokens = Some(self.max_tokens);
             request.temperature = Some(0.0);
         }
@@ -202,6 +216,7 @@ mod tests {
             protocol: mode.protocol(None),
             seed: 7,
             targets_continue_prompts: false,
+            field: None,
         }
     }
 

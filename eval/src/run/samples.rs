@@ -229,6 +229,7 @@ mod tests {
             number: NumberSettings::default(),
             seed: 0,
             targets_continue_prompts: false,
+            field: None,
         };
         samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
     }

@@ -230,6 +230,7 @@ impl Session<'_> {
             number: self.settings.number.clone(),
             seed: self.settings.seed,
             targets_continue_prompts: self.model.is_decoder_only(),
+            field: suite.field.clone(),
         }
     }
 

@@ -1,18 +1,24 @@
 //! A user's own questions and answers, worded by `--template`, with examples from the same file before them.
 
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use anyhow::Context;
 use ntl_core::numbers::parse::{last_number, with_decimal_point};
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::own::{self, OwnItems, Skipped};
-use super::{Entry, Origin, Suite, Traits, from_file};
+use super::{AnswerField, Entry, Origin, Suite, Traits, from_file};
 use crate::data::read::{Truth, decimal_point_hint};
 use crate::data::records::Record;
 use crate::data::{DataError, Item};
 use crate::error::UsageError;
 use crate::format::shortened;
+use crate::json_path::JsonPath;
+use crate::regular_file::{self, SMALL_BYTES_MAX};
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
 use crate::template::{Template, UnknownField};
@@ -32,21 +38,68 @@ pub struct CustomTask {
     pub shots: usize,
     /// Whether to leave out items without a question or an answer.
     pub skip_missing: bool,
+    /// If the answers are structured: their schema, and the numbers to score.
+    pub structured: Option<Structured>,
 }
 
+/// Structured answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Structured {
+    /// File with the JSON schema.
+    pub schema: PathBuf,
+    /// The numbers to score.
+    pub fields: Vec<JsonPath>,
+}
+
+/// Default of `--max-tokens` for structured answers.
+const STRUCTURED_TOKENS_MAX: u64 = 256;
+
+/// Structured answers have one suite per field.
 pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let Some(Structured { schema, fields }) = &task.structured else {
+        return Ok(vec![suite(task, run, None)?]);
+    };
+    let usage = |message: &str| Err(UsageError(message.to_owned()).into());
+    if run.after.is_some() || run.number.scale.is_some() {
+        return usage("--schema is not possible with --after or --scale: the schema states the numbers");
+    }
+    if !matches!(run.mode, Mode::Text | Mode::Regress) {
+        return usage("--schema needs --mode text or --mode regress");
+    }
+    let text = regular_file::read_text(schema, SMALL_BYTES_MAX)
+        .with_context(|| format!("could not read {}", schema.display()))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| UsageError(format!("{} is not JSON: {error}", schema.display())))?;
+    let of_field = |path: &JsonPath| {
+        let field = AnswerField { schema: value.clone(), path: path.clone() };
+        let mut suite = suite(task, run, Some(field))?;
+        let name =
+            path.to_string().trim_start_matches(['$', '.']).replace(|c: char| !c.is_alphanumeric(), "_");
+        suite.split = format!("{}.{name}", suite.split);
+        suite.settings.insert("field".to_owned(), json!(path.to_string()));
+        suite.settings.insert("schema".to_owned(), value.clone());
+        Ok(suite)
+    };
+    fields.iter().map(of_field).collect()
+}
+
+fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> anyhow::Result<Suite> {
     let usage = |message: &str| UsageError(message.to_owned());
     let file = run
         .data
         .as_deref()
         .ok_or_else(|| usage("custom needs --data FILE, JSON lines, a JSON array, CSV or TSV"))?;
+    let answer = match &field {
+        None => Column { name: task.answer_field.clone(), path: None },
+        Some(field) => Column::of(&field.path)?,
+    };
     let template = run.template.as_ref();
-    if template.is_some_and(|template| template.names("answer") || template.names(&task.answer_field)) {
+    if template.is_some_and(|template| template.names("answer") || template.names(&answer.name)) {
         return Err(usage("--template names the answer, which the model would only have to copy").into());
     }
-    let required = [task.question_field.as_str(), task.answer_field.as_str()];
+    let required = [task.question_field.as_str(), answer.name.as_str()];
     let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
-    let items = records.iter().map(|record| item(task, run, record));
+    let items = records.iter().map(|record| item(task, &answer, run, record));
     let mut items = items.collect::<Result<Vec<Item>, DataError>>()?;
     let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));
     let texts = Texts::of(&records, &items[..items_max]);
@@ -73,7 +126,7 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     let texts = texts.map(|Texts { count, example, .. }| {
         format!("{count} of {items_max} answers are not numbers and are compared as text, such as {example}")
     });
-    Ok(vec![Suite {
+    Ok(Suite {
         task: ENTRY.name,
         split,
         items,
@@ -82,15 +135,47 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
             // After examples, a model continues with the next one.
             stop: if task.shots > 0 { &["\n\n"] } else { &[] },
             texts: !has_numbers,
+            max_tokens: if field.is_some() { STRUCTURED_TOKENS_MAX } else { Traits::default().max_tokens },
             ..Traits::default()
         },
         notices: skipped.iter().map(Skipped::notice).chain(texts).collect(),
-    }])
+        field,
+    })
 }
 
-fn item(task: &CustomTask, run: &RunSettings, record: &Record) -> Result<Item, DataError> {
+/// The field of the file with the true answers.
+struct Column {
+    name: String,
+    /// The path to the answer inside the field's JSON.
+    path: Option<JsonPath>,
+}
+
+impl Column {
+    /// `$.rooms[0].area` is in the field `rooms`, at `[0].area`.
+    fn of(path: &JsonPath) -> Result<Self, UsageError> {
+        let (name, rest) = path.split_first().ok_or_else(|| {
+            UsageError(format!("--fields: `{path}` does not begin with the name of a field of the file"))
+        })?;
+        Ok(Self { name: name.to_owned(), path: Some(rest).filter(|rest| !rest.is_empty()) })
+    }
+
+    fn answer<'a>(&self, record: &'a Record) -> Result<Cow<'a, str>, DataError> {
+        let Some(path) = &self.path else {
+            return record.require_filled(&self.name, "answer").map(Cow::Borrowed);
+        };
+        let value = record.get(&self.name).and_then(|text| serde_json::from_str::<Value>(text).ok());
+        match value.as_ref().and_then(|value| path.find(value)) {
+            Some(Value::String(text)) => Ok(Cow::Owned(text.clone())),
+            Some(found) if !found.is_null() => Ok(Cow::Owned(found.to_string())),
+            _ => Err(record.problem(format!("there is no value at `{path}`"))),
+        }
+    }
+}
+
+fn item(task: &CustomTask, answer: &Column, run: &RunSettings, record: &Record) -> Result<Item, DataError> {
     let question = record.require_filled(&task.question_field, "question")?;
-    let answer = record.require_filled(&task.answer_field, "answer")?;
+    let answer = answer.answer(record)?;
+    let answer = answer.as_ref();
     let value = |name: &str| if name == "question" { Some(question) } else { record.get(name) };
     let worded = |UnknownField(name)| record.without(&name);
     let prompt = run.template.as_ref().map(|template| template.render(value)).transpose();

@@ -97,6 +97,7 @@ pub fn suites(per_module: NonZeroUsize, run: &RunSettings) -> anyhow::Result<Vec
         ]),
         traits: Traits { first_metrics: &FIRST_METRICS, ..Traits::default() },
         notices: Vec::new(),
+        field: None,
     }])
 }
 

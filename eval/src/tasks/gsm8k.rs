@@ -79,6 +79,7 @@ pub fn suites(form: Form, shots: Option<&Shots>, settings: &RunSettings) -> anyh
             ..Traits::default()
         },
         notices: Vec::new(),
+        field: None,
     }])
 }
 

@@ -119,6 +119,7 @@ pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>>
             ..Traits::default()
         },
         notices: skipped.iter().map(Skipped::notice).collect(),
+        field: None,
     }])
 }
 

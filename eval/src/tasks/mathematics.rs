@@ -98,7 +98,15 @@ fn suite(settings: &RunSettings, split: String, place: &Path, files: &[PathBuf])
     }
     let modules: Vec<String> = files.iter().map(|file| name_of(file)).collect();
     let settings = Map::from_iter([from_file(place), ("modules".to_owned(), json!(modules))]);
-    Ok(Suite { task: ENTRY.name, split, items, settings, traits: Traits::default(), notices: Vec::new() })
+    Ok(Suite {
+        task: ENTRY.name,
+        split,
+        items,
+        settings,
+        traits: Traits::default(),
+        notices: Vec::new(),
+        field: None,
+    })
 }
 
 #[cfg(test)]

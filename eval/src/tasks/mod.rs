@@ -24,6 +24,7 @@ use serde_json::{Map, Value, json};
 use crate::data::Item;
 use crate::data::fetch::Source;
 use crate::error::UsageError;
+use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
 use crate::template::{Template, UnknownField};
@@ -56,6 +57,16 @@ pub struct Suite {
     pub traits: Traits,
     /// Facts about the data that the user may not know; each is one line.
     pub notices: Vec<String>,
+    /// The number of a structured answer that the items are about.
+    pub field: Option<AnswerField>,
+}
+
+/// A number of a structured answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerField {
+    /// JSON schema of the answer.
+    pub schema: Value,
+    pub path: JsonPath,
 }
 
 /// How the items of a task are requested and scored.

@@ -39,5 +39,6 @@ pub fn suites(settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
         settings: Map::from_iter([from_file(&file)]),
         traits: Traits { max_tokens: 64, texts: true, ..Traits::default() },
         notices: Vec::new(),
+        field: None,
     }])
 }

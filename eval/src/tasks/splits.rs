@@ -68,7 +68,15 @@ pub fn suites(
         }
         let split = split.name().to_owned();
         let settings = Map::from_iter([source]);
-        Ok(Suite { task, split, items, settings, traits: Traits::default(), notices: Vec::new() })
+        Ok(Suite {
+            task,
+            split,
+            items,
+            settings,
+            traits: Traits::default(),
+            notices: Vec::new(),
+            field: None,
+        })
     };
     chosen(choice).iter().map(suite).collect()
 }

@@ -17,6 +17,7 @@ pub mod decoding;
 pub mod failpoint;
 mod logits;
 pub mod losses;
+mod maximum;
 pub mod numbers;
 mod report;
 pub mod sampling;

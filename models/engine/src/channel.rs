@@ -120,6 +120,7 @@ fn bytes(event: &Event) -> usize {
         Event::Text { text, token: told, .. } => text.len() + told.as_ref().map_or(0, token),
         Event::Prompt(tokens) => tokens.iter().map(token).sum(),
         Event::Number(outcome) => outcome.distribution.bytes(),
+        Event::Field(number) => number.outcome.distribution.bytes(),
         _ => 0,
     };
     size_of::<Event>() + more

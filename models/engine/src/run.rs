@@ -497,7 +497,7 @@ fn restarted(job: Running, cost: CacheCost) -> Box<QueuedJob> {
 
 fn end_reason(event: &Event) -> Option<EndReason> {
     match event {
-        Event::Prompt(_) | Event::Text { .. } => None,
+        Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => None,
         Event::Finished { reason, .. } => Some((*reason).into()),
         Event::Number(outcome) => Some(outcome.first_text_end.map_or(EndReason::Stop, EndReason::from)),
         Event::Scored(_) => Some(EndReason::Stop),

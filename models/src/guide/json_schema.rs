@@ -132,7 +132,7 @@ fn check_keywords(root: &Value) -> Result<(), GuideError> {
 }
 
 /// A name as a JSON pointer has it.
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

@@ -2,29 +2,38 @@
 //! or a grammar.
 //!
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
-//! every step stay within fixed limits, regardless of the constraint.
+//! every step stay within fixed limits, regardless of the constraint. The guide of a JSON schema also finds
+//! the numbers that the schema names (`fields`).
 
 mod calls;
+mod fields;
 mod json_schema;
 mod token_rules;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, regex_to_lark};
 use ntl_core::contract::ModelInfo;
-use ntl_core::sampling::{Guide, GuideError, GuideState};
+use ntl_core::sampling::{Guide, GuideError, GuideState, NumberEffect};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 pub use calls::{Answer, CallGrammar};
+use fields::{Cursor, Schema};
 pub use json_schema::Whitespace;
 pub use token_rules::TokenRules;
 
 /// The error of a grammar with the `::=` of GBNF and EBNF, which the library cannot convert.
 const OTHER_SYNTAX: &str =
     "the syntax of grammars is Lark as in llguidance (`start: \"yes\" | \"no\"`), not GBNF or EBNF (`::=`)";
+
+/// Returns whether a JSON schema names any number.
+pub fn names_numbers(schema: &Value) -> bool {
+    Schema::new(schema).names_numbers()
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
@@ -46,8 +55,11 @@ pub struct GuideCompiler {
     factory: ParserFactory,
     /// Whether decoding drops a space at the beginning of a text, so that the constraint ignores it.
     drops_space: bool,
-    tokens: usize,
+    numbers: Arc<NumberTokens>,
 }
+
+/// The tokens that numbers are spelled with, by their bytes.
+type NumberTokens = BTreeMap<Vec<u8>, u32>;
 
 impl GuideCompiler {
     /// Takes some milliseconds.
@@ -73,7 +85,7 @@ impl GuideCompiler {
         Ok(Self {
             factory,
             drops_space: info.encoder_decoder && tokenizer.drops_first_space(),
-            tokens: info.tokens,
+            numbers: Arc::new(number_tokens(tokenizer, &words)),
         })
     }
 
@@ -89,7 +101,13 @@ impl GuideCompiler {
         })?;
         let mut matcher = Matcher::new(Ok(parser));
         self.check_beginning(&mut matcher)?;
-        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens: self.tokens }))
+        let schema = match constraint {
+            Constraint::Json { schema, .. } => Some(Schema::new(schema)),
+            Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => None,
+        };
+        let tokens = Arc::clone(self.factory.tok_env());
+        let numbers = Arc::clone(&self.numbers);
+        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, schema }))
     }
 
     /// Rejects a constraint if no token can begin a text that satisfies it. A space that decoding drops does
@@ -114,6 +132,23 @@ impl GuideCompiler {
 fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
     // When no token fits, the library stops with an error without a message.
     matcher.compute_mask_or_eos().map_err(failed)
+}
+
+/// Returns the tokens of a space, digits and signs, given the bytes of all tokens. Single bytes are for
+/// characters without a token.
+fn number_tokens(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> NumberTokens {
+    let is_in_numbers = |byte: &u8| byte.is_ascii_digit() || b" -+.eE".contains(byte);
+    let is_byte = |id: u32| tokenizer.token(id).is_some_and(|name| name.starts_with("<0x"));
+    let mut tokens = NumberTokens::new();
+    for (id, word) in
+        (0u32..).zip(words).filter(|(_, word)| !word.is_empty() && word.iter().all(is_in_numbers))
+    {
+        let known = tokens.entry(word.clone()).or_insert(id);
+        if is_byte(*known) {
+            *known = id;
+        }
+    }
+    tokens
 }
 
 /// The bytes of a special token. No text contains them.
@@ -189,25 +224,46 @@ fn failed(error: impl std::fmt::Display) -> GuideError {
 struct Compiled {
     /// Never advanced, only cloned.
     matcher: Mutex<Matcher>,
-    tokens: usize,
+    tokens: TokEnv,
+    numbers: Arc<NumberTokens>,
+    /// If it is JSON.
+    schema: Option<Schema>,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Compiled").field("tokens", &self.tokens).finish_non_exhaustive()
+        formatter.debug_struct("Compiled").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
 impl Guide for Compiled {
     fn start(&self) -> Box<dyn GuideState> {
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        Box::new(Position { matcher })
+        let cursor = self.schema.clone().map(Cursor::new);
+        let (tokens, numbers) = (Arc::clone(&self.tokens), Arc::clone(&self.numbers));
+        Box::new(Position { matcher, tokens, numbers, cursor, number_ends: false })
     }
 }
 
 /// The state of a constraint at a position of one text.
 struct Position {
     matcher: Matcher,
+    tokens: TokEnv,
+    numbers: Arc<NumberTokens>,
+    /// Follows the text if it is JSON.
+    cursor: Option<Cursor>,
+    /// Whether the number before the next token must not continue.
+    number_ends: bool,
+}
+
+impl Position {
+    /// Returns whether a token would continue a number that has ended.
+    fn continues_ended_number(&self, id: u32) -> bool {
+        let first = self.tokens.tok_trie().token(id).first();
+        self.number_ends
+            && first
+                .is_some_and(|&byte| self.cursor.as_ref().is_some_and(|cursor| cursor.continues_number(byte)))
+    }
 }
 
 impl GuideState for Position {
@@ -215,7 +271,8 @@ impl GuideState for Position {
         let mask = allowed(&mut self.matcher)?;
         let bits = mask.as_slice();
         for (id, logit) in logits.iter_mut().enumerate() {
-            if bits.get(id / 32).is_none_or(|bits| bits & (1 << (id % 32)) == 0) {
+            let is_allowed = bits.get(id / 32).is_some_and(|bits| bits & (1 << (id % 32)) != 0);
+            if !is_allowed || self.continues_ended_number(id as u32) {
                 *logit = f32::NEG_INFINITY;
             }
         }
@@ -223,10 +280,39 @@ impl GuideState for Position {
     }
 
     fn accept(&mut self, id: u32) -> Result<(), GuideError> {
-        self.matcher.consume_token(id).map_err(failed)
+        self.matcher.consume_token(id).map_err(failed)?;
+        self.number_ends = false;
+        if let Some(cursor) = &mut self.cursor {
+            cursor.read(self.tokens.tok_trie().token(id));
+        }
+        Ok(())
     }
 
     fn is_complete(&mut self) -> bool {
         self.matcher.is_stopped()
+    }
+
+    fn number_effect(&self, id: u32) -> NumberEffect {
+        let effect = |cursor: &Cursor| cursor.effect(self.tokens.tok_trie().token(id));
+        self.cursor.as_ref().map_or(NumberEffect::None, effect)
+    }
+
+    /// The longest tokens, as most tokenizers write numbers.
+    fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
+        let mut rest = text.as_bytes();
+        let mut ids = Vec::new();
+        while !rest.is_empty() {
+            let longest =
+                (1..=rest.len()).rev().find_map(|end| Some((end, *self.numbers.get(&rest[..end])?)));
+            let (end, id) = longest?;
+            ids.push(id);
+            rest = &rest[end..];
+        }
+        let is_allowed = self.matcher.validate_tokens(&ids).is_ok_and(|allowed| allowed == ids.len());
+        (is_allowed && !ids.is_empty()).then_some(ids)
+    }
+
+    fn end_number(&mut self) {
+        self.number_ends = true;
     }
 }

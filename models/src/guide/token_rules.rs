@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::sampling::{Guide, GuideError, GuideState};
+use ntl_core::sampling::{Guide, GuideError, GuideState, NumberEffect};
 
 use super::failed;
 use crate::tokenizer::Tokenizer;
@@ -117,5 +117,26 @@ impl GuideState for RestrictedPath {
 
     fn is_complete(&mut self) -> bool {
         self.inner.as_mut().is_some_and(|inner| inner.is_complete())
+    }
+
+    fn number_effect(&self, id: u32) -> NumberEffect {
+        self.inner.as_ref().map_or(NumberEffect::None, |inner| inner.number_effect(id))
+    }
+
+    fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
+        let ids = self.inner.as_mut()?.spell(text)?;
+        let is_allowed = |id: &u32| self.allowed.is_empty() || self.allowed.binary_search(id).is_ok();
+        let mut written = self.written.clone();
+        let is_banned = |id: &u32| {
+            written.push(*id);
+            self.banned.iter().any(|banned| written.ends_with(banned))
+        };
+        (ids.iter().all(is_allowed) && !ids.iter().any(is_banned)).then_some(ids)
+    }
+
+    fn end_number(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.end_number();
+        }
     }
 }

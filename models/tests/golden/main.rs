@@ -8,6 +8,7 @@ mod causal;
 mod corrupted;
 mod dtypes;
 mod families;
+mod fields;
 mod gemma;
 mod kinds;
 mod load_errors;

@@ -98,7 +98,8 @@ pub struct ChatRequest {
     /// Options of the stream. Only with `stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Decode a number with its distribution instead of a text.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
+    /// with the distribution of every number that the schema names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Repeat the last message before the response if the assistant wrote that message, as in vLLM. Default
@@ -219,7 +220,9 @@ pub struct ChatChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
-    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
+    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
+    /// of a structured text comes after its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
@@ -241,7 +244,9 @@ pub struct ChatChunkChoice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
-    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
+    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
+    /// of a structured text comes after its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.

@@ -298,7 +298,8 @@ pub struct CompletionRequest {
     /// When a beam search ends. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingOption>,
-    /// Decode a number with its distribution instead of a text.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
+    /// with the distribution of every number that the schema names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
@@ -385,7 +386,9 @@ pub struct Choice {
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
-    /// With `number`, if the model answers with several numbers: all of them, in order. `number` is the first.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
+    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
+    /// of a structured text comes after its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.

@@ -229,7 +229,8 @@ pub struct NumberOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
-    /// 262144. Default 4096.
+    /// 262144. Default 4096. In a structured text, all numbers share them: each number may use half of those
+    /// that are left.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
@@ -311,7 +312,8 @@ pub struct NumberOptions {
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub support: Option<u64>,
-    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value.
+    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In a
+    /// structured text: maximum number of decimals, by default `decimals_max`.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub decimals: Option<u64>,
@@ -443,12 +445,16 @@ pub enum EstimateName {
 /// One of several numbers of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LocatedNumber {
-    /// Its place in the answer: `$[0]` is the first number.
+    /// Its JSONPath in a structured text, such as `$.rooms[0].area`, or its place among the numbers of an answer:
+    /// `$[0]` is the first one.
     pub path: String,
-    /// The tokens of the answer that write it: from the first one up to, not including, the second one.
+    /// The index of its first token among the tokens of the text, and of the first token after it.
     #[schema(value_type = Vec<u64>, min_items = 2, max_items = 2)]
     pub token_range: [u64; 2],
-    /// The number and its distribution, which is marginal over the numbers before it.
+    /// Its distribution. In a structured text, it is conditional on the text before it, and `value` is the number
+    /// in the text: the estimate of the objective, as the nearest number that the schema admits. If `value` is
+    /// null there, the model has written the number itself, and `reason` states why. Otherwise the distribution
+    /// is marginal over the numbers before it.
     pub number: Number,
 }
 

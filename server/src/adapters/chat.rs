@@ -172,11 +172,15 @@ fn shared_fields(
     let fits = request.max_tokens.is_none_or(|asked| asked <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
+    let wants_number = wants_number(request.number.as_ref());
+    let is_structured = fields::has_schema(&others);
+    // The search of a number looks further than the text.
+    let beyond = if wants_number { fields::FIELD_TOKENS_MAX } else { 0 };
     // If there is no room at all, the engine rejects the request: it knows both lengths.
-    let default = if wants_number(request.number.as_ref()) {
+    let default = if wants_number && !is_structured {
         None
     } else {
-        Some(room.map_or(max, |room| (room as u64).clamp(1, max)))
+        Some(room.map_or(max, |room| (room.saturating_sub(beyond) as u64).clamp(1, max)))
     };
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
@@ -271,7 +275,7 @@ impl AnswerAdapter for ChatAnswers {
         &self.context
     }
 
-    fn chunks(&self, piece: Piece) -> Vec<ChatChunk> {
+    fn chunks(&self, mut piece: Piece) -> Vec<ChatChunk> {
         // The prompt is the same for all choices.
         let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| piece.begins_response);
         let role = piece.begins_choice.then(|| "assistant".to_owned());
@@ -288,8 +292,8 @@ impl AnswerAdapter for ChatAnswers {
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
+            numbers: self.context.numbers(&mut piece, false),
             number: piece.number,
-            numbers: piece.numbers,
         };
         vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]
     }
@@ -315,9 +319,10 @@ impl AnswerAdapter for ChatAnswers {
         }
     }
 
-    fn items(&self, piece: Piece) -> Vec<ChatChoice> {
+    fn items(&self, mut piece: Piece) -> Vec<ChatChoice> {
         let content = format!("{}{}", self.echoed, piece.text);
         let token_ids = self.context.token_ids(&piece);
+        let numbers = self.context.numbers(&mut piece, true);
         let tool_calls: Vec<ToolCall> = piece.calls.into_iter().filter_map(whole_call).collect();
         vec![ChatChoice {
             index: piece.index,
@@ -330,8 +335,8 @@ impl AnswerAdapter for ChatAnswers {
             logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             token_ids,
+            numbers,
             number: piece.number,
-            numbers: piece.numbers,
         }]
     }
 }

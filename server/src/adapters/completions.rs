@@ -51,7 +51,7 @@ impl CompletionAnswers {
 
     /// A whole choice has the requested lists even if they are empty; a piece has them only if it adds to
     /// them.
-    fn part(&self, piece: Piece, is_whole: bool) -> Choice {
+    fn part(&self, mut piece: Piece, is_whole: bool) -> Choice {
         let report = self.0.report;
         let echoed = piece.prompt.as_ref().filter(|_| report.echo);
         let has_tokens = is_whole || !piece.tokens.is_empty();
@@ -65,8 +65,8 @@ impl CompletionAnswers {
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
+            numbers: self.0.numbers(&mut piece, is_whole),
             number: piece.number,
-            numbers: piece.numbers,
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs, Usage};
-use ntl_core::contract::{FinishReason, NumberOutcome, TokenText};
+use ntl_core::contract::{self, FinishReason, NumberOutcome, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -120,10 +120,22 @@ impl AnswerContext {
             let token_range = [index * each, (index + 1) * each].map(|token| token as u64);
             LocatedNumber { path: format!("$[{index}]"), token_range, number }
         };
-        let all =
-            || outcome.each().iter().map(|outcome| format.show(outcome)).enumerate().map(located).collect();
-        let numbers = (!outcome.further.is_empty()).then(all);
+        let all = outcome.each();
+        let several = all.iter().filter(|_| !outcome.further.is_empty());
+        let numbers = several.map(|outcome| format.show(outcome)).enumerate().map(located).collect();
         Some(ShownNumber { method: format.method, text, number, numbers, tokens })
+    }
+
+    /// Returns a number of a structured text as the response shows it.
+    pub(crate) fn shown_field(&self, number: &contract::FieldNumber) -> Option<LocatedNumber> {
+        Some(self.number.as_ref()?.show_field(number))
+    }
+
+    /// The list of numbers of a piece. A whole structured text has it even if the list is empty.
+    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Option<Vec<LocatedNumber>> {
+        let is_listed = is_whole && self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
+        let numbers = std::mem::take(&mut piece.numbers);
+        (is_listed || !numbers.is_empty()).then_some(numbers)
     }
 
     /// Estimates the size of a number in the response, in bytes; 0 if the request has none.

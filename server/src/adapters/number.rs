@@ -3,10 +3,10 @@
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
 
 use ntl_api::{
-    Bounds, EstimateName, IntervalMethod, MethodName, Number, NumberInterval, NumberMass, ObjectiveName,
-    ObjectiveOption, Quantile, SupportPoint,
+    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
+    ObjectiveName, ObjectiveOption, Quantile, SupportPoint,
 };
-use ntl_core::contract::{NumberOutcome, RefusedText};
+use ntl_core::contract::{self, NumberOutcome, RefusedText};
 use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
 
 use crate::request::number_bytes;
@@ -33,6 +33,8 @@ pub(crate) struct NumberFormat {
     /// Decimals of the text; `None` for the shortest text that reads back.
     pub(super) decimals: Option<usize>,
     pub(super) interval: Option<IntervalFormat>,
+    /// Whether it is for the numbers of a structured text.
+    pub(super) is_of_fields: bool,
 }
 
 /// How an interval is shown.
@@ -73,6 +75,29 @@ impl NumberFormat {
         // The first of several numbers is shown twice.
         let shown = if self.outputs > 1 { self.outputs + 1 } else { 1 };
         shown.saturating_mul(number_bytes(self.support, self.quantiles.len()))
+    }
+
+    pub(super) fn is_of_fields(&self) -> bool {
+        self.is_of_fields
+    }
+
+    /// A number of a structured text. Its value is the number in the text.
+    pub(super) fn show_field(&self, field: &contract::FieldNumber) -> LocatedNumber {
+        let range = field.field.numbers.interval();
+        let estimation = Estimation { range, ..self.estimation };
+        let (_, number) = Self { estimation, ..self.clone() }.show(&field.outcome);
+        let unwritten = (number.value.is_some() && field.value.is_none()).then(|| {
+            "the text cannot have the estimate here, and the model has written the number".to_owned()
+        });
+        let reasons: Vec<String> = number.reason.into_iter().chain(unwritten).collect();
+        let number = Number {
+            value: field.value.and_then(plain),
+            estimate: number.estimate.filter(|_| field.value.is_some()),
+            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+            ..number
+        };
+        let token_range = [field.tokens.start as u64, field.tokens.end as u64];
+        LocatedNumber { path: field.field.path.clone(), token_range, number }
     }
 
     /// The printed value and the object.
@@ -129,13 +154,8 @@ impl NumberFormat {
         let refusal = self.refusal(outcome);
         let has_estimate = refusal.is_none();
         let is_unbounded = has_estimate && self.must_be_bounded() && self.value_bounds(found).is_none();
-        let (name, value) = if is_unbounded {
-            let bounds = self.quantile_bounds(found, 0.5);
-            (EstimateName::Median, bounds.and_then(|_| found.quantile(0.5)))
-        } else {
-            (self.estimate_name(found), self.value(outcome).filter(|_| has_estimate))
-        };
-        let value = value.and_then(plain);
+        let name = if is_unbounded { EstimateName::Median } else { self.estimate_name(found) };
+        let value = self.value(outcome).filter(|_| has_estimate).and_then(plain);
         let is_shown = outcome.first_text_end.is_none();
         let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
         let off_scale = self.off_scale(outcome).filter(|_| has_estimate);
@@ -156,6 +176,10 @@ impl NumberFormat {
     fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
         match self.method {
             MethodName::Token => outcome.token_value,
+            _ if self.knows_open_mass() => {
+                let objective = engine_objective(self.objective);
+                outcome.distribution.bounded_estimate(objective, &self.estimation)
+            }
             _ => outcome.distribution.estimate(engine_objective(self.objective), &self.estimation),
         }
     }
@@ -419,6 +443,7 @@ mod tests {
             outputs: 1,
             decimals: None,
             interval: None,
+            is_of_fields: false,
         }
     }
 

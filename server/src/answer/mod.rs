@@ -32,8 +32,8 @@ pub(crate) struct Piece {
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
-    /// All numbers of an answer that consists of several.
-    pub(crate) numbers: Option<Vec<LocatedNumber>>,
+    /// The numbers of a structured text, or all numbers of an answer that consists of several.
+    pub(crate) numbers: Vec<LocatedNumber>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
     /// Whether it is the first piece of its choice.
@@ -72,7 +72,7 @@ pub(crate) struct ShownNumber {
     pub(crate) text: String,
     pub(crate) number: Number,
     /// All numbers of the answer, if the model writes several.
-    pub(crate) numbers: Option<Vec<LocatedNumber>>,
+    pub(crate) numbers: Vec<LocatedNumber>,
     /// The tokens of the text.
     pub(crate) tokens: usize,
 }
@@ -110,7 +110,7 @@ impl Piece {
         self.finish_reason = later.finish_reason.or(self.finish_reason);
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
-        self.numbers = later.numbers.or(self.numbers.take());
+        self.numbers.extend(later.numbers);
         self.prompt = self.prompt.take().or(later.prompt);
     }
 
@@ -233,7 +233,7 @@ impl Assembler {
                 }
                 pieces
             }
-            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => Vec::new(),
+            Event::Field(_) | Event::Number(_) | Event::Scored(_) | Event::Failed(_) => Vec::new(),
         }
     }
 
@@ -283,6 +283,13 @@ impl Assembler {
         let piece = self.begin(prompt, prompt as u64 * u64::from(self.choices_per_prompt));
         let ShownNumber { text, number, numbers, .. } = shown;
         Piece { text, finish_reason: Some(reason), number: Some(number), numbers, ..piece }
+    }
+
+    /// Returns a piece with a number of a structured text.
+    pub(crate) fn field(&mut self, prompt: usize, choice: u32, number: LocatedNumber) -> Option<Piece> {
+        let index = prompt as u64 * u64::from(self.choices_per_prompt) + u64::from(choice);
+        (choice < self.choices_per_prompt)
+            .then(|| Piece { numbers: vec![number], ..self.begin(prompt, index) })
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -19,6 +19,8 @@ pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
     /// Whether texts are made of tokens; a regression head predicts a number, which the server prints.
     pub(crate) writes_tokens: bool,
+    /// Whether our engine steps its texts token by token. If not, another engine writes them.
+    pub(crate) steps_texts: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
     /// The only number method of a model with a number head.
@@ -55,6 +57,7 @@ impl ModelProfile {
         Self {
             encoder_decoder: info.encoder_decoder,
             writes_tokens: info.has_token_distribution,
+            steps_texts: true,
             spells_numbers: grammar.spells_numbers(),
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
             notation: grammar.notation().cloned(),
@@ -137,6 +140,7 @@ impl ModelProfile {
         Self {
             encoder_decoder: true,
             writes_tokens: true,
+            steps_texts: true,
             spells_numbers: true,
             number_head: None,
             notation: None,

@@ -3,6 +3,7 @@
 //! They cover the JSON and the engine's results that it is made of, of which one is replaced by the other.
 
 use ntl_core::Prompt;
+use ntl_core::contract::Request;
 
 use super::{GenerationRequest, ScoreTokens, TargetTokens};
 use crate::response_budget::ResponseSize;
@@ -53,6 +54,11 @@ impl GenerationRequest {
         };
         let reported = prompts.iter().zip(texts).map(prompt).fold(0, usize::saturating_add);
         let choices = self.choices_per_prompt();
+        let numbers = match &self.decoding {
+            // A number and what ends it have at least one token each.
+            Request::Text(job) if job.fields.is_some() => number.saturating_mul(job.max_tokens.div_ceil(2)),
+            _ => number,
+        };
         let mut fields = Vec::new();
         let mut add = |field, is_set: bool| fields.extend(is_set.then_some(field));
         add("prompt_logprobs", report.prompt_logprobs.is_some());
@@ -61,13 +67,13 @@ impl GenerationRequest {
         let bytes = if self.is_streamed {
             reported
         } else {
-            add("max_tokens", number == 0);
+            add("max_tokens", number == 0 || numbers > number);
             add("n", choices > 1);
             add("number.support", number > 0);
             add("number.quantiles", number > 0);
             let token = TEXT_BYTES + positions(report.logprobs) + id;
             let tokens = self.decoding.tokens_max();
-            let choice = tokens.saturating_mul(token).saturating_add(number + ITEM_BYTES);
+            let choice = tokens.saturating_mul(token).saturating_add(numbers).saturating_add(ITEM_BYTES);
             let all = choice.saturating_mul(prompts.len()).saturating_add(reported);
             all.saturating_mul(choices as usize)
         };

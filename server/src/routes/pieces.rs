@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ntl_core::contract::{Event, FinishReason, NumberOutcome};
+use ntl_api::MethodName;
+use ntl_core::contract::{Event, FieldNumber, FinishReason, NumberOutcome};
 
 use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece};
@@ -29,11 +30,19 @@ impl<A: AnswerAdapter> Pieces<A> {
             let Some((prompt, event)) = self.events.next().await? else { return Ok(None) };
             let pieces = match event {
                 Event::Number(outcome) => self.number(prompt, &outcome).into_iter().collect(),
+                Event::Field(number) => self.field(prompt, &number).into_iter().collect(),
                 event => self.assembler.pieces(prompt, event),
             };
             self.pending.extend(pieces);
         }
         Ok(self.pending.pop_front())
+    }
+
+    /// Returns the piece with a number of a structured text, whose tokens are counted as those of the text.
+    fn field(&mut self, prompt: usize, number: &FieldNumber) -> Option<Piece> {
+        let shown = self.adapter.context().shown_field(number)?;
+        self.events.count_number(MethodName::Tree, &number.outcome, 0);
+        self.assembler.field(prompt, number.choice, shown)
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.

@@ -104,7 +104,8 @@ impl RequestEvents {
         match event {
             Event::Finished { tokens, .. } => self.count_completion(*tokens),
             Event::Scored(outcome) => self.count_completion(outcome.tokens.len()),
-            Event::Prompt(_) | Event::Text { .. } | Event::Number(_) | Event::Failed(_) => {}
+            Event::Prompt(_) | Event::Text { .. } | Event::Field(_) | Event::Number(_) | Event::Failed(_) => {
+            }
         }
     }
 }
@@ -117,7 +118,7 @@ fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
         }
         let event = events.next().await.unwrap_or(Event::Failed(EngineError::Dead));
         let unfinished = match &event {
-            Event::Prompt(_) | Event::Text { .. } => unfinished,
+            Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => unfinished,
             Event::Finished { .. } => unfinished - 1,
             Event::Number(_) | Event::Scored(_) | Event::Failed(_) => 0,
         };

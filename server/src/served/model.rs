@@ -75,7 +75,8 @@ impl ServedModel {
         metrics: &Arc<Metrics>,
     ) -> Self {
         let ConnectedModel { upstream, info, tokenizer, vocabulary } = connected;
-        let parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
+        let mut parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
+        Arc::make_mut(&mut parts.profile).steps_texts = false;
         let limits = RemoteLimits {
             queue_max: limits.queue_max,
             queue_time_max: limits.queue_time_max,

@@ -154,7 +154,10 @@ async fn xval_tells_no_candidates_apart_by_their_numbers() {
     let mut item = json!({"prompt": "What is 2 + 3?", "candidates": ["4", "5", "5000"], "value": 5});
     let error = post(&app, "/v1/score", json!({"items": [item]})).await.error();
     assert_eq!(error["param"], json!("items[0].value"));
-    assert!(error["message"].as_str().unwrap().contains("candidates do not differ in probability"), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("candidates do not differ in probability"),
+        "{error}"
+    );
     item.as_object_mut().unwrap().remove("value");
     let error = post(&app, "/v1/score", json!({"items": [item]})).await.error();
     assert_eq!(error["param"], json!("items[0].candidates[1]"));

@@ -48,6 +48,8 @@ mod responses_api;
 #[cfg(test)]
 mod score;
 #[cfg(test)]
+mod structured_numbers;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tools;

@@ -105,6 +105,10 @@ impl<'a> Evaluator<'a, '_> {
         if let Some(scale) = template.number.scale {
             answers = self.judge_other_order(phase, answers, scale).await?;
         }
+        if let Some(field) = &template.field {
+            let of_field = |answer: Result<Answer, String>| answer.map(|answer| answer.field(&field.path));
+            answers = answers.into_iter().map(of_field).collect();
+        }
         let mut replies: Vec<Reply<'a>> =
             items.iter().zip(answers).map(|(item, answer)| Reply::new(item, answer)).collect();
         if self.score {

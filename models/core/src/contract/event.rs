@@ -1,7 +1,10 @@
 //! The events that an engine sends about a job.
 
+use std::ops::Range;
+
 use super::error::EngineError;
 use crate::numbers::Distribution;
+use crate::sampling::NumberField;
 use crate::token::TokenLogprob;
 
 /// A token with log-probabilities.
@@ -64,9 +67,24 @@ pub enum Event {
         /// Log-probability of the whole text, if a beam search found it.
         cumulative_logprob: Option<f64>,
     },
+    /// A number of a structured text, after all of its text.
+    Field(FieldNumber),
     Number(NumberOutcome),
     Scored(ScoreOutcome),
     Failed(EngineError),
+}
+
+/// A number of a structured text. See [`TextJob::fields`](super::TextJob::fields).
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldNumber {
+    /// Which of the `n` texts.
+    pub choice: u32,
+    pub field: NumberField,
+    /// Its tokens among the tokens of the text.
+    pub tokens: Range<usize>,
+    /// The estimate in the text; `None` if there is no usable estimate, and the model has chosen the tokens.
+    pub value: Option<f64>,
+    pub outcome: NumberOutcome,
 }
 
 /// The result of a [`NumberJob`](super::NumberJob).

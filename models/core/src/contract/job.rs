@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::candidates::CandidatesJob;
 use super::event::TokenText;
 use crate::losses::{NumberLoss, NumberTokens};
-use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Terminator};
+use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, SchemaNumbers, Terminator};
 use crate::sampling::{Guide, SamplingParams};
 use crate::token::{Prompt, Token, TokenLogprob};
 
@@ -80,6 +80,7 @@ impl Job {
                 size_of::<TokenText>().saturating_add(top) as u64
             }
             Request::Number(_) => TREE_NODE_BYTES,
+            Request::Text(job) if job.fields.is_some() => TREE_NODE_BYTES,
             Request::Text(_) | Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => 0,
         };
         node.saturating_mul(nodes as u64)
@@ -87,12 +88,24 @@ impl Job {
 
     /// Lowers the budgets of trees so that the context has at most `max` nodes; each tree keeps at least 1.
     pub fn limit_nodes(&mut self, max: usize) {
-        let beside = self.nodes(0);
-        if let Request::Number(job) = &mut self.request
-            && let texts = job.texts()
-            && let NumberMethod::Tree { nodes_max, .. } = &mut job.method
-        {
-            *nodes_max = (max.saturating_sub(beside) / texts).clamp(1, (*nodes_max).max(1));
+        let left = max.saturating_sub(self.nodes(0));
+        let limit = |nodes_max: &mut usize, texts: usize| {
+            *nodes_max = (left / texts.max(1)).clamp(1, (*nodes_max).max(1));
+        };
+        match &mut self.request {
+            Request::Number(job) => {
+                let texts = job.texts();
+                if let NumberMethod::Tree { nodes_max, .. } = &mut job.method {
+                    limit(nodes_max, texts);
+                }
+            }
+            Request::Text(job) => {
+                let texts = job.paths() as usize;
+                if let Some(fields) = &mut job.fields {
+                    limit(&mut fields.nodes_max, texts);
+                }
+            }
+            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => {}
         }
     }
 
@@ -101,7 +114,7 @@ impl Job {
         match &self.request {
             Request::Text(job) => {
                 let stepped = self.prompt.len() - self.prefilled_prompt().len();
-                (job.paths() as usize).saturating_mul(job.max_tokens).saturating_add(1 + stepped)
+                (job.paths() as usize).saturating_mul(job.nodes(tree_max)).saturating_add(1 + stepped)
             }
             Request::Beams(job) => job.beams.saturating_mul(job.max_tokens).saturating_add(1),
             Request::Number(job) => job.nodes(tree_max),
@@ -128,7 +141,10 @@ impl Request {
     /// Returns the maximum number of tokens that may follow the prompt on any path of the answer.
     pub fn tokens_max(&self) -> usize {
         match self {
-            Self::Text(job) => job.max_tokens,
+            Self::Text(job) => {
+                let number = job.fields.as_ref().map_or(0, |fields| fields.limits.characters_max());
+                job.max_tokens.saturating_add(number)
+            }
             Self::Beams(job) => job.max_tokens,
             Self::Score(job) => job.target.len(),
             Self::Candidates(job) => job.tokens_max(),
@@ -184,12 +200,23 @@ pub struct TextJob {
     pub guide: Option<Arc<dyn Guide>>,
     /// Special tokens that the text shows by name.
     pub shown_ids: Arc<[u32]>,
+    /// Find the distribution of every number that the guide names, and write its estimate.
+    pub fields: Option<FieldsJob>,
 }
 
 impl TextJob {
     /// Number of texts that are decoded.
     pub fn paths(&self) -> u32 {
         self.best_of.max(self.n)
+    }
+
+    /// Returns the maximum number of nodes of one text, if its trees have at most `tree_max` together. Each
+    /// number decodes the token before it twice.
+    fn nodes(&self, tree_max: usize) -> usize {
+        match &self.fields {
+            Some(fields) => self.max_tokens.saturating_mul(2).saturating_add(tree_max.min(fields.nodes_max)),
+            None => self.max_tokens,
+        }
     }
 }
 
@@ -212,7 +239,35 @@ impl Default for TextJob {
             prompt_logprobs: None,
             guide: None,
             shown_ids: Arc::from([]),
+            fields: None,
         }
+    }
+}
+
+/// How the numbers of a structured text are found, and which estimates the text has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldsJob {
+    pub limits: GrammarLimits,
+    /// A tree stops when the open mass is at most this share of the closed mass.
+    pub tolerance: f64,
+    /// Maximum number of decoder positions of all trees of one text. Each tree may use half of those that are
+    /// left.
+    pub nodes_max: usize,
+    /// A tree stops earlier, once the bounds of its estimate are at most this wide.
+    pub precision: Option<f64>,
+    pub objective: Objective,
+    /// The range of each number comes from the schema.
+    pub estimation: Estimation,
+    /// Minimum closed mass of a number with an estimate.
+    pub mass_min: f64,
+    /// Maximum number of digits after the point in the text, unless the schema needs more.
+    pub decimals: u8,
+}
+
+impl FieldsJob {
+    /// The estimation of a number with the range of its schema.
+    pub fn estimation(&self, numbers: &SchemaNumbers) -> Estimation {
+        Estimation { range: numbers.interval(), ..self.estimation }
     }
 }
 

@@ -21,12 +21,14 @@ pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{
-    Event, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenNumber, TokenScore, TokenText,
+    Event, FieldNumber, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenNumber, TokenScore,
+    TokenText,
 };
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, NumberEncoding};
 pub use job::{
-    AfterMarker, BeamJob, EarlyStopping, Job, NumberJob, NumberMethod, Precision, Request, ScoreJob, TextJob,
+    AfterMarker, BeamJob, EarlyStopping, FieldsJob, Job, NumberJob, NumberMethod, Precision, Request,
+    ScoreJob, TextJob,
 };
 pub use model::{
     BatchModel, CacheCost, ContextRequest, EvictableCache, NodeCapacity, OpenedContext, PREFILL_TOKENS_MAX,

@@ -64,6 +64,12 @@ pub struct RowResult<'a> {
 }
 
 impl<'a> StepResult<'a> {
+    /// The results from the n-th row on.
+    fn from_row(self, n: usize) -> Self {
+        let first_node = NodeId(self.first_node.0 + n as u32);
+        Self { first_row: self.first_row + n, first_node, ..self }
+    }
+
     /// The result of the n-th row of the decoding.
     pub fn row(&self, n: usize) -> RowResult<'a> {
         RowResult {

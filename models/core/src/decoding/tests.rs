@@ -3,8 +3,8 @@
 use super::*;
 use crate::Prompt;
 use crate::contract::{
-    AfterMarker, BatchModel, ContextId, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Row,
-    Terminator, TextJob,
+    AfterMarker, BatchModel, ContextId, FieldNumber, Job, NumberJob, NumberMethod, NumberOutcome, Precision,
+    Row, Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Objective};
 use crate::sampling::SamplingParams;
@@ -111,9 +111,17 @@ pub(super) fn drive(
 fn assert_same(got: &[Event], want: &[Event]) {
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(want) {
-        let (Event::Number(got), Event::Number(want)) = (got, want) else {
-            assert_eq!(got, want);
-            continue;
+        let (got, want) = match (got, want) {
+            (Event::Number(got), Event::Number(want)) => (got, want),
+            (Event::Field(got), Event::Field(want)) => {
+                let place = |number: &FieldNumber| (number.choice, number.tokens.clone(), number.value);
+                assert_eq!(place(got), place(want));
+                (&got.outcome, &want.outcome)
+            }
+            _ => {
+                assert_eq!(got, want);
+                continue;
+            }
         };
         let texts = |outcome: &NumberOutcome| {
             outcome.distribution.leaves().iter().map(|leaf| leaf.text.clone()).collect()

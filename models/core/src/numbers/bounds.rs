@@ -12,6 +12,21 @@ use super::distribution::{Distribution, Estimation, Interval, Objective, OpenPar
 const ROUNDING: f64 = 1e-12;
 
 impl Distribution {
+    /// Returns the estimate of the objective if it has bounds, and otherwise the median if that has bounds. A
+    /// mode needs none: it is always a number that the model writes.
+    pub fn bounded_estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
+        let is_finite = |bounds: &Interval| bounds.low.is_finite() && bounds.high.is_finite();
+        let is_bounded =
+            || self.estimate_bounds(objective, estimation).is_some_and(|bounds| is_finite(&bounds));
+        let value = if objective == Objective::Mode || is_bounded() {
+            self.estimate(objective, estimation)
+        } else {
+            let bounds = self.quantile_bounds(0.5, estimation.range).filter(is_finite);
+            bounds.and_then(|_| self.quantile(0.5))
+        };
+        value.filter(|value| value.is_finite())
+    }
+
     /// Bounds of [`Distribution::estimate`].
     pub fn estimate_bounds(&self, objective: Objective, estimation: &Estimation) -> Option<Interval> {
         match objective {
@@ -35,7 +50,7 @@ impl Distribution {
         // A raw sum is the conditional mean times the final closed mass, which is between these two.
         let least = self.mass().closed;
         let most = least + self.open();
-        Some(around([low * least, low * most, high * least, high * most]))
+        Some(Interval::around([low * least, low * most, high * least, high * most]))
     }
 
     /// Bounds of [`Distribution::quantile`]; `None` if the open mass can push it off either end.
@@ -60,7 +75,7 @@ impl Distribution {
         }
         let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open >= first.probability);
         let new = parts().filter(|_| open >= first.probability).flat_map(|part| [part.low, part.high]);
-        Some(around(may_win.map(|leaf| leaf.value).chain(new)))
+        Some(Interval::around(may_win.map(|leaf| leaf.value).chain(new)))
     }
 
     /// Bounds of the majority if a value keeps it wherever the open mass falls. Otherwise they contain the
@@ -80,7 +95,7 @@ impl Distribution {
             let ends = parts.iter().flat_map(|part| [part.interval.low, part.interval.high]);
             values.extend(ends);
         }
-        let all = around(values.into_iter().chain([mean.low, mean.high]));
+        let all = Interval::around(values.into_iter().chain([mean.low, mean.high]));
         (all.low.is_finite() && all.high.is_finite()).then_some(all)
     }
 
@@ -169,14 +184,6 @@ impl Extremes {
         }
         (weight > 0.0).then(|| sum / weight).filter(|mean| mean.is_finite())
     }
-}
-
-/// The smallest interval that contains these values.
-fn around(values: impl IntoIterator<Item = f64>) -> Interval {
-    let none = Interval { low: f64::INFINITY, high: f64::NEG_INFINITY };
-    values
-        .into_iter()
-        .fold(none, |all, value| Interval { low: all.low.min(value), high: all.high.max(value) })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Exact decimal numbers, built digit by digit and converted to `f64` once.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 /// Maximum number of digits on either side of the point.
@@ -83,6 +84,18 @@ impl Decimal {
         Self { negative: units < 0, integer: magnitude / one, fraction: magnitude % one, decimals }
     }
 
+    /// This canonical number times 10 to the power of `decimals` (at most 10), rounded up.
+    pub(super) fn units_ceil(self, decimals: u8) -> i128 {
+        let magnitude = self.magnitude();
+        if self.negative { -magnitude.units_floor(decimals) } else { magnitude.units_ceil(decimals) }
+    }
+
+    /// Like [`Decimal::units_ceil`], but rounded down.
+    pub(super) fn units_floor(self, decimals: u8) -> i128 {
+        let magnitude = self.magnitude();
+        if self.negative { -magnitude.units_ceil(decimals) } else { magnitude.units_floor(decimals) }
+    }
+
     /// The part before the point.
     pub(super) fn integer(self) -> u128 {
         self.integer
@@ -151,6 +164,41 @@ impl Magnitude {
     pub(super) fn units_ceil(self, decimals: u8) -> i128 {
         let unit = 10_u128.pow((DIGITS_MAX - decimals).into());
         (self.integer * 10_u128.pow(decimals.into()) + self.fraction.div_ceil(unit)) as i128
+    }
+
+    /// Like [`Magnitude::units_ceil`], but rounded down.
+    pub(super) fn units_floor(self, decimals: u8) -> i128 {
+        let unit = 10_u128.pow((DIGITS_MAX - decimals).into());
+        (self.integer * 10_u128.pow(decimals.into()) + self.fraction / unit) as i128
+    }
+
+    /// The next larger magnitude.
+    pub(super) fn next(self) -> Self {
+        self.plus_one_at(-(DIGITS_MAX as i8))
+    }
+
+    /// The next smaller magnitude; `None` for 0.
+    pub(super) fn previous(self) -> Option<Self> {
+        let last = 10_u128.pow(DIGITS_MAX.into()) - 1;
+        match (self.integer.checked_sub(1), self.fraction.checked_sub(1)) {
+            (_, Some(fraction)) => Some(Self { fraction, ..self }),
+            (Some(integer), None) => Some(Self { integer, fraction: last }),
+            (None, None) => None,
+        }
+    }
+}
+
+/// The order of values, which is an order of canonical numbers.
+impl PartialOrd for Decimal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let (own, others) = (self.magnitude(), other.magnitude());
+        let order = match (self.negative, other.negative) {
+            (false, false) => own.cmp(&others),
+            (true, true) => others.cmp(&own),
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+        };
+        Some(order)
     }
 }
 

@@ -14,6 +14,15 @@ pub struct Interval {
     pub high: f64,
 }
 
+impl Interval {
+    /// The smallest interval that contains these values.
+    pub(super) fn around(values: impl IntoIterator<Item = f64>) -> Self {
+        let none = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
+        let widened = |all: Self, value: f64| Self { low: all.low.min(value), high: all.high.max(value) };
+        values.into_iter().fold(none, widened)
+    }
+}
+
 /// One value, merged over all its spellings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaf {

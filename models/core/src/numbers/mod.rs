@@ -16,6 +16,7 @@ pub mod parse;
 mod piece;
 pub mod python;
 mod rules;
+mod schema;
 mod softmax;
 mod state;
 mod text_grammar;
@@ -34,6 +35,7 @@ pub use expansion::{
 pub use grammar::NumberGrammar;
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
+pub use schema::{AdmittedNumber, Multiples, NumberBound, NumberSet, SchemaNumbers};
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, TextState};
 pub(crate) use text_grammar::sorted_unique;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::decimal::Decimal;
 use super::expansion::NumberState;
+use super::schema::SchemaNumbers;
 use super::state::{GrammarLimits, PieceEffect, TextState};
 use super::values::AdmittedValues;
 
@@ -46,6 +47,11 @@ impl NumberRules {
     /// ascending.
     pub fn read_ids(&self) -> &Arc<[u32]> {
         &self.read
+    }
+
+    /// The same rules for the numbers of a JSON schema.
+    pub(crate) fn for_schema(&self, numbers: &SchemaNumbers) -> Self {
+        Self { values: AdmittedValues::of_schema(numbers), ..self.clone() }
     }
 
     /// The value of a number that is ended by the `rest` of a token that also continues it.

@@ -5,8 +5,8 @@
 //! the others can have.
 
 use crate::logits::{LogitsRow, LogitsSummary};
+use crate::maximum::largest;
 use crate::report::NextTokenReport;
-use crate::sampling::largest;
 
 /// The softmax over a full row, or over a summary of it.
 #[derive(Debug, Clone, Copy)]

@@ -14,11 +14,12 @@ pub struct GrammarLimits {
     decimals_max: u8,
     sign: bool,
     thousands: Option<char>,
+    leading_zeros: bool,
 }
 
 impl Default for GrammarLimits {
     fn default() -> Self {
-        Self { digits_max: 12, decimals_max: 6, sign: true, thousands: None }
+        Self { digits_max: 12, decimals_max: 6, sign: true, thousands: None, leading_zeros: true }
     }
 }
 
@@ -27,7 +28,7 @@ impl GrammarLimits {
     /// reads a leading minus. `None` outside these ranges.
     pub fn new(digits_max: u8, decimals_max: u8, sign: bool) -> Option<Self> {
         let fits = (1..=DIGITS_MAX).contains(&digits_max) && decimals_max <= DIGITS_MAX;
-        fits.then_some(Self { digits_max, decimals_max, sign, thousands: None })
+        fits.then_some(Self { digits_max, decimals_max, sign, ..Self::default() })
     }
 
     pub const THOUSANDS: [char; 4] = [',', '_', '\'', ' '];
@@ -42,6 +43,12 @@ impl GrammarLimits {
 
     pub fn has_sign(self) -> bool {
         self.sign
+    }
+
+    /// The same for numbers in JSON, which have no zeros before their first digit. The numbers have no exponent
+    /// either.
+    pub fn in_json(self) -> Self {
+        Self { leading_zeros: false, ..self }
     }
 
     /// The same with as many digits as can be read at all.
@@ -298,6 +305,7 @@ impl TextState {
             (Phase::Start | Phase::Space, '-') if limits.sign => {
                 Step::Continues(Self { phase: Phase::Sign, value: self.value.negated(), ..self })
             }
+            (Phase::Integer, '0'..='9') if !limits.leading_zeros && self.value.integer() == 0 => Step::Leaves,
             // `1,2345` is not a number: no digit may follow a complete group of three.
             (Phase::Integer, '0'..='9') if self.separated => Step::TooLong,
             (
@@ -405,6 +413,23 @@ mod tests {
             PieceEffect::Leaves { .. }
         ));
         assert_eq!(GrammarLimits::default().with_thousands('.'), None);
+    }
+
+    #[test]
+    fn a_number_in_json_has_no_leading_zeros() {
+        let limits = GrammarLimits::default().in_json();
+        for (text, is_number) in [
+            ("0", true),
+            ("-0", true),
+            ("0.05", true),
+            ("100", true),
+            ("00", false),
+            ("-07", false),
+            ("01.5", false),
+        ] {
+            let read = NumberState::START.read(text, limits);
+            assert_eq!(matches!(read, PieceEffect::Continues(_)), is_number, "{text}: {read:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,13 @@
-//! Which values a request admits: all, those in a range, or those on a scale.
+//! Which values a number may have: all, a range, the values of a scale, or the numbers of a JSON schema.
 //!
 //! [`AdmittedValues`] also decides whether any number that begins with a prefix is admitted, regardless of
 //! how many digits follow. All comparisons are of exact decimals.
 
+use std::sync::Arc;
+
 use super::decimal::{Decimal, Magnitude};
 use super::distribution::Interval;
+use super::schema::{Multiples, NumberBound, NumberSet, SchemaNumbers};
 use super::state::{Extent, TextState};
 use super::value::NumberValue;
 
@@ -25,6 +28,14 @@ impl NumberValues {
             Self::All => None,
             Self::Range(range) => Some(*range),
             Self::Scale(scale) => Some(scale.interval()),
+        }
+    }
+
+    fn contains(&self, value: f64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Range(Interval { low, high }) => (*low..=*high).contains(&value),
+            Self::Scale(scale) => scale.has(value),
         }
     }
 }
@@ -74,10 +85,7 @@ impl Scale {
         if decimals > Self::DECIMALS_MAX {
             return Err(ScaleError::TooFine);
         }
-        let units = |value: Decimal| {
-            let units = value.magnitude().units_ceil(decimals);
-            if value.is_negative() { -units } else { units }
-        };
+        let units = |value: Decimal| value.units_ceil(decimals);
         let scale = Self { low: units(low), high: units(high), step: units(step), decimals };
         if scale.step <= 0 {
             return Err(ScaleError::NoStep);
@@ -138,8 +146,7 @@ impl Scale {
 
     /// Returns whether a canonical value is one of them.
     fn contains(&self, value: Decimal) -> bool {
-        let units = value.magnitude().units_ceil(self.decimals);
-        let units = if value.is_negative() { -units } else { units };
+        let units = value.units_ceil(self.decimals);
         value.decimals() <= self.decimals
             && (self.low..=self.high).contains(&units)
             && (units - self.low) % self.step == 0
@@ -168,27 +175,90 @@ struct SignRange {
     high: Magnitude,
 }
 
-/// [`NumberValues`], prepared for comparisons.
-#[derive(Debug, Clone, Copy)]
+/// The admitted numbers among those in a range.
+#[derive(Debug, Clone, PartialEq)]
+enum Among {
+    All,
+    Scale(Scale),
+    Multiples(Multiples),
+    Listed(Arc<[Decimal]>),
+}
+
+/// The numbers that at least one of several sets contains.
+#[derive(Debug, Clone)]
 pub(super) struct AdmittedValues {
+    sets: Arc<[AdmittedSet]>,
+    /// The same numbers, for dedicated number tokens, whose values may not be decimals. A schema is about
+    /// numbers in text.
+    values: NumberValues,
+}
+
+#[derive(Debug, Clone)]
+struct AdmittedSet {
     /// `None` if no number without a minus is admitted.
     positive: Option<SignRange>,
     /// `None` if no number with a minus is admitted; -0 is 0.
     negative: Option<SignRange>,
-    scale: Option<Scale>,
-    interval: Option<Interval>,
+    among: Among,
 }
 
 impl AdmittedValues {
     pub(super) fn new(values: NumberValues) -> Self {
-        let scale = match values {
-            NumberValues::Scale(scale) => Some(scale),
-            NumberValues::All | NumberValues::Range(_) => None,
+        let set = match values {
+            NumberValues::All => AdmittedSet::between(None, None, Among::All),
+            NumberValues::Range(range) => AdmittedSet::within(range, Among::All),
+            NumberValues::Scale(scale) => AdmittedSet::within(scale.interval(), Among::Scale(scale)),
         };
-        let Some(Interval { low, high }) = values.interval() else {
-            let all = Some(SignRange { low: Magnitude::ZERO, high: Magnitude::ABOVE_ALL });
-            return Self { positive: all, negative: all, scale, interval: None };
-        };
+        Self { sets: Arc::new([set]), values }
+    }
+
+    pub(super) fn of_schema(numbers: &SchemaNumbers) -> Self {
+        let sets = numbers.alternatives().iter().map(AdmittedSet::of).collect();
+        Self { sets, values: NumberValues::All }
+    }
+
+    /// Returns whether a canonical value is admitted.
+    pub(super) fn contains(&self, value: NumberValue) -> bool {
+        match value {
+            NumberValue::Decimal(value) => self.sets.iter().any(|set| set.contains(value)),
+            NumberValue::Scaled(value) => self.values.contains(value.to_f64()),
+        }
+    }
+
+    /// Returns whether an admitted number begins with this prefix or equals it.
+    pub(super) fn are_reached_from(&self, state: TextState) -> bool {
+        self.sets.iter().any(|set| set.is_reached_from(state))
+    }
+
+    /// Returns whether an interval holds an admitted value of dedicated number tokens.
+    pub(super) fn reach_any(&self, interval: Interval) -> bool {
+        match self.values {
+            NumberValues::All => true,
+            NumberValues::Range(range) => interval.low <= range.high && interval.high >= range.low,
+            NumberValues::Scale(scale) => {
+                scale.at_least(interval.low).is_some_and(|value| value <= interval.high)
+            }
+        }
+    }
+
+    /// Returns the part of an interval that dedicated number tokens may reach, if they reach any of it.
+    pub(super) fn within(&self, interval: Interval) -> Interval {
+        let Some(range) = self.values.interval() else { return interval };
+        Interval { low: interval.low.max(range.low), high: interval.high.min(range.high) }
+    }
+}
+
+impl AdmittedSet {
+    fn of(set: &NumberSet) -> Self {
+        match set {
+            NumberSet::Listed(listed) => Self::between(None, None, Among::Listed(listed.as_slice().into())),
+            NumberSet::Bounded { low, high, multiples } => {
+                Self::between(*low, *high, multiples.map_or(Among::All, Among::Multiples))
+            }
+        }
+    }
+
+    fn within(Interval { low, high }: Interval, among: Among) -> Self {
         let of_sign = |low: f64, high: f64| {
             let low = Magnitude::of_f64(low.max(0.0));
             let high = Magnitude::of_f64(high);
@@ -197,8 +267,39 @@ impl AdmittedValues {
         Self {
             positive: (high >= 0.0).then(|| of_sign(low, high)),
             negative: (low <= 0.0).then(|| of_sign(-high, -low)),
-            scale,
-            interval: values.interval(),
+            among,
+        }
+    }
+
+    /// The numbers between canonical bounds.
+    fn between(low: Option<NumberBound>, high: Option<NumberBound>, among: Among) -> Self {
+        // The smallest and the largest magnitude that a bound on its own side of 0 admits.
+        let nearest = |bound: Option<NumberBound>, is_reached: fn(Decimal) -> bool| match bound {
+            Some(NumberBound { value, is_exclusive }) if is_reached(value) => {
+                let magnitude = value.magnitude();
+                if is_exclusive { magnitude.next() } else { magnitude }
+            }
+            _ => Magnitude::ZERO,
+        };
+        let farthest = |bound: Option<NumberBound>, is_passed: fn(Decimal) -> bool| match bound {
+            None => Some(Magnitude::ABOVE_ALL),
+            Some(NumberBound { value, .. }) if is_passed(value) => None,
+            Some(NumberBound { value, is_exclusive: false }) => Some(value.magnitude()),
+            Some(NumberBound { value, is_exclusive: true }) => value.magnitude().previous(),
+        };
+        let range = |low: Magnitude, high: Option<Magnitude>| {
+            high.filter(|&high| low <= high).map(|high| SignRange { low, high })
+        };
+        Self {
+            positive: range(
+                nearest(low, |value| value >= Decimal::ZERO),
+                farthest(high, |value| value < Decimal::ZERO),
+            ),
+            negative: range(
+                nearest(high, |value| value <= Decimal::ZERO),
+                farthest(low, |value| value > Decimal::ZERO),
+            ),
+            among,
         }
     }
 
@@ -206,42 +307,13 @@ impl AdmittedValues {
         if negative { self.negative } else { self.positive }
     }
 
-    /// Returns whether a value is admitted.
-    pub(super) fn contains(&self, value: NumberValue) -> bool {
-        match value {
-            NumberValue::Decimal(value) => self.contains_decimal(value),
-            NumberValue::Scaled(value) => {
-                let value = value.to_f64();
-                self.interval.is_none_or(|range| (range.low..=range.high).contains(&value))
-                    && self.scale.is_none_or(|scale| scale.has(value))
-            }
-        }
-    }
-
-    /// Returns whether an interval holds an admitted value.
-    pub(super) fn reach_any(&self, interval: Interval) -> bool {
-        let meets = |range: Interval| interval.low <= range.high && interval.high >= range.low;
-        let has_step =
-            |scale: Scale| scale.at_least(interval.low).is_some_and(|value| value <= interval.high);
-        self.interval.is_none_or(meets) && self.scale.is_none_or(has_step)
-    }
-
-    /// Returns the part of an interval that may be admitted, if any of it is.
-    pub(super) fn within(&self, interval: Interval) -> Interval {
-        let Some(range) = self.interval else { return interval };
-        Interval { low: interval.low.max(range.low), high: interval.high.min(range.high) }
-    }
-
-    fn contains_decimal(&self, value: Decimal) -> bool {
-        let negative = value.is_negative();
+    fn contains(&self, value: Decimal) -> bool {
         let magnitude = value.magnitude();
-        let is_in_range =
-            self.of_sign(negative).is_some_and(|range| (range.low..=range.high).contains(&magnitude));
-        is_in_range && self.scale.is_none_or(|scale| scale.contains(value))
+        let range = self.of_sign(value.is_negative());
+        range.is_some_and(|range| (range.low..=range.high).contains(&magnitude)) && self.among.contains(value)
     }
 
-    /// Returns whether an admitted number begins with this prefix or equals it.
-    pub(super) fn are_reached_from(&self, state: TextState) -> bool {
+    fn is_reached_from(&self, state: TextState) -> bool {
         let negative = state.is_negative();
         match state.extent() {
             Extent::AnySign => true,
@@ -261,9 +333,37 @@ impl AdmittedValues {
 
     /// Returns whether magnitudes from `low` up to, not including, `end` hold an admitted value.
     fn reach(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
-        let meets = |range: SignRange| low <= range.high && end > range.low;
-        self.of_sign(negative).is_some_and(meets)
-            && self.scale.is_none_or(|scale| scale.has_any(negative, low, end))
+        let Some(range) = self.of_sign(negative) else { return false };
+        low <= range.high && end > range.low && self.among.has_any(range, negative, low, end)
+    }
+}
+
+impl Among {
+    fn contains(&self, value: Decimal) -> bool {
+        match self {
+            Self::All => true,
+            Self::Scale(scale) => scale.contains(value),
+            Self::Multiples(multiples) => multiples.contains(value),
+            Self::Listed(values) => values.contains(&value),
+        }
+    }
+
+    /// Returns whether one of the numbers in the range has a magnitude from `low` up to, not including, `end`.
+    fn has_any(&self, range: SignRange, negative: bool, low: Magnitude, end: Magnitude) -> bool {
+        match self {
+            Self::All => true,
+            Self::Scale(scale) => scale.has_any(negative, low, end),
+            Self::Multiples(multiples) => {
+                let first = multiples.at_least(low.max(range.low));
+                first < end && first <= range.high
+            }
+            Self::Listed(values) => values.iter().any(|value| {
+                let magnitude = value.magnitude();
+                // -0 is 0.
+                let has_sign = value.is_negative() == negative || magnitude == Magnitude::ZERO;
+                has_sign && (low..end).contains(&magnitude)
+            }),
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 
 use std::cmp::Ordering;
 
-use super::{SamplingParams, largest};
+use super::SamplingParams;
+use crate::maximum::largest;
 
 /// A token's index with its weight: its probability divided by the probability of the most probable token.
 type Weighted = (usize, f64);

@@ -1,5 +1,9 @@
 //! The contract of guided decoding. Grammars are in `ntl-models`.
 
+use std::sync::Arc;
+
+use crate::numbers::SchemaNumbers;
+
 /// Why guided decoding failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -9,6 +13,27 @@ pub struct GuideError(pub String);
 pub trait Guide: std::fmt::Debug + Send + Sync {
     /// The state before the first token.
     fn start(&self) -> Box<dyn GuideState>;
+}
+
+/// A number that a JSON schema names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberField {
+    /// Where it is, as a JSONPath such as `$.rooms[0].area`.
+    pub path: String,
+    pub numbers: Arc<SchemaNumbers>,
+}
+
+/// The effect of a token on the numbers that a JSON schema names.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NumberEffect {
+    /// No such number begins or continues.
+    None,
+    /// A number begins with the token, or after one space at the beginning of the token.
+    Begins { field: NumberField, has_space: bool },
+    /// A number begins inside the token, after other text.
+    BeginsInside,
+    /// The number before the token continues.
+    Continues,
 }
 
 /// The state of a constraint after the tokens of one path.
@@ -22,4 +47,17 @@ pub trait GuideState: Send {
 
     /// Returns `true` if no token can follow.
     fn is_complete(&mut self) -> bool;
+
+    /// Returns the effect of a token on the numbers that the constraint names.
+    fn number_effect(&self, _id: u32) -> NumberEffect {
+        NumberEffect::None
+    }
+
+    /// Returns tokens that write `text`, or `None` if the constraint forbids the text here.
+    fn spell(&mut self, _text: &str) -> Option<Vec<u32>> {
+        None
+    }
+
+    /// Forbids the number before the next token to continue.
+    fn end_number(&mut self) {}
 }

@@ -13,8 +13,9 @@ use std::borrow::Cow;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+pub use crate::maximum::argmax;
 pub(crate) use draw::drawn_candidates;
-pub use guide::{Guide, GuideError, GuideState};
+pub use guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 
 use penalties::Seen;
 
@@ -88,6 +89,13 @@ impl Sampler {
     /// Chooses a token, which counts as generated from now on. Ties go to the lowest id, and NaN is never
     /// chosen. `None` when no logit is above minus infinity.
     pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
+        let id = self.draw(logits)?;
+        self.generated(id);
+        Some(id)
+    }
+
+    /// Like [`Sampler::choose`], but the token does not count as generated.
+    pub(crate) fn draw(&mut self, logits: &[f32]) -> Option<u32> {
         let logits = match &self.seen {
             None => Cow::Borrowed(logits),
             Some(seen) => Cow::Owned(seen.penalised(logits, &self.sampling)),
@@ -98,40 +106,16 @@ impl Sampler {
             best
         } else {
             draw::draw(&logits, max, &self.sampling, self.rng.random()).unwrap_or(best)
-        } as u32;
+        };
+        Some(id as u32)
+    }
+
+    /// Counts a token as generated.
+    pub(crate) fn generated(&mut self, id: u32) {
         if let Some(seen) = &mut self.seen {
             seen.generated(id);
         }
-        Some(id)
     }
-}
-
-/// Returns the index of the largest value. Ties go to the lowest index. Returns 0 if no value exceeds `-inf`.
-pub fn argmax(values: &[f32]) -> usize {
-    /// Number of values whose maximum is computed before its index is searched.
-    const BLOCK: usize = 256;
-    let mut best = (0, f32::NEG_INFINITY);
-    for (block, values) in values.chunks(BLOCK).enumerate() {
-        let largest = largest(values);
-        if largest > best.1 {
-            best = (block, largest);
-        }
-    }
-    let first = best.0 * BLOCK;
-    let is_best = |&value: &f32| best.1 > f32::NEG_INFINITY && value >= best.1;
-    values.iter().skip(first).position(is_best).map_or(0, |index| first + index)
-}
-
-/// The largest value that is not NaN; without branches, so that the loop is vectorised.
-pub(crate) fn largest(values: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for values in values.chunks(LANES) {
-        for (lane, &value) in lanes.iter_mut().zip(values) {
-            *lane = if value > *lane { value } else { *lane };
-        }
-    }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[cfg(test)]

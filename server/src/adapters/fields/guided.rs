@@ -35,6 +35,13 @@ pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppE
     Ok(guided)
 }
 
+/// Returns whether a request has a JSON schema.
+pub(in crate::adapters) fn has_schema(request: &CompletionRequest) -> bool {
+    let is_of_schema = matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }));
+    let is_structured = request.structured_outputs.as_ref().is_some_and(|fields| fields.json.is_some());
+    is_of_schema || is_structured || request.guided_json.is_some()
+}
+
 /// The constraints of `structured_outputs`.
 fn structured(fields: Option<&StructuredOutputs>, whitespace: &Whitespace) -> Result<Vec<Guided>, AppError> {
     let mut found = Vec::new();

@@ -5,6 +5,7 @@ mod calibration;
 mod guided;
 mod interval;
 mod number;
+mod number_fields;
 mod number_method;
 mod number_scale;
 mod sampling;
@@ -20,7 +21,10 @@ use crate::error::{AppError, check, in_range};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Truncation};
 use beams::beam_job;
 pub(crate) use calibration::model_calibration;
+pub(super) use guided::has_schema;
 use number::number_job;
+pub(super) use number_fields::FIELD_TOKENS_MAX;
+use number_fields::{fields_job, schema_of};
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{
@@ -46,10 +50,15 @@ pub(super) fn generation_request(
         "is only allowed with `stream`: true",
     )?;
     let truncation = truncation(&request, profile)?;
-    let text = TextFields::read(&request, n, profile)?;
+    let mut text = TextFields::read(&request, n, profile)?;
     let beams = beam_job(&request, n, &text)?;
-    let (decoding, prompts, format) = match &request.number {
-        None | Some(NumberRequest::Switch(false)) => {
+    let options = match &request.number {
+        None | Some(NumberRequest::Switch(false)) => None,
+        Some(NumberRequest::Switch(true)) => Some(NumberOptions::default()),
+        Some(NumberRequest::Options(options)) => Some((**options).clone()),
+    };
+    let (decoding, prompts, format) = match (options, schema_of(text.guided.as_ref())) {
+        (None, _) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
             if !profile.writes_tokens {
                 text.check_for_printed_number()?;
@@ -61,14 +70,16 @@ pub(super) fn generation_request(
             }
             (beams.map_or(Request::Text(text.job), Request::Beams), prompts, None)
         }
-        Some(number) => {
+        (Some(options), Some(schema)) => {
+            let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
+            let (fields, format) = fields_job(&options, schema, profile)?;
+            text.job.fields = Some(fields);
+            (Request::Text(text.job), prompts, Some(format))
+        }
+        (Some(options), None) => {
             text.check_for_number()?;
             check("use_beam_search", beams.is_none(), "is not allowed with `number`; see `number.method`")?;
             check("number", profile.spells_numbers, "needs a model whose vocabulary can write numbers")?;
-            let options = match number {
-                NumberRequest::Switch(_) => NumberOptions::default(),
-                NumberRequest::Options(options) => (**options).clone(),
-            };
             text.check_sampling_for_number(&options, profile)?;
             let before = text.before_number(request.max_tokens, profile);
             let (job, format) = number_job(options, before, profile)?;

@@ -79,7 +79,7 @@ fn check_notation(
     check("number.method", fits, "must not be \"beam\" with this model, which writes several numbers")
 }
 
-fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
+pub(super) fn limits(options: &NumberOptions) -> Result<GrammarLimits, AppError> {
     let digits_max =
         in_range("number.digits_max", options.digits_max, NumberOptions::DIGITS_MAX, 1..=DIGITS_MAX)?;
     let decimals_max =
@@ -131,7 +131,7 @@ fn estimation(options: &NumberOptions, values: NumberValues) -> Result<Estimatio
     Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range: values.interval() })
 }
 
-fn number_format(
+pub(super) fn number_format(
     options: &NumberOptions,
     method: MethodName,
     values: NumberValues,
@@ -165,6 +165,7 @@ fn number_format(
         support: support as usize,
         decimals: decimals.map(|count| count as usize),
         interval: None,
+        is_of_fields: false,
     })
 }
 

@@ -89,21 +89,33 @@ fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(),
     Ok(())
 }
 
+/// The limits of a tree.
+pub(super) struct TreeOptions {
+    pub(super) tolerance: f64,
+    pub(super) nodes_max: usize,
+    pub(super) precision: Option<f64>,
+}
+
 fn tree(
     options: &NumberOptions,
     objective: Objective,
     estimation: Estimation,
 ) -> Result<NumberMethod, AppError> {
+    let TreeOptions { tolerance, nodes_max, precision } = tree_limits(options)?;
+    let precision = precision.map(|width| Precision { width, objective, estimation });
+    Ok(NumberMethod::Tree { tolerance, nodes_max, precision })
+}
+
+pub(super) fn tree_limits(options: &NumberOptions) -> Result<TreeOptions, AppError> {
     let tolerance = options.tolerance.unwrap_or(NumberOptions::TOLERANCE);
     check("number.tolerance", tolerance > 0.0 && tolerance < 1.0, "must be above 0 and below 1")?;
     let nodes_max = in_range("number.nodes_max", options.nodes_max, NumberOptions::NODES_MAX, 1..=NODES_MAX)?;
     let rationales = options.rationales.unwrap_or(1);
     let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
     check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;
-    let width = options.precision;
-    check("number.precision", width.is_none_or(|width| width >= 0.0), "must not be negative")?;
-    let precision = width.map(|width| Precision { width, objective, estimation });
-    Ok(NumberMethod::Tree { tolerance, nodes_max: nodes_max as usize, precision })
+    let precision = options.precision;
+    check("number.precision", precision.is_none_or(|width| width >= 0.0), "must not be negative")?;
+    Ok(TreeOptions { tolerance, nodes_max: nodes_max as usize, precision })
 }
 
 /// The text before the number; its seed is 0 until a job is made.

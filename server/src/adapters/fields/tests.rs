@@ -53,8 +53,9 @@ fn assert_same(got: TextJob, want: TextJob) {
             prompt_logprobs,
             guide,
             shown_ids,
+            fields,
         } = job;
-        assert!(guide.is_none());
+        assert!(guide.is_none() && fields.is_none());
         let numbers = (n, best_of, max_tokens, min_tokens, logprobs, logprob_ids, prompt_logprobs);
         (numbers, sampling, logit_bias, stop, stop_token_ids, include_stop, ignore_eos, shown_ids)
     };
@@ -155,6 +156,7 @@ fn fields_reach_the_job() {
         prompt_logprobs: None,
         guide: None,
         shown_ids: Arc::from([]),
+        fields: None,
     };
     assert_same(job, want);
     assert_eq!(text(&json!({"prompt": "x", "stop": "a"})).stop, ["a"]);

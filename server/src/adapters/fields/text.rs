@@ -76,6 +76,7 @@ impl TextFields {
             prompt_logprobs,
             guide: None,
             shown_ids: Arc::from([]),
+            fields: None,
         };
         let token_rules = token_rules(request, profile)?;
         Ok(Self { job, report, guided, token_rules })

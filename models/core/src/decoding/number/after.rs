@@ -10,7 +10,7 @@ use super::super::{Decoding, Progress, StepResult, Vocabulary, check_row, not_a_
 use super::{Rationale, Root, average_rationales, rules, search};
 use crate::Token;
 use crate::contract::{
-    AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberJob, NumberOutcome, PathRow,
+    AfterMarker, EngineError, Event, FinishReason, LogitsRequest, NumberJob, NumberOutcome, PathRow,
 };
 use crate::numbers::NumberRules;
 use crate::sampling::Sampler;
@@ -212,9 +212,7 @@ impl Decoding for NumberAfterText {
         let mut offset = 0;
         for TextRows { text: index, rows } in std::mem::take(&mut self.in_step) {
             self.nodes += usize::from(matches!(self.texts[index].stage, Stage::Writing(_)));
-            let first_node = NodeId(result.first_node.0 + offset as u32);
-            let own = StepResult { first_row: result.first_row + offset, first_node, ..result };
-            self.advance_text(index, own, events)?;
+            self.advance_text(index, result.from_row(offset), events)?;
             offset += rows;
         }
         let Some(outcome) = self.outcome() else { return Ok(Progress::Running) };

@@ -16,8 +16,11 @@ pub(super) use token::expectation;
 pub use rationales::{Rationale, average_rationales};
 
 use super::{Decoding, Vocabulary};
-use crate::contract::{LogitsRequest, NumberJob, NumberMethod, PathRow};
-use crate::numbers::{NumberRules, NumberState, NumberValues};
+use crate::contract::{FieldsJob, LogitsRequest, NumberJob, NumberMethod, PathRow, Precision};
+use crate::numbers::{Estimation, GrammarLimits, NumberRules, NumberState, NumberValues, Terminator};
+
+/// The texts that may follow a number in JSON.
+const JSON_TERMINATORS: [&str; 7] = [",", "}", "]", " ", "\n", "\r", "\t"];
 
 #[derive(Debug, Clone)]
 struct Root {
@@ -59,6 +62,30 @@ pub(super) fn reported_search(
     let state = rules.state_after(begun)?;
     let root = Root { row: PathRow::new(None, 0), state, is_reported: true };
     Some(search(job, vocabulary, rules, root, stream))
+}
+
+/// The rules of numbers in JSON, without a schema. Costs a pass over the vocabulary.
+pub(super) fn json_rules(vocabulary: &Vocabulary, limits: GrammarLimits) -> NumberRules {
+    let terminator = Terminator::Texts(JSON_TERMINATORS.map(str::to_owned).to_vec());
+    vocabulary.grammar.rules(limits.in_json(), terminator, NumberValues::All)
+}
+
+/// Searches a number of a structured text after `row`, in at most `nodes_max` nodes.
+pub(super) fn field_search(
+    job: &FieldsJob,
+    vocabulary: &Vocabulary,
+    rules: NumberRules,
+    estimation: Estimation,
+    row: PathRow,
+    nodes_max: usize,
+) -> Box<dyn Decoding> {
+    let FieldsJob { tolerance, objective, .. } = *job;
+    let precision = job.precision.map(|width| Precision { width, objective, estimation });
+    // The text has a number in any case, so the search must resolve even a small mass of numbers.
+    let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision };
+    let root = Root { row, state: NumberState::START, is_reported: false };
+    let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
+    Box::new(if job.mass_min > 0.0 { tree.reporting_refused(vocabulary) } else { tree })
 }
 
 /// Costs a pass over the vocabulary if the job has terminators or thousands separators.

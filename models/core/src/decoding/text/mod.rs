@@ -1,8 +1,11 @@
 //! Text: one chain of rows for each text, greedy or sampled.
 //!
 //! [`path`] is one text, [`prompt`] the rows before the first token, [`report`] the log-probabilities of a
-//! token.
+//! token, [`field`] a number of a structured text.
 
+mod field;
+#[cfg(test)]
+mod field_tests;
 mod path;
 mod prompt;
 mod report;
@@ -24,13 +27,19 @@ pub struct TextDecoding {
     rules: Rules,
     /// The rows before the first token, until they are stepped.
     prompt: Option<PromptRows>,
-    /// Paths with a row in the present step.
-    in_step: Vec<usize>,
+    /// Rows of paths in the present step.
+    in_step: Vec<RowsOfPath>,
     n: usize,
     logprobs: Option<usize>,
     /// Ids that are reported instead of the most probable ones, unless the list is empty.
     logprob_ids: Arc<[u32]>,
     vocabulary: Vocabulary,
+}
+
+/// Rows of one path in a step.
+struct RowsOfPath {
+    path: usize,
+    rows: usize,
 }
 
 impl TextDecoding {
@@ -42,7 +51,7 @@ impl TextDecoding {
             _ => PromptRows::opened(first_token),
         };
         Self {
-            paths: (0..job.paths()).map(|path| Path::new(path, job, vocabulary, before)).collect(),
+            paths: (0..job.paths()).map(|path| Path::new(path, job, &rules, vocabulary, before)).collect(),
             rules,
             prompt: Some(prompt),
             in_step: Vec::new(),
@@ -58,22 +67,23 @@ impl TextDecoding {
         self.paths.len() > self.n
     }
 
-    /// Returns the logits that the text at `index` needs. The most probable id is enough if nothing else is
-    /// reported.
-    fn logits_request(&self, index: usize) -> LogitsRequest {
+    /// Returns the logits that a text needs. The most probable id is enough if nothing else is reported.
+    fn logits_request(&self, path: &Path) -> LogitsRequest {
         let silent = self.logprobs.is_none() && !self.ranks_texts();
-        let takes_best = self.paths.get(index).is_some_and(|path| path.takes_best(&self.rules));
-        if silent && takes_best { LogitsRequest::Best } else { LogitsRequest::All }
+        if silent && path.takes_best(&self.rules) { LogitsRequest::Best } else { LogitsRequest::All }
     }
 
+    /// Adds the next token to a text, or begins a number. `path_row` is the row of the result.
     fn extend(
         &mut self,
         index: usize,
-        row: RowResult<'_>,
+        path_row: PathRow,
+        result: StepResult<'_>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
+        let row = result.row(0);
         let ranks_texts = self.ranks_texts();
-        let request = self.logits_request(index);
+        let request = self.logits_request(&self.paths[index]);
         let path = &mut self.paths[index];
         let mut own = Vec::new();
         if self.rules.max_tokens == 0 {
@@ -85,6 +95,9 @@ impl TextDecoding {
             let logits = row.full()?;
             check_row(logits)?;
             let id = path.choose(self.vocabulary.known(logits), &self.rules)?;
+            if let Some(start) = path.field_start(id, path_row, &self.rules) {
+                return path.begin_search(start, result, &self.rules);
+            }
             let count = self.logprobs.or(ranks_texts.then_some(0));
             let others = |count| match &*self.logprob_ids {
                 [] => Alternatives::Best(count),
@@ -115,6 +128,7 @@ impl TextDecoding {
                 match &mut event {
                     Event::Text { choice, tokens, .. } => (*choice, *tokens) = (rank, 0),
                     Event::Finished { choice, .. } => *choice = rank,
+                    Event::Field(number) => number.choice = rank,
                     _ => {}
                 }
                 if (rank as usize) < self.n || matches!(event, Event::Finished { .. }) {
@@ -133,7 +147,9 @@ impl TextDecoding {
     ) -> Result<(), EngineError> {
         events.extend(prompt.report(&self.vocabulary, result)?);
         match prompt.advance(result) {
-            Some(last) => (0..self.paths.len()).try_for_each(|path| self.extend(path, last, events)),
+            Some((row, last)) => {
+                (0..self.paths.len()).try_for_each(|path| self.extend(path, row.clone(), last, events))
+            }
             None => {
                 self.prompt = Some(prompt);
                 Ok(())
@@ -144,25 +160,46 @@ impl TextDecoding {
 
 impl Decoding for TextDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        // All paths share the first row.
-        let first = self.logits_request(0);
-        if let Some(prompt) = &mut self.prompt {
-            return prompt.next_rows(rows_max, first);
+        if let Some(mut prompt) = self.prompt.take() {
+            // All paths share the first row.
+            let first = self.paths.first().map_or(LogitsRequest::All, |path| self.logits_request(path));
+            let rows = prompt.next_rows(rows_max, first);
+            self.prompt = Some(prompt);
+            return rows;
         }
-        self.in_step = (0..self.paths.len()).filter(|&path| self.paths[path].next.is_some()).collect();
+        let is_running = |path: &Path| path.next.is_some() || path.is_searching();
+        let mut running: Vec<usize> =
+            (0..self.paths.len()).filter(|&path| is_running(&self.paths[path])).collect();
         // Paths with the fewest tokens are first, so that small steps starve no path.
-        self.in_step.sort_by_key(|&path| self.paths[path].decoded);
-        self.in_step.truncate(rows_max);
-        let row = |&path: &usize| Some(self.paths[path].next.clone()?.with_logits(self.logits_request(path)));
-        self.in_step.iter().filter_map(row).collect()
+        running.sort_by_key(|&path| self.paths[path].decoded);
+        let mut rows = Vec::new();
+        self.in_step.clear();
+        for index in running {
+            let left = rows_max - rows.len();
+            if left == 0 {
+                break;
+            }
+            let request = self.logits_request(&self.paths[index]);
+            let own = self.paths[index].next_rows(left, request);
+            self.in_step.push(RowsOfPath { path: index, rows: own.len() });
+            rows.extend(own);
+        }
+        rows
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
         if let Some(prompt) = self.prompt.take() {
             self.advance_prompt(prompt, result, events)?;
         }
-        for (row, path) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.extend(path, result.row(row), events)?;
+        let mut offset = 0;
+        for RowsOfPath { path: index, rows } in std::mem::take(&mut self.in_step) {
+            let own = result.from_row(offset);
+            offset += rows;
+            let path = &mut self.paths[index];
+            match path.next.clone() {
+                Some(row) if !path.is_searching() => self.extend(index, row, own, events)?,
+                _ => path.advance_search(own, &self.rules)?,
+            }
         }
         if self.prompt.is_some() || !self.paths.iter().all(|path| path.finished) {
             return Ok(Progress::Running);
@@ -171,5 +208,9 @@ impl Decoding for TextDecoding {
             self.send_ranked(events);
         }
         Ok(Progress::Done)
+    }
+
+    fn search_bytes(&self) -> usize {
+        self.paths.iter().map(Path::search_bytes).sum()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::field::{FieldRules, FieldStage, FieldStart};
 use super::{PathRow, not_a_distribution};
 use crate::Token;
-use crate::contract::{EngineError, Event, FinishReason, TextJob, TokenText};
-use crate::decoding::{RowResult, Vocabulary};
-use crate::sampling::{GuideError, GuideState, Sampler};
+use crate::contract::{EngineError, Event, FinishReason, LogitsRequest, NumberOutcome, TextJob, TokenText};
+use crate::decoding::{RowResult, StepResult, Vocabulary};
+use crate::sampling::{GuideError, GuideState, NumberEffect, Sampler};
 use crate::text::{TextStream, with_special};
 
 /// The settings that all texts of a job share.
@@ -18,6 +19,8 @@ pub(super) struct Rules {
     ends: Vec<u32>,
     /// Whether the id that ends a text is part of it.
     include_stop: bool,
+    /// If the numbers of a structured text are estimates.
+    fields: Option<FieldRules>,
 }
 
 impl Rules {
@@ -29,6 +32,7 @@ impl Rules {
             logit_bias: Arc::clone(&job.logit_bias),
             ends: eos.chain(&job.stop_token_ids).copied().collect(),
             include_stop: job.include_stop,
+            fields: job.fields.as_ref().map(|fields| FieldRules::new(fields, vocabulary)),
         }
     }
 }
@@ -48,10 +52,20 @@ pub(super) struct Path {
     stream: TextStream,
     sampler: Sampler,
     guide: Option<Box<dyn GuideState>>,
+    /// The number of a structured text that it is at.
+    field: Option<FieldStage>,
+    /// Number of decoder positions that further numbers may use.
+    field_nodes_left: usize,
 }
 
 impl Path {
-    pub(super) fn new(number: u32, job: &TextJob, vocabulary: &Vocabulary, before: &[u32]) -> Self {
+    pub(super) fn new(
+        number: u32,
+        job: &TextJob,
+        rules: &Rules,
+        vocabulary: &Vocabulary,
+        before: &[u32],
+    ) -> Self {
         let stop: Arc<[String]> = job.stop.clone().into();
         let decoder = with_special(&vocabulary.decoder, &job.shown_ids);
         let stream =
@@ -66,6 +80,111 @@ impl Path {
             stream,
             sampler: Sampler::new(job.sampling, u64::from(number)).after_prompt(before),
             guide: job.guide.as_ref().map(|guide| guide.start()),
+            field: None,
+            field_nodes_left: rules.fields.as_ref().map_or(0, FieldRules::nodes_max),
+        }
+    }
+
+    /// Returns the rows that it needs next, at most `rows_max`. `logits` is the request for the next token.
+    pub(super) fn next_rows(&mut self, rows_max: usize, logits: LogitsRequest) -> Vec<PathRow> {
+        if let Some(FieldStage::Searching(search)) = &mut self.field {
+            return search.next_rows(rows_max);
+        }
+        self.next.clone().map(|next| next.with_logits(logits)).into_iter().collect()
+    }
+
+    pub(super) fn is_searching(&self) -> bool {
+        matches!(self.field, Some(FieldStage::Searching(_)))
+    }
+
+    /// Returns the memory on the host for the search of a number, in bytes.
+    pub(super) fn search_bytes(&self) -> usize {
+        self.field.as_ref().map_or(0, FieldStage::search_bytes)
+    }
+
+    /// Returns the number of a structured text that begins with the token `id`. `row` is the row that predicts
+    /// the token.
+    pub(super) fn field_start(&self, id: u32, row: PathRow, rules: &Rules) -> Option<FieldStart> {
+        if rules.fields.is_none() || self.field.is_some() {
+            return None;
+        }
+        match self.guide.as_ref()?.number_effect(id) {
+            NumberEffect::Begins { field, has_space } => {
+                Some(FieldStart { field, chosen: id, has_space, row })
+            }
+            NumberEffect::None | NumberEffect::BeginsInside | NumberEffect::Continues => None,
+        }
+    }
+
+    /// Begins the search of a number. `result` is the result of the row before it.
+    pub(super) fn begin_search(
+        &mut self,
+        start: FieldStart,
+        result: StepResult<'_>,
+        rules: &Rules,
+    ) -> Result<(), EngineError> {
+        let Some(fields) = &rules.fields else { return Ok(()) };
+        let (search, outcome) = fields.search(start, self.field_nodes_left, result)?;
+        self.next = None;
+        self.field = Some(FieldStage::Searching(search));
+        if let Some(outcome) = outcome {
+            self.end_search(outcome, fields);
+        }
+        Ok(())
+    }
+
+    /// Continues the search of a number.
+    pub(super) fn advance_search(
+        &mut self,
+        result: StepResult<'_>,
+        rules: &Rules,
+    ) -> Result<(), EngineError> {
+        let (Some(FieldStage::Searching(search)), Some(fields)) = (&mut self.field, &rules.fields) else {
+            return Ok(());
+        };
+        if let Some(outcome) = search.advance(result)? {
+            self.end_search(outcome, fields);
+        }
+        Ok(())
+    }
+
+    fn end_search(&mut self, outcome: NumberOutcome, fields: &FieldRules) {
+        self.field_nodes_left = self.field_nodes_left.saturating_sub(outcome.nodes);
+        if let Some(FieldStage::Searching(search)) = self.field.take() {
+            let (stage, row) = search.end(outcome, self.decoded, self.guide.as_mut(), fields);
+            self.field = Some(stage);
+            self.next = Some(row);
+        }
+    }
+
+    /// Sends a number that the model has written itself, unless the token `id` continues it.
+    fn end_written_number(&mut self, id: u32, events: &mut Vec<Event>) {
+        let effect = self.guide.as_ref().map(|guide| guide.number_effect(id));
+        if effect != Some(NumberEffect::Continues) {
+            self.send_written_number(events);
+        }
+    }
+
+    fn send_written_number(&mut self, events: &mut Vec<Event>) {
+        let is_written = |stage: &mut FieldStage| matches!(stage, FieldStage::Continuing(_));
+        if let Some(FieldStage::Continuing(number)) = self.field.take_if(is_written) {
+            events.push(number.event(self.number, self.decoded));
+        }
+    }
+
+    /// Sends a number whose spelling is complete, unless the model continues it.
+    fn end_spelling(&mut self, events: &mut Vec<Event>) {
+        match self.field.take() {
+            Some(FieldStage::Spelling { ids, number }) if ids.is_empty() && number.is_estimate() => {
+                if let Some(guide) = &mut self.guide {
+                    guide.end_number();
+                }
+                events.push(number.event(self.number, self.decoded));
+            }
+            Some(FieldStage::Spelling { ids, number }) if ids.is_empty() => {
+                self.field = Some(FieldStage::Continuing(number));
+            }
+            stage => self.field = stage,
         }
     }
 
@@ -77,9 +196,14 @@ impl Path {
 
     /// The next token, in the order of processors that [`crate::sampling`] describes.
     pub(super) fn choose(&mut self, logits: &[f32], rules: &Rules) -> Result<u32, EngineError> {
+        if let Some(FieldStage::Spelling { ids, .. }) = &mut self.field
+            && let Some(id) = ids.pop_front()
+        {
+            return Ok(id);
+        }
         let ends_banned = self.decoded < rules.min_tokens;
         if self.guide.is_none() && !ends_banned && rules.logit_bias.is_empty() {
-            return self.sampler.choose(logits).ok_or_else(not_a_distribution);
+            return self.sampler.draw(logits).ok_or_else(not_a_distribution);
         }
         let mut logits = logits.to_vec();
         if let Some(guide) = &mut self.guide {
@@ -96,9 +220,20 @@ impl Path {
         for &(id, bias) in &*rules.logit_bias {
             change(id, bias);
         }
-        self.sampler
-            .choose(&logits)
-            .ok_or_else(|| EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned())))
+        let nothing = || EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned()));
+        loop {
+            let id = self.sampler.draw(&logits).ok_or_else(nothing)?;
+            // A tree begins at the end of a token.
+            let begins_inside = rules.fields.is_some()
+                && self
+                    .guide
+                    .as_ref()
+                    .is_some_and(|guide| guide.number_effect(id) == NumberEffect::BeginsInside);
+            match logits.get_mut(id as usize) {
+                Some(logit) if begins_inside => *logit = f32::NEG_INFINITY,
+                _ => return Ok(id),
+            }
+        }
     }
 
     /// Adds a token that was chosen from `row`, and ends the text if a rule says so.
@@ -110,7 +245,9 @@ impl Path {
         rules: &Rules,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
+        self.end_written_number(id, events);
         self.decoded += 1;
+        self.sampler.generated(id);
         let ends = rules.ends.contains(&id);
         if let Some(guide) = &mut self.guide {
             guide.accept(id)?;
@@ -122,7 +259,11 @@ impl Path {
             (text, self.stream.token_offset())
         };
         events.push(Event::Text { choice: self.number, text, tokens: 1, token, offset });
+        self.end_spelling(events);
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
+        if complete {
+            self.send_written_number(events);
+        }
         if ends || complete || self.stream.stopped() {
             self.finish(FinishReason::Stop, events);
         } else if self.decoded >= rules.max_tokens {

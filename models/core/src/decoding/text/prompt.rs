@@ -1,7 +1,7 @@
 //! The rows before the first token of a text: one if the prompt was opened as a whole, or a chain with all
 //! prompt tokens if their log-probabilities are requested. A step takes as many of them as it has room for.
 
-use super::{Alternatives, LogitsRequest, PathRow, RowResult, token_text};
+use super::{Alternatives, LogitsRequest, PathRow, token_text};
 use crate::contract::{EngineError, Event, NodeId};
 use crate::decoding::{StepResult, Vocabulary};
 
@@ -30,11 +30,13 @@ impl PromptRows {
     pub(super) fn next_rows(&mut self, rows_max: usize, first: LogitsRequest) -> Vec<PathRow> {
         self.in_step = rows_max.min(self.ids.len() - self.stepped);
         let logits = if self.logprobs.is_some() { LogitsRequest::All } else { first };
-        let row = |row: usize| {
-            let parent = row.checked_sub(1).map(|parent| NodeId(parent as u32));
-            PathRow::new(parent, self.ids[row]).with_logits(logits.clone())
-        };
-        (self.stepped..self.stepped + self.in_step).map(row).collect()
+        let rows = self.stepped..self.stepped + self.in_step;
+        rows.map(|row| self.row(row).with_logits(logits.clone())).collect()
+    }
+
+    fn row(&self, row: usize) -> PathRow {
+        let parent = row.checked_sub(1).map(|parent| NodeId(parent as u32));
+        PathRow::new(parent, self.ids[row])
     }
 
     /// Returns the log-probabilities of the prompt tokens that follow the rows of this step.
@@ -52,9 +54,10 @@ impl PromptRows {
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }
 
-    /// Returns the result of the last row, once it has been stepped.
-    pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<RowResult<'a>> {
+    /// Returns the last row with its result, once it has been stepped.
+    pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<(PathRow, StepResult<'a>)> {
         self.stepped += self.in_step;
-        (self.stepped == self.ids.len()).then(|| result.row(self.in_step - 1))
+        let is_last = self.stepped == self.ids.len();
+        is_last.then(|| (self.row(self.stepped - 1), result.from_row(self.in_step - 1)))
     }
 }

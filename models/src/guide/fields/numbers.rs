@@ -1,0 +1,128 @@
+//! The numbers that schemas admit together.
+
+use ntl_core::numbers::{Decimal, Multiples, NumberBound, NumberSet};
+use serde_json::{Map, Value};
+
+/// Keywords that only limit numbers. A schema with one of them is about a number.
+const ABOUT_NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+
+/// Returns the numbers that all of `schemas` admit, or `None` if they admit none or do not mention numbers.
+pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
+    let mut is_named = false;
+    let mut is_integer = false;
+    for schema in schemas {
+        is_named |= ABOUT_NUMBERS.iter().any(|keyword| schema.contains_key(*keyword));
+        if let Some(types) = schema.get("type") {
+            let has = |name: &str| match types {
+                Value::String(own) => own == name,
+                Value::Array(all) => all.iter().any(|own| own == name),
+                _ => false,
+            };
+            if !has("number") && !has("integer") {
+                return None;
+            }
+            is_named = true;
+            is_integer |= !has("number");
+        }
+    }
+    let low = bound(schemas, "minimum", "exclusiveMinimum", f64::max);
+    let high = bound(schemas, "maximum", "exclusiveMaximum", f64::min);
+    let steps = schemas.iter().filter_map(|schema| decimal(schema.get("multipleOf")?));
+    let steps: Vec<Decimal> = steps.chain(is_integer.then(|| decimal(&Value::from(1))).flatten()).collect();
+    let multiples = if steps.is_empty() { None } else { Some(Multiples::common(&steps)?) };
+    let bounded = NumberSet::Bounded { low, high, multiples };
+    let lists = schemas.iter().filter_map(|schema| match (schema.get("const"), schema.get("enum")) {
+        (Some(only), _) => Some(std::slice::from_ref(only)),
+        (None, Some(Value::Array(values))) => Some(values.as_slice()),
+        _ => None,
+    });
+    let lists: Vec<&[Value]> = lists.collect();
+    let Some((first, others)) = lists.split_first() else { return is_named.then_some(bounded) };
+    let is_in_all = |value: &&Value| others.iter().all(|list| list.contains(value));
+    let listed = first.iter().filter(is_in_all).filter_map(decimal);
+    let listed: Vec<Decimal> = listed.filter(|value| bounded.contains(*value)).collect();
+    (!listed.is_empty()).then_some(NumberSet::Listed(listed))
+}
+
+/// The strictest bound. The older drafts have a boolean that makes the other bound exclusive.
+fn bound(
+    schemas: &[&Map<String, Value>],
+    inclusive: &str,
+    exclusive: &str,
+    strictest: fn(f64, f64) -> f64,
+) -> Option<NumberBound> {
+    let of_schema = |schema: &&Map<String, Value>| {
+        let included = schema.get(inclusive).and_then(Value::as_f64);
+        let excluded = match schema.get(exclusive) {
+            Some(Value::Bool(true)) => included,
+            other => other.and_then(Value::as_f64),
+        };
+        [(included, false), (excluded, true)]
+    };
+    let all: Vec<(f64, bool)> = schemas
+        .iter()
+        .flat_map(of_schema)
+        .filter_map(|(value, is_exclusive)| Some((value?, is_exclusive)))
+        .collect();
+    let value = all.iter().map(|&(value, _)| value).reduce(strictest)?;
+    let is_exclusive =
+        all.iter().any(|&(other, is_exclusive)| is_exclusive && other.total_cmp(&value).is_eq());
+    // No number beyond 1e20 is read.
+    let value = Decimal::shortest_f64(value)?.canonical();
+    Some(NumberBound { value, is_exclusive })
+}
+
+fn decimal(value: &Value) -> Option<Decimal> {
+    Decimal::shortest_f64(value.as_f64()?).map(Decimal::canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use ntl_core::numbers::SchemaNumbers;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The nearest admitted numbers to 0.3, 7.7 and 1000.
+    fn nearest(schemas: &Value) -> Option<Vec<String>> {
+        let schemas: Vec<&Map<String, Value>> =
+            schemas.as_array().unwrap().iter().map(|schema| schema.as_object().unwrap()).collect();
+        let numbers = SchemaNumbers::new(vec![numbers(&schemas)?]).unwrap();
+        Some([0.3, 7.7, 1000.0].iter().map(|&value| numbers.nearest(value, 6).unwrap().text).collect())
+    }
+
+    #[test]
+    fn schemas_admit_the_numbers_that_all_of_them_admit() {
+        for (schemas, want) in [
+            (json!([{"type": "number"}]), Some(["0.3", "7.7", "1000"])),
+            (json!([{"type": "integer"}]), Some(["0", "8", "1000"])),
+            (json!([{"type": ["null", "integer"]}]), Some(["0", "8", "1000"])),
+            (json!([{"type": ["integer", "number"]}]), Some(["0.3", "7.7", "1000"])),
+            (json!([{"type": "number"}, {"type": "integer", "minimum": 2}]), Some(["2", "8", "1000"])),
+            (json!([{"minimum": 1, "maximum": 5}]), Some(["1", "5", "5"])),
+            (
+                json!([{"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 5}]),
+                Some(["2", "4", "4"]),
+            ),
+            (json!([{"type": "integer", "minimum": 1, "exclusiveMinimum": true}]), Some(["2", "8", "1000"])),
+            (json!([{"type": "integer", "minimum": 1, "exclusiveMinimum": false}]), Some(["1", "8", "1000"])),
+            (
+                json!([{"type": "number", "multipleOf": 0.5}, {"multipleOf": 0.75}]),
+                Some(["0", "7.5", "1000.5"]),
+            ),
+            (json!([{"type": "number", "maximum": 900}, {"maximum": 800.5}]), Some(["0.3", "7.7", "800.5"])),
+            (json!([{"enum": [1, "x", 2.50, 100.0]}]), Some(["1", "2.5", "100"])),
+            (json!([{"enum": [1, 5, 9], "type": "integer", "minimum": 2}]), Some(["5", "9", "9"])),
+            (json!([{"const": 4}]), Some(["4", "4", "4"])),
+            (json!([{"enum": [1, 2]}, {"enum": [2, 3]}]), Some(["2", "2", "2"])),
+            (json!([{"enum": ["x", null]}]), None),
+            (json!([{"type": "string"}]), None),
+            (json!([{"type": "string", "minimum": 1}]), None),
+            (json!([{}]), None),
+            (json!([]), None),
+        ] {
+            let want = want.map(|want| want.map(str::to_owned).to_vec());
+            assert_eq!(nearest(&schemas), want, "{schemas}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The schemas that apply to the places of a JSON text.
+//!
+//! A place has alternatives (`anyOf`, `oneOf`), and each of them is a list of schemas that apply together
+//! (`allOf`, `$ref`). The alternatives may be more than those that the text so far allows: the guide decides
+//! what the text may be, and a place only says which numbers to expect.
+
+use std::sync::Arc;
+
+use ntl_core::numbers::SchemaNumbers;
+use serde_json::{Map, Value};
+
+use super::super::json_schema::escaped;
+use super::numbers::numbers;
+
+/// Maximum number of alternatives of a place; further ones are ignored. Only numbers of ignored alternatives
+/// are then written without a distribution.
+const ALTERNATIVES_MAX: usize = 64;
+
+/// A JSON schema whose parts are found by JSON pointers.
+#[derive(Debug, Clone)]
+pub(in crate::guide) struct Schema(Arc<Value>);
+
+/// The alternatives of a place: JSON pointers to schemas that apply together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::guide) struct Place(Vec<Vec<String>>);
+
+impl Schema {
+    pub(in crate::guide) fn new(schema: &Value) -> Self {
+        Self(Arc::new(schema.clone()))
+    }
+
+    /// The whole text.
+    pub(super) fn root(&self) -> Place {
+        self.place(vec![vec![String::new()]])
+    }
+
+    /// A value in an object.
+    pub(super) fn property(&self, object: &Place, name: &str) -> Place {
+        self.below(object, |pointer, schema| {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            if properties.is_some_and(|properties| properties.contains_key(name)) {
+                return vec![format!("{pointer}/properties/{}", escaped(name))];
+            }
+            // The guide allows only the numbers of the pattern that the name matches.
+            let patterns = schema.get("patternProperties").and_then(Value::as_object);
+            let patterns = patterns.into_iter().flat_map(Map::keys);
+            let others =
+                schema.get("additionalProperties").map(|_| format!("{pointer}/additionalProperties"));
+            patterns
+                .map(|name| format!("{pointer}/patternProperties/{}", escaped(name)))
+                .chain(others)
+                .collect()
+        })
+    }
+
+    /// A value in a list.
+    pub(super) fn item(&self, list: &Place, index: usize) -> Place {
+        self.below(list, |pointer, schema| {
+            for keyword in ["prefixItems", "items"] {
+                if schema.get(keyword).and_then(Value::as_array).is_some_and(|first| index < first.len()) {
+                    return vec![format!("{pointer}/{keyword}/{index}")];
+                }
+            }
+            let rest =
+                if schema.get("items").is_some_and(Value::is_array) { "additionalItems" } else { "items" };
+            schema.get(rest).map(|_| format!("{pointer}/{rest}")).into_iter().collect()
+        })
+    }
+
+    /// The numbers that a place names.
+    pub(super) fn numbers(&self, place: &Place) -> Option<SchemaNumbers> {
+        let of_alternative = |pointers: &Vec<String>| {
+            let schemas: Vec<&Map<String, Value>> =
+                pointers.iter().filter_map(|pointer| self.object(pointer)).collect();
+            numbers(&schemas)
+        };
+        SchemaNumbers::new(place.0.iter().filter_map(of_alternative).collect())
+    }
+
+    /// Returns whether any schema inside names numbers.
+    pub(in crate::guide) fn names_numbers(&self) -> bool {
+        fn names(value: &Value) -> bool {
+            match value {
+                Value::Object(schema) => numbers(&[schema]).is_some() || schema.values().any(names),
+                Value::Array(items) => items.iter().any(names),
+                _ => false,
+            }
+        }
+        names(&self.0)
+    }
+
+    fn object(&self, pointer: &str) -> Option<&Map<String, Value>> {
+        self.0.pointer(pointer)?.as_object()
+    }
+
+    /// The place below another one. `options` are the pointers that one schema has for it, one of which
+    /// applies.
+    fn below(&self, place: &Place, options: impl Fn(&str, &Map<String, Value>) -> Vec<String>) -> Place {
+        let below = |pointers: &Vec<String>| {
+            let mut alternatives = vec![Vec::new()];
+            for pointer in pointers {
+                let options = self.object(pointer).map(|schema| options(pointer, schema)).unwrap_or_default();
+                if !options.is_empty() {
+                    alternatives = with_each(&alternatives, &options);
+                }
+            }
+            alternatives
+        };
+        self.place(place.0.iter().flat_map(below).filter(|pointers| !pointers.is_empty()).collect())
+    }
+
+    /// Follows references, and divides alternatives.
+    fn place(&self, alternatives: Vec<Vec<String>>) -> Place {
+        let mut pending: Vec<Alternative> =
+            alternatives.into_iter().rev().map(|open| Alternative { open, closed: Vec::new() }).collect();
+        let mut done = Vec::new();
+        while let Some(Alternative { mut open, mut closed }) = pending.pop() {
+            if done.len() >= ALTERNATIVES_MAX {
+                break;
+            }
+            let Some(pointer) = open.pop() else {
+                done.push(closed);
+                continue;
+            };
+            if closed.contains(&pointer) {
+                pending.push(Alternative { open, closed });
+                continue;
+            }
+            let mut choices = vec![open];
+            if let Some(schema) = self.object(&pointer) {
+                let target =
+                    schema.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
+                let all = target.map(str::to_owned).into_iter().chain(items(schema, &pointer, "allOf"));
+                let all: Vec<String> = all.collect();
+                choices.iter_mut().for_each(|open| open.extend(all.iter().cloned()));
+                for keyword in ["anyOf", "oneOf"] {
+                    let options: Vec<String> = items(schema, &pointer, keyword).collect();
+                    if !options.is_empty() {
+                        choices = with_each(&choices, &options);
+                    }
+                }
+            }
+            closed.push(pointer);
+            let choices = choices.into_iter().take(ALTERNATIVES_MAX).rev();
+            pending.extend(choices.map(|open| Alternative { open, closed: closed.clone() }));
+        }
+        Place(done)
+    }
+}
+
+/// An alternative while it is divided.
+struct Alternative {
+    open: Vec<String>,
+    closed: Vec<String>,
+}
+
+/// Pointers to the schemas in a list.
+fn items(schema: &Map<String, Value>, pointer: &str, keyword: &str) -> impl Iterator<Item = String> {
+    let count = schema.get(keyword).and_then(Value::as_array).map_or(0, Vec::len);
+    let list = format!("{pointer}/{keyword}");
+    (0..count).map(move |index| format!("{list}/{index}"))
+}
+
+/// Each alternative with each option.
+fn with_each(alternatives: &[Vec<String>], options: &[String]) -> Vec<Vec<String>> {
+    let with =
+        |alternative: &Vec<String>, option: &String| [alternative.as_slice(), &[option.clone()]].concat();
+    let all = alternatives
+        .iter()
+        .flat_map(|alternative| options.iter().map(move |option| with(alternative, option)));
+    all.take(ALTERNATIVES_MAX).collect()
+}

@@ -1,0 +1,90 @@
+//! The `number` object of a request with a JSON schema: the numbers that the schema names.
+
+use ntl_api::{MethodName, NumberOptions};
+use ntl_core::contract::FieldsJob;
+use ntl_core::numbers::NumberValues;
+use ntl_models::guide::{Constraint, names_numbers};
+use serde_json::Value;
+
+use super::number::{limits, number_format};
+use super::number_method;
+use crate::adapters::number::{IntervalEnds, IntervalFormat, NumberFormat, engine_objective};
+use crate::error::{AppError, check};
+use crate::request::{Guided, ModelProfile};
+
+/// Maximum number of tokens of a number: two times 20 digits, a sign, a point and a space.
+pub(in crate::adapters) const FIELD_TOKENS_MAX: usize = 43;
+
+/// The JSON schema of a constraint.
+pub(super) fn schema_of(guided: Option<&Guided>) -> Option<&Value> {
+    match &guided?.constraint {
+        Constraint::Json { schema, .. } => Some(schema),
+        Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) => None,
+    }
+}
+
+/// Validates the options and fills in the defaults.
+pub(super) fn fields_job(
+    options: &NumberOptions,
+    schema: &Value,
+    profile: &ModelProfile,
+) -> Result<(FieldsJob, NumberFormat), AppError> {
+    let message = "is not allowed with a JSON schema for a model that another engine serves: that engine writes the \
+                   whole text";
+    check("number", profile.steps_texts, message)?;
+    let message = "with a JSON schema needs a model that writes numbers digit by digit";
+    let is_spelt = profile.spells_numbers && profile.number_head.is_none() && profile.notation.is_none();
+    check("number", is_spelt, message)?;
+    check("number", names_numbers(schema), "needs a JSON schema that names numbers")?;
+    refuse(options)?;
+    let mut format = number_format(options, MethodName::Tree, NumberValues::All)?;
+    let tree = number_method::tree_limits(options)?;
+    let limits = limits(options)?;
+    format.interval = interval(options, profile)?;
+    format.is_of_fields = true;
+    let decimals = format.decimals.map_or(limits.decimals_max(), |decimals| decimals as u8);
+    let job = FieldsJob {
+        limits,
+        tolerance: tree.tolerance,
+        nodes_max: tree.nodes_max,
+        precision: tree.precision,
+        objective: engine_objective(format.objective),
+        estimation: format.estimation,
+        mass_min: format.mass_min,
+        decimals,
+    };
+    Ok((job, format))
+}
+
+/// Rejects options that the schema replaces, or that are for one number.
+fn refuse(options: &NumberOptions) -> Result<(), AppError> {
+    let is_tree = options.method.is_none_or(|method| method == MethodName::Tree);
+    check("number.method", is_tree, "must be \"tree\" with a JSON schema")?;
+    for (param, is_given) in [
+        ("number.range", options.range.is_some()),
+        ("number.scale", options.scale.is_some()),
+        ("number.sign", options.sign.is_some()),
+        ("number.thousands", options.thousands.is_some()),
+        ("number.terminator", options.terminator.is_some()),
+    ] {
+        check(param, !is_given, "is not allowed with a JSON schema, which states the numbers")?;
+    }
+    for (param, is_given) in [
+        ("number.after", options.after.is_some()),
+        ("number.rationales", options.rationales.is_some()),
+        ("number.samples", options.samples.is_some()),
+        ("number.beams", options.beams.is_some()),
+    ] {
+        check(param, !is_given, "is not allowed with a JSON schema")?;
+    }
+    Ok(())
+}
+
+/// Calibrations are for single numbers.
+fn interval(options: &NumberOptions, profile: &ModelProfile) -> Result<Option<IntervalFormat>, AppError> {
+    let Some(coverage) = options.interval else { return Ok(None) };
+    check("number.interval", coverage > 0.0 && coverage < 1.0, "must be above 0 and below 1")?;
+    let reason = "the calibration of this model is not for numbers in structured text";
+    let reason = (!profile.calibrations.is_empty()).then(|| reason.to_owned());
+    Ok(Some(IntervalFormat { coverage, values: NumberValues::All, ends: IntervalEnds::Quantiles { reason } }))
+}
