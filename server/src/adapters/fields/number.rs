@@ -224,6 +224,7 @@ mod tests {
                 support: 20,
                 decimals: None,
                 interval: None,
+                is_of_fields: false,
             };
             assert_eq!(format, want);
         }
