@@ -260,6 +260,7 @@ mod tests {
                 outputs: 1,
                 decimals: None,
                 interval: None,
+                is_of_fields: false,
             };
             assert_eq!(format, want);
         }

@@ -521,8 +521,7 @@ fn a_number_excludes_what_belongs_to_texts() {
         ("prompt_logprobs", json!(1)),
         ("guided_regex", json!("a")),
         ("guided_choice", json!(["a"])),
-        ("guided_json", json!({"type": "integer"})),
-        ("response_format", json!({"type": "json_object"})),
+        ("guided_grammar", json!("start: \"a\"")),
     ] {
         let mut body = json!({"prompt": "x", "number": {}});
         body[field] = value;
@@ -532,6 +531,11 @@ fn a_number_excludes_what_belongs_to_texts() {
         let request = read(&json!({"prompt": "x", "number": number})).unwrap();
         assert!(matches!(request.decoding, Request::Number(_)));
     }
+    let structured = json!({"prompt": "x", "number": {}, "n": 2, "guided_json": {"type": "integer"}});
+    let structured = read(&structured).unwrap().decoding;
+    assert!(matches!(structured, Request::Text(TextJob { n: 2, fields: Some(_), .. })));
+    let no_numbers = json!({"prompt": "x", "number": {}, "response_format": {"type": "json_object"}});
+    assert_eq!(read(&no_numbers).unwrap_err().body().error.param.as_deref(), Some("number"));
     let off = read(&json!({"prompt": "x", "number": false})).unwrap();
     assert!(matches!(off.decoding, Request::Text(_)));
     let mute = ModelProfile { spells_numbers: false, ..ModelProfile::for_tests() };
