@@ -32,7 +32,7 @@ pub(super) const REQUESTS: Target = Target {
             (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
         };
         let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
-        assert_eq!(corpus.len(), 5, "the routes with a body");
+        assert_eq!(corpus.len(), 6, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus
     },
@@ -41,7 +41,7 @@ pub(super) const REQUESTS: Target = Target {
 };
 
 /// Requests that use more fields than the examples.
-const MORE: [(&str, &str); 5] = [
+const MORE: [(&str, &str); 8] = [
     (
         "/v1/completions",
         r#"{"prompt":["1 + 1","2"],"n":2,"max_tokens":8,"temperature":0.7,"top_p":0.9,"top_k":5,"min_p":0.1,"seed":1,"logprobs":3,"stop":["x","\n"],"presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"echo":true,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2,"ignore_eos":true,"prompt_logprobs":1,"best_of":2}"#,
@@ -61,6 +61,18 @@ const MORE: [(&str, &str); 5] = [
     (
         "/v1/chat/completions",
         r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"1 + 1"}]}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"enum":[1,2]}}},"logprobs":true,"top_logprobs":2,"max_completion_tokens":9,"number":true,"n":2}"#,
+    ),
+    (
+        "/v1/chat/completions",
+        r#"{"messages":[{"role":"user","content":"1"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"a","content":"2"}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"x":{"enum":[1,2]}},"required":["x"]},"strict":true}}],"parallel_tool_calls":false}"#,
+    ),
+    (
+        "/v1/chat/completions",
+        r#"{"messages":[{"role":"user","content":"1"}],"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":"required","stream":true}"#,
+    ),
+    (
+        "/v1/responses",
+        r#"{"instructions":"a","input":[{"role":"user","content":[{"type":"input_text","text":"1"}]},{"type":"function_call","call_id":"a","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"a","output":"2"}],"tools":[{"type":"function","name":"f","parameters":{"type":"object","properties":{}}}],"tool_choice":{"type":"function","name":"f"},"text":{"format":{"type":"text"}},"reasoning":{"effort":"low"},"metadata":{"a":"b"},"max_output_tokens":9,"stream":true}"#,
     ),
 ];
 
@@ -181,6 +193,24 @@ const WORDS: &[&str] = &[
     "add_generation_prompt",
     "chat_template_kwargs",
     "return_token_ids",
+    "tools",
+    "tool_choice",
+    "tool_calls",
+    "tool_call_id",
+    "function",
+    "parameters",
+    "arguments",
+    "strict",
+    "required",
+    "auto",
+    "none",
+    "input",
+    "input_text",
+    "function_call",
+    "function_call_output",
+    "call_id",
+    "max_output_tokens",
+    "previous_response_id",
 ];
 
 static API: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(app::openapi_json()).unwrap());
@@ -204,7 +234,8 @@ fn state() -> AppState {
     let flags = ["ntl-server", "--output-tokens-max=24", "--request-timeout=5", "--memory-bytes-max=0"];
     let settings = Config::try_from(Args::try_parse_from(flags).unwrap()).unwrap().http;
     let mut files = checkpoint("llama-ntl").unwrap();
-    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{# <tool_call> #}\
+        {% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.tool_calls or '' }}\n{% endfor %}";
     files.insert("chat_template.jinja".to_owned(), template.as_bytes().to_vec());
     let files = CheckpointFiles::memory("served", files);
     let loaded = load(&files, LoadOptions { device: DeviceChoice::Cpu, ..LoadOptions::default() }).unwrap();
