@@ -27,11 +27,11 @@ use crate::stats::bootstrap::Bootstrap;
 )]
 pub struct CompareArgs {
     /// Folder of a run (as written with `--out`), its report.json, or a folder of several runs.
-    #[arg(value_name = "A", required_unless_present = "leaderboard")]
+    #[arg(value_name = "A", required = true)]
     pub a: Option<PathBuf>,
     /// Folder of another run over the same items, or of several: then the runs with the same path are
     /// compared.
-    #[arg(value_name = "B", required_unless_present = "leaderboard")]
+    #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
     /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table for
     /// each set of items, with a test of every run against the best one.
