@@ -72,6 +72,10 @@ gpu-check *ARGS:
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
+# Compares the numbers of real engines with native ones; NTL_ENGINES is a directory with engines and a model (docs/REMOTE.md).
+remote-check *ARGS:
+    NTL_LM_EVAL= server/conformance/run test_remote.py {{ARGS}}
+
 # A mixed load for MINUTES: prints the slopes of memory, descriptors and threads, and fails if memory grows.
 soak MINUTES:
     NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py

@@ -124,7 +124,7 @@ def compare(server, engine, report):
         nodes += remote["nodes"]
         if native["value"] is not None:
             value_difference = max(value_difference, abs(native["value"] - remote["value"]) / (1 + abs(native["value"])))
-            exact = post("native", {**body, "number": {**body["number"], "tolerance": 1e-5, "nodes_max": 4000}})["number"]
+            exact = post("native", {**body, "number": {**body["number"], "tolerance": 1e-4, "nodes_max": 1000}})["number"]
             bounds = remote["bounds"]["value"]
             if bounds and not exact["truncated"]:
                 outside = max(bounds[0] - exact["value"], exact["value"] - bounds[1]) / (1 + abs(exact["value"]))

@@ -112,8 +112,7 @@ def test_faults_of_replicas_change_no_figure_of_a_judge(report, start, tmp_path)
     replicas = [start("--model", f"tiny={TINY}") for _ in range(2)]
     proxies = [Proxy(replica) for replica in replicas]
     urls = ",".join(f"http://{proxy.name}" for proxy in proxies)
-    # A stalled request is given up after this time.
-    flags = ["--model", f"judge={urls}", "--tokenizer", f"judge={TINY}", "--upstream-timeout", 2]
+    flags = ["--model", f"judge={urls}", "--tokenizer", f"judge={TINY}", "--upstream-timeout", 60]
     front, data, chooser = start(*flags), items(tmp_path), random.Random(17)
 
     whole, disturbed = tmp_path / "whole", tmp_path / "disturbed"
