@@ -24,7 +24,7 @@ fn products(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("product");
     for format in [Format::F32, Format::Bf16, Format::F16, Format::Int8, Format::Q8] {
         let matrix = Matrix::pack(&weight, [FEED_FORWARD, WIDTH], format);
-        for rows in [1, 8, 32] {
+        for rows in [1, 8, 32, 256] {
             let x = numbers(rows * WIDTH);
             group.throughput(Throughput::Elements((rows * weight.len()) as u64));
             group.bench_function(BenchmarkId::new(format!("{format:?}"), rows), |bencher| {

@@ -91,7 +91,7 @@ impl Causal {
         Ok(Self {
             _context: ContextOnDrop::new(&place.device),
             info,
-            work: TokenWork::new(&config),
+            work: TokenWork::new(&config, place),
             config,
             embeddings,
             learned,

@@ -8,10 +8,7 @@ use ntl_core::contract::PrefillProgress;
 use super::block::{BLOCK, Block};
 use super::config::CausalConfig;
 use super::prefix::SharedPrefixCache;
-
-/// Factor by which a multiplication of attention takes longer than one of a matmul. (Estimated. The engine
-/// measures time, so the estimate affects only how soon its limits are accurate.)
-const ATTENTION: f64 = 4.0;
+use crate::ops::Placement;
 
 /// The work for a token by its position, in the unit of `PrefillChunk::work`.
 pub(super) struct TokenWork {
@@ -22,13 +19,13 @@ pub(super) struct TokenWork {
 }
 
 impl TokenWork {
-    pub(super) fn new(config: &CausalConfig) -> Self {
+    pub(super) fn new(config: &CausalConfig, place: &Placement) -> Self {
         let attention = 2 * config.query_width();
         let projections = config.hidden_size * 2 * (config.query_width() + config.key_width());
         let mlp = config.hidden_size * config.intermediate_size * if config.gated { 3 } else { 2 };
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
         let layers = windows.len().max(1);
-        let per_position = ATTENTION * attention as f64 / ((projections + mlp) * layers) as f64;
+        let per_position = place.attention_work() * attention as f64 / ((projections + mlp) * layers) as f64;
         Self { per_position, windows }
     }
 

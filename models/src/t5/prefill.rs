@@ -3,11 +3,7 @@
 use ntl_core::contract::{ContextRequest, PrefillProgress, Prompt};
 
 use super::encoder::Encoding;
-use crate::ops::Window;
-
-/// Factor by which a multiplication of attention takes longer than one of a matmul. (Estimated. The engine
-/// measures time, so the estimate affects only how soon its limits are accurate.)
-const ATTENTION: f64 = 4.0;
+use crate::ops::{Placement, Window};
 
 /// The sizes of a stack, from which work is estimated.
 #[derive(Clone)]
@@ -40,7 +36,7 @@ pub(super) struct StageWork {
 }
 
 impl StageWork {
-    pub(super) fn new(encoder: &StackSizes, decoder: &StackSizes) -> Self {
+    pub(super) fn new(encoder: &StackSizes, decoder: &StackSizes, place: &Placement) -> Self {
         let StackSizes { hidden, queries, keys, mlp, .. } = *encoder;
         let qkv = hidden * (queries + 2 * keys);
         let rest = hidden * queries + mlp;
@@ -49,7 +45,7 @@ impl StageWork {
         Self {
             qkv: qkv as f64 / token,
             rest: rest as f64 / token,
-            position: ATTENTION * 2.0 * queries as f64 / token,
+            position: place.attention_work() * 2.0 * queries as f64 / token,
             cross: cross as f64 / token,
             windows: encoder.windows.iter().map(|window| window.map(Window::positions)).collect(),
             decoder_layers: decoder.windows.len(),

@@ -21,7 +21,11 @@ pub(super) fn load_stacks(loader: &Loader<'_>, embeddings: Weight) -> LoadResult
         row_embeddings: embeddings,
         encoder: loader.encoder()?,
         decoder: loader.decoder()?,
-        work: StageWork::new(&config.sizes(config.num_layers), &config.sizes(config.num_decoder_layers)),
+        work: StageWork::new(
+            &config.sizes(config.num_layers),
+            &config.sizes(config.num_decoder_layers),
+            loader.place,
+        ),
         start_id: config.decoder_start_token_id,
     };
     Ok(Stacks::new(parts, loader.place))

@@ -125,7 +125,7 @@ impl Reader<'_> {
             row_embeddings: decoder.embeddings(row_table, image_end),
             encoder: from_prompts.encoder()?,
             decoder: from_rows.decoder(encoder.hidden_size, self.config.has_merged_attention)?,
-            work: StageWork::new(&encoder.sizes(), &decoder.sizes()),
+            work: StageWork::new(&encoder.sizes(), &decoder.sizes(), self.place),
             start_id: self.config.start_id,
         };
         Ok((parts, Head::capped(head, self.config.logits_cap)))

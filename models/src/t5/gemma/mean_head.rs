@@ -62,7 +62,7 @@ impl MeanHead {
         let mut info = facts.info(Family::of(files)?, Vec::new(), place, weights.parameters());
         info.prompt_tokens_max = info.prompt_tokens_max.min(config.positions_max);
         let sizes = config.sizes();
-        let work = StageWork::new(&sizes, &StackSizes { windows: Vec::new(), ..sizes.clone() });
+        let work = StageWork::new(&sizes, &StackSizes { windows: Vec::new(), ..sizes.clone() }, place);
         let embeddings = config.embeddings(loader.table()?, None);
         Ok(Self {
             _context: ContextOnDrop::new(&place.device),
