@@ -122,7 +122,7 @@ pub fn suites(task: &RegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Su
             ]),
             traits: Traits { first_metrics: &FIRST_METRICS, stop: &["\n\n"], ..Traits::default() },
             notices: Vec::new(),
-        field: None,
+            field: None,
         }
     };
     Ok(task.functions.iter().map(suite).collect())

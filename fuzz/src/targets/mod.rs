@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     weights::SAFETENSORS,
     weights::TORCH,
     checkpoints::SENTENCEPIECE,

@@ -103,7 +103,9 @@ impl GuideCompiler {
         self.check_beginning(&mut matcher)?;
         let schema = match constraint {
             Constraint::Json { schema, .. } => Some(Schema::new(schema)),
-            Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => None,
+            Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => {
+                None
+            }
         };
         let tokens = Arc::clone(self.factory.tok_env());
         let numbers = Arc::clone(&self.numbers);

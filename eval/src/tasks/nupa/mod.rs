@@ -107,7 +107,7 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
             },
             // Each suite prints its notices.
             notices: Vec::new(),
-        field: None,
+            field: None,
         }
     };
     let mut suites: Vec<Suite> = task.lengths.iter().map(suite).collect();

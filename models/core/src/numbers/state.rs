@@ -427,7 +427,7 @@ mod tests {
             ("-07", false),
             ("01.5", false),
         ] {
-            let read = NumberState::START.read(text, limits);
+            let read = TextState::START.read(text, limits);
             assert_eq!(matches!(read, PieceEffect::Continues(_)), is_number, "{text}: {read:?}");
         }
     }

@@ -19,7 +19,7 @@ pub(in crate::adapters) const FIELD_TOKENS_MAX: usize = 43;
 pub(super) fn schema_of(guided: Option<&Guided>) -> Option<&Value> {
     match &guided?.constraint {
         Constraint::Json { schema, .. } => Some(schema),
-        Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) => None,
+        Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => None,
     }
 }
 
