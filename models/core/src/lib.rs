@@ -15,6 +15,7 @@
 pub mod contract;
 pub mod decoding;
 pub mod failpoint;
+pub mod guide;
 mod logits;
 pub mod losses;
 mod maximum;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ntl_core::sampling::GuideError;
+use ntl_core::guide::GuideError;
 use serde_json::Value;
 
 use super::json_schema::{self, Whitespace};

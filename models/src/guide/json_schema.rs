@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use llguidance::derivre::RegexBuilder;
-use ntl_core::sampling::GuideError;
+use ntl_core::guide::GuideError;
 use serde_json::{Value, json};
 
 use super::failed;

@@ -17,7 +17,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, regex_to_lark};
 use ntl_core::contract::ModelInfo;
-use ntl_core::sampling::{Guide, GuideError, GuideState, NumberEffect};
+use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;

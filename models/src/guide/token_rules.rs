@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::sampling::{Guide, GuideError, GuideState, NumberEffect};
+use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect};
 
 use super::failed;
 use crate::tokenizer::Tokenizer;

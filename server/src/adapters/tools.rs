@@ -195,7 +195,7 @@ impl ToolOffer {
                 param: "tools",
                 constraint: Constraint::Calls(Box::new(CallGrammar {
                     layout: dialect.layout().clone(),
-                    functions: offered.iter().map(|function| schema(function)).collect(),
+                    functions: offered.iter().map(schema).collect(),
                     calls_max: if is_single { 1 } else { CALLS_MAX },
                     answer,
                 })),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use ntl_core::Prompt;
 use ntl_core::contract::Job;
-use ntl_core::sampling::Guide;
+use ntl_core::guide::Guide;
 use ntl_core::text::TextDecoder;
 use ntl_models::guide::TokenRules;
 use ntl_models::tokenizer::Tokenizer;

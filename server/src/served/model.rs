@@ -5,8 +5,8 @@ use std::thread::JoinHandle;
 
 use ntl_core::contract::{Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
+use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
-use ntl_core::sampling::{Guide, GuideError};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::LoadedModel;

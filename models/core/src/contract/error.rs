@@ -1,8 +1,8 @@
 //! Why a model or an engine gave no answer.
 
 use super::ids::{ContextId, NodeId};
+use crate::guide::GuideError;
 use crate::logits::LogitsShape;
-use crate::sampling::GuideError;
 
 /// A failed model call.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::error::EngineError;
+use crate::guide::NumberField;
 use crate::numbers::Distribution;
-use crate::sampling::NumberField;
 use crate::token::TokenLogprob;
 
 /// A token with log-probabilities.

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::candidates::CandidatesJob;
 use super::event::TokenText;
+use crate::guide::Guide;
 use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, SchemaNumbers, Terminator};
-use crate::sampling::{Guide, SamplingParams};
+use crate::sampling::SamplingParams;
 use crate::token::{Prompt, Token, TokenLogprob};
 
 /// Tokens of the longest number: two times 20 digits with their separators, a sign, a point and a space.

@@ -8,9 +8,10 @@ use crate::contract::{
     AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsSummary, NumberJob,
     NumberMethod, Row, ScoreJob, Terminator, TextJob,
 };
+use crate::guide::{Guide, GuideError, GuideState};
 use crate::losses::NumberTokens;
 use crate::numbers::{GrammarLimits, NumberValues};
-use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
+use crate::sampling::SamplingParams;
 use crate::scripted::only_requested;
 use crate::{Prompt, Token};
 

@@ -11,6 +11,7 @@ mod point;
 mod reported;
 mod score;
 mod text;
+mod token_guide;
 
 #[cfg(test)]
 mod beam_tests;
@@ -34,9 +35,11 @@ use std::sync::Arc;
 use crate::contract::{
     EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TextJob, TokenNumber,
 };
-use crate::numbers::{NumberGrammar, NumberRules, Softmax, TokenGuide};
-use crate::sampling::{Guide, argmax};
+use crate::guide::Guide;
+use crate::numbers::{NumberGrammar, NumberRules, Softmax};
+use crate::sampling::argmax;
 use crate::text::TextDecoder;
+use token_guide::TokenGuide;
 
 pub use beams::BeamDecoding;
 pub use number::{Rationale, average_rationales};
@@ -65,7 +68,7 @@ pub struct RowResult<'a> {
 
 impl<'a> StepResult<'a> {
     /// The results from the n-th row on.
-    fn from_row(self, n: usize) -> Self {
+    fn after_rows(self, n: usize) -> Self {
         let first_node = NodeId(self.first_node.0 + n as u32);
         Self { first_row: self.first_row + n, first_node, ..self }
     }

@@ -20,19 +20,19 @@ pub struct NumberGrammar(Notation);
 
 #[derive(Debug, Clone)]
 enum Notation {
-    Text(TextGrammar),
+    Text(Box<TextGrammar>),
     Tokens(Arc<TokenNotation>),
 }
 
 impl NumberGrammar {
     /// `pieces`: what each id contributes to a number, in order of ids.
     pub fn new<P: Into<NumberPiece>>(pieces: impl IntoIterator<Item = Option<P>>, eos_ids: Vec<u32>) -> Self {
-        Self(Notation::Text(TextGrammar::new(pieces, eos_ids)))
+        Self(Notation::Text(Box::new(TextGrammar::new(pieces, eos_ids))))
     }
 
     /// For a regression head.
     pub fn point() -> Self {
-        Self(Notation::Text(TextGrammar::point()))
+        Self(Notation::Text(Box::new(TextGrammar::point())))
     }
 
     /// For a vocabulary of dedicated number tokens.

@@ -20,7 +20,6 @@ mod schema;
 mod softmax;
 mod state;
 mod text_grammar;
-mod token_guide;
 mod token_notation;
 mod token_state;
 mod value;
@@ -39,7 +38,7 @@ pub use schema::{AdmittedNumber, Multiples, NumberBound, NumberSet, SchemaNumber
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, TextState};
 pub(crate) use text_grammar::sorted_unique;
-pub(crate) use token_guide::TokenGuide;
 pub use token_notation::{ANSWER_TOKENS_MAX, NotationError, TokenFormat, TokenNotation};
+pub(crate) use token_state::TokenState;
 pub use value::{NumberValue, Scaled};
 pub use values::{NumberValues, Scale, ScaleError};

@@ -159,7 +159,7 @@ impl TokenNotation {
     }
 
     /// The ids that may follow; none after a complete answer.
-    pub(super) fn allowed(&self, state: TokenState) -> &[(u32, TokenPart)] {
+    pub(crate) fn allowed(&self, state: TokenState) -> &[(u32, TokenPart)] {
         let is_complete = usize::from(state.output) >= self.outputs;
         if is_complete {
             &[]
@@ -169,7 +169,7 @@ impl TokenNotation {
     }
 
     /// Returns the state after one of the allowed tokens, and the value of the number that it completes.
-    pub(super) fn advance(&self, state: TokenState, part: TokenPart) -> (TokenState, Option<NumberValue>) {
+    pub(crate) fn advance(&self, state: TokenState, part: TokenPart) -> (TokenState, Option<NumberValue>) {
         let next = state.with(part, self.base);
         if usize::from(next.position) < self.positions.len() {
             return (next, None);

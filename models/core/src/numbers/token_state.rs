@@ -2,7 +2,7 @@
 
 /// The part of a number that one token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenPart {
+pub(crate) enum TokenPart {
     Sign {
         negative: bool,
     },

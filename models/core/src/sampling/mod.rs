@@ -5,7 +5,6 @@
 //! of this.
 
 mod draw;
-mod guide;
 mod penalties;
 
 use std::borrow::Cow;
@@ -15,7 +14,6 @@ use rand_chacha::ChaCha8Rng;
 
 pub use crate::maximum::argmax;
 pub(crate) use draw::drawn_candidates;
-pub use guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 
 use penalties::Seen;
 

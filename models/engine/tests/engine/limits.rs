@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ntl_core::contract::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
-use ntl_core::sampling::{Guide, GuideError, GuideState};
+use ntl_core::guide::{Guide, GuideError, GuideState};
 use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
 use crate::recorder::{MIB, Recorded, all, job, plenty, start, start_opening, tree};

@@ -134,7 +134,7 @@ impl Panel {
         let mut queries = vec![0.0; dim * width];
         // Lanes that fill up the last vector see everything, so that they hide nothing.
         let (mut starts, mut ends) = (vec![0; width], vec![u32::MAX; width]);
-        let (mut seen, mut common) = (usize::MAX..0, 0..usize::MAX);
+        let (mut seen, mut common) = (Range { start: usize::MAX, end: 0 }, 0..usize::MAX);
         let lanes = runs.iter().flat_map(|run| run.rows.clone().map(|row| (run.head, row)));
         for (lane, (head, row)) in lanes.enumerate() {
             let query = &task.q[row * task.width..][task.lane(head)];
@@ -419,7 +419,7 @@ fn add_elements<S: Simd, const V: usize, const C: usize, const HIDES: bool>(
         }
     }
     for (index, weights) in weights.iter().enumerate() {
-        let values: &[f32; C] = values[index * dim..].first_chunk().expect("elements of one value");
+        let values = &values[index * dim..][..C];
         for (added, &value) in added.iter_mut().zip(values) {
             let value = simd.splat_f32s(value);
             let before = *added;

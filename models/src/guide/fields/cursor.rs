@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::sampling::{NumberEffect, NumberField};
+use ntl_core::guide::{NumberEffect, NumberField};
 
 use super::{Place, Schema};
 

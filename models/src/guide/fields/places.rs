@@ -163,8 +163,9 @@ fn items(schema: &Map<String, Value>, pointer: &str, keyword: &str) -> impl Iter
 
 /// Each alternative with each option.
 fn with_each(alternatives: &[Vec<String>], options: &[String]) -> Vec<Vec<String>> {
-    let with =
-        |alternative: &Vec<String>, option: &String| [alternative.as_slice(), &[option.clone()]].concat();
+    let with = |alternative: &Vec<String>, option: &String| {
+        [alternative.as_slice(), std::slice::from_ref(option)].concat()
+    };
     let all = alternatives
         .iter()
         .flat_map(|alternative| options.iter().map(move |option| with(alternative, option)));

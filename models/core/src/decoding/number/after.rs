@@ -212,7 +212,7 @@ impl Decoding for NumberAfterText {
         let mut offset = 0;
         for TextRows { text: index, rows } in std::mem::take(&mut self.in_step) {
             self.nodes += usize::from(matches!(self.texts[index].stage, Stage::Writing(_)));
-            self.advance_text(index, result.from_row(offset), events)?;
+            self.advance_text(index, result.after_rows(offset), events)?;
             offset += rows;
         }
         let Some(outcome) = self.outcome() else { return Ok(Progress::Running) };

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use super::super::number::{field_search, json_rules};
 use super::super::{Decoding, StepResult, Vocabulary};
 use crate::contract::{EngineError, Event, FieldNumber, FieldsJob, NumberOutcome, PathRow};
+use crate::guide::{GuideState, NumberField};
 use crate::numbers::{AdmittedNumber, NumberRules};
-use crate::sampling::{GuideState, NumberField};
 
 /// The settings that all numbers of a job share.
 pub(super) struct FieldRules {

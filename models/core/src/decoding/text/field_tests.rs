@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::super::tests::{PIECES, model, run};
 use crate::contract::{Event, FieldNumber, FieldsJob, NumberOutcome, Request, TextJob};
+use crate::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 use crate::numbers::{Decimal, Estimation, GrammarLimits, Multiples, NumberSet, Objective, SchemaNumbers};
-use crate::sampling::{Guide, GuideError, GuideState, NumberEffect, NumberField, SamplingParams};
+use crate::sampling::SamplingParams;
 
 const NUMBERS: usize = 3;
 

@@ -193,7 +193,7 @@ impl Decoding for TextDecoding {
         }
         let mut offset = 0;
         for RowsOfPath { path: index, rows } in std::mem::take(&mut self.in_step) {
-            let own = result.from_row(offset);
+            let own = result.after_rows(offset);
             offset += rows;
             let path = &mut self.paths[index];
             match path.next.clone() {

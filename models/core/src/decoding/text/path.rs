@@ -7,7 +7,8 @@ use super::{PathRow, not_a_distribution};
 use crate::Token;
 use crate::contract::{EngineError, Event, FinishReason, LogitsRequest, NumberOutcome, TextJob, TokenText};
 use crate::decoding::{RowResult, StepResult, Vocabulary};
-use crate::sampling::{GuideError, GuideState, NumberEffect, Sampler};
+use crate::guide::{GuideError, GuideState, NumberEffect};
+use crate::sampling::Sampler;
 use crate::text::{TextStream, with_special};
 
 /// The settings that all texts of a job share.

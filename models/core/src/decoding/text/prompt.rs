@@ -58,6 +58,6 @@ impl PromptRows {
     pub(super) fn advance<'a>(&mut self, result: StepResult<'a>) -> Option<(PathRow, StepResult<'a>)> {
         self.stepped += self.in_step;
         let is_last = self.stepped == self.ids.len();
-        is_last.then(|| (self.row(self.stepped - 1), result.from_row(self.in_step - 1)))
+        is_last.then(|| (self.row(self.stepped - 1), result.after_rows(self.in_step - 1)))
     }
 }

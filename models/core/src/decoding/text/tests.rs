@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::tests::{PIECES, geometric, model, run, run_behind, small};
 use crate::contract::{EngineError, Event, FinishReason, Request, TextJob, TokenText};
-use crate::sampling::{Guide, GuideError, GuideState, SamplingParams};
+use crate::guide::{Guide, GuideError, GuideState};
+use crate::sampling::SamplingParams;
 
 fn text_job() -> TextJob {
     TextJob { max_tokens: 10, ..TextJob::default() }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::token_notation::TokenNotation;
-use super::token_state::TokenState;
-use crate::sampling::{Guide, GuideError, GuideState};
+use crate::guide::{Guide, GuideError, GuideState};
+use crate::numbers::{TokenNotation, TokenState};
 
 /// The constraint.
 #[derive(Debug)]
