@@ -1,4 +1,4 @@
-"""Lets a model rate texts that people rated, and keeps what it answered: see docs/RESULTS/people.md.
+"""Lets a model rate texts that people rated, and keeps its answers: see docs/RESULTS/people.md.
 
     people.py DATA MODEL SAMPLES [--limit N]
 
@@ -28,7 +28,7 @@ LOW, HIGH = 1, 9
 MIDDLE = (LOW + HIGH) // 2
 EXAMPLES = 8
 EXAMPLE_CHARACTERS_MAX = 120
-# Smallest probability of a token that deepeval counts, and the number of tokens that OpenAI's API returns at most.
+# deepeval leaves out less probable tokens, and OpenAI's API returns at most this many.
 ONE_TOKEN_PROBABILITY_MIN = 0.01
 TOP_TOKENS = 20
 TEXT_TOKENS = 8

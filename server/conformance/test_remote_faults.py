@@ -1,4 +1,4 @@
-"""A judge over two replicas that are killed, stall, return garbage and come back: its report is that of a run without faults.
+"""A judge over two replicas that are killed, stall, return garbage and come back: its report equals the report of a run without faults.
 
 The replicas are ntl-servers with a tiny checkpoint. A proxy before each of them injects the faults. NTL_FAULT_ITEMS is the number of
 items (300), NTL_EVAL the program (default: `ntl-eval` next to NTL_SERVER)."""

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::number::{Number, NumberRequest};
+use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::tools::{FunctionDefinition, ToolChoiceMode};
 use crate::whole::whole;
 
@@ -379,6 +379,9 @@ pub enum ResponsesOutputPart {
         /// The number and its distribution, if requested.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         number: Option<Box<Number>>,
+        /// All numbers of a text that has several, as in chats.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        numbers: Option<Vec<LocatedNumber>>,
     },
 }
 

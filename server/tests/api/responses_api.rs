@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::chat::chatting;
+use crate::structured_numbers;
 use crate::support::{self, Answer, EOS, ids, logits, piece, post, says};
 use crate::tools::{HERMES, Speaker};
 
@@ -165,6 +166,26 @@ async fn structured_texts_and_numbers_are_supported() {
         let part = &response["output"][0]["content"][0];
         assert_eq!(part["text"], "42");
         assert!(support::close(&part["number"]["mode"], 42.0), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn numbers_of_a_structured_text_are_part_of_the_text() {
+    let app = structured_numbers::tiny();
+    let format = json!({"type": "json_schema", "name": "flat", "schema": structured_numbers::schema()});
+    for stream in [false, true] {
+        let body = json!({
+            "input": "Work out a pear", "text": {"format": format}, "number": {"digits_max": 3}, "stream": stream
+        });
+        let answer = post(&app, PATH, body).await;
+        let response =
+            if stream { events(&answer).pop().unwrap().1["response"].clone() } else { answer.json() };
+        let part = &response["output"][0]["content"][0];
+        let written: Value = serde_json::from_str(part["text"].as_str().unwrap()).unwrap();
+        let numbers = part["numbers"].as_array().unwrap();
+        assert_eq!(numbers.len(), 1 + written["rooms"].as_array().unwrap().len(), "{part}");
+        assert_eq!(numbers[0]["path"], "$.price");
+        assert_eq!(numbers[0]["number"]["value"].as_f64(), written["price"].as_f64(), "{part}");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::{post, state_of};
 const ROUTES: [&str; 2] = ["/v1/completions", "/v1/chat/completions"];
 
 /// A tiny decoder-only model of random weights, with a chat template.
-fn tiny() -> Router {
+pub(crate) fn tiny() -> Router {
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny/llama-ntl");
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -27,17 +27,21 @@ fn tiny() -> Router {
     app::router(state_of(vec![("tiny", model)], crate::support::settings(), EngineLimits::default()))
 }
 
-/// A request for a price and rooms, with `fields` in addition.
-fn request(route: &str, fields: Value) -> Value {
-    let schema = json!({
+/// The schema of a price and rooms.
+pub(crate) fn schema() -> Value {
+    json!({
         "type": "object", "required": ["price", "rooms"], "additionalProperties": false,
         "properties": {
             "price": {"type": "number", "minimum": 0, "maximum": 1000},
             "rooms": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 9}, "minItems": 1, "maxItems": 2}
         }
-    });
+    })
+}
+
+/// A request for a price and rooms, with `fields` in addition.
+fn request(route: &str, fields: Value) -> Value {
     let mut body = json!({
-        "response_format": {"type": "json_schema", "json_schema": {"name": "flat", "schema": schema}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "flat", "schema": schema()}},
         "number": {"digits_max": 3, "decimals_max": 1, "tolerance": 0.01}, "max_tokens": 200, "seed": 7
     });
     match route {

@@ -90,7 +90,7 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// How a llama.cpp is asked.
+    /// Returns which probabilities to request from llama.cpp.
     pub(super) fn probabilities(&self) -> Probabilities {
         if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
     }

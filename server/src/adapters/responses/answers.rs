@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use ntl_api::{
-    IncompleteDetails, InputTokensDetails, Number, OutputTokensDetails, ResponsesError, ResponsesEvent,
-    ResponsesEventBody, ResponsesOutputItem, ResponsesOutputPart, ResponsesResponse, ResponsesSettings,
-    ResponsesStatus, ResponsesUsage,
+    IncompleteDetails, InputTokensDetails, LocatedNumber, Number, OutputTokensDetails, ResponsesError,
+    ResponsesEvent, ResponsesEventBody, ResponsesOutputItem, ResponsesOutputPart, ResponsesResponse,
+    ResponsesSettings, ResponsesStatus, ResponsesUsage,
 };
 use ntl_core::contract::FinishReason;
 
@@ -35,8 +35,15 @@ struct StreamedOutput {
 
 /// The item that is being written.
 enum OpenItem {
-    Message { id: String, text: String, number: Option<Box<Number>> },
+    Message { id: String, text: String, numbers: Numbers },
     Call { id: String, call_id: String, name: String, arguments: String },
+}
+
+/// The number that a text is, or the numbers in it.
+#[derive(Debug, Clone, Default)]
+struct Numbers {
+    number: Option<Box<Number>>,
+    numbers: Option<Vec<LocatedNumber>>,
 }
 
 impl ResponseAnswers {
@@ -93,8 +100,8 @@ impl StreamedOutput {
         let output_index = self.index();
         let content_index = 0;
         let item = match open {
-            OpenItem::Message { id, text, number } => {
-                let part = output_text(text.clone(), number);
+            OpenItem::Message { id, text, numbers } => {
+                let part = output_text(text.clone(), numbers);
                 let item_id = id.clone();
                 let logprobs = Vec::new();
                 events.push(ResponsesEventBody::TextDone {
@@ -127,7 +134,7 @@ impl StreamedOutput {
         self.items.push(item);
     }
 
-    fn add_text(&mut self, delta: String, number: Option<Number>, events: &mut Vec<ResponsesEventBody>) {
+    fn add_text(&mut self, delta: String, added: Numbers, events: &mut Vec<ResponsesEventBody>) {
         let content_index = 0;
         if !matches!(self.open, Some(OpenItem::Message { .. })) {
             self.close(ResponsesStatus::Completed, events);
@@ -135,14 +142,14 @@ impl StreamedOutput {
             let output_index = self.index();
             let item = message(id.clone(), ResponsesStatus::InProgress, Vec::new());
             events.push(ResponsesEventBody::ItemAdded { output_index, item });
-            let (item_id, part) = (id.clone(), output_text(String::new(), None));
+            let (item_id, part) = (id.clone(), output_text(String::new(), Numbers::default()));
             events.push(ResponsesEventBody::PartAdded { item_id, output_index, content_index, part });
-            self.open = Some(OpenItem::Message { id, text: String::new(), number: None });
+            self.open = Some(OpenItem::Message { id, text: String::new(), numbers: Numbers::default() });
         }
         let output_index = self.index();
-        if let Some(OpenItem::Message { id, text, number: own }) = &mut self.open {
+        if let Some(OpenItem::Message { id, text, numbers }) = &mut self.open {
             text.push_str(&delta);
-            *own = number.map(Box::new).or(own.take());
+            numbers.append(added);
             let (item_id, logprobs) = (id.clone(), Vec::new());
             events.push(ResponsesEventBody::TextDelta {
                 item_id,
@@ -201,12 +208,13 @@ impl AnswerAdapter for ResponseAnswers {
         })
     }
 
-    fn chunks(&self, piece: Piece) -> Vec<ResponsesEvent> {
+    fn chunks(&self, mut piece: Piece) -> Vec<ResponsesEvent> {
+        let numbers = self.numbers(&mut piece, false);
         self.events(|stream| {
             let mut events = Vec::new();
             stream.reason = piece.finish_reason.or(stream.reason);
-            if !piece.text.is_empty() || piece.number.is_some() {
-                stream.add_text(piece.text, piece.number, &mut events);
+            if !piece.text.is_empty() || !numbers.is_empty() {
+                stream.add_text(piece.text, numbers, &mut events);
             }
             for part in piece.calls {
                 stream.add_call(part, &mut events);
@@ -221,7 +229,7 @@ impl AnswerAdapter for ResponseAnswers {
             let status = status(stream.reason);
             if stream.items.is_empty() && stream.open.is_none() {
                 // An empty text is an output, too.
-                stream.add_text(String::new(), None, &mut events);
+                stream.add_text(String::new(), Numbers::default(), &mut events);
             }
             stream.close(status, &mut events);
             let output = std::mem::take(&mut stream.items);
@@ -256,11 +264,12 @@ impl AnswerAdapter for ResponseAnswers {
         ResponsesResponse { usage: Some(usage(counts)), ..self.response(status, Vec::new()) }
     }
 
-    fn items(&self, piece: Piece) -> Vec<ResponsesOutputItem> {
+    fn items(&self, mut piece: Piece) -> Vec<ResponsesOutputItem> {
         let last = status(piece.finish_reason);
         let mut items = Vec::new();
         if !piece.text.is_empty() || piece.calls.is_empty() {
-            let part = output_text(piece.text, piece.number.map(Box::new));
+            let numbers = self.numbers(&mut piece, true);
+            let part = output_text(piece.text, numbers);
             items.push(message(new_id("msg"), last, vec![part]));
         }
         items.extend(piece.calls.into_iter().filter_map(|call| {
@@ -278,6 +287,26 @@ impl AnswerAdapter for ResponseAnswers {
     }
 }
 
+impl ResponseAnswers {
+    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Numbers {
+        let numbers = self.context.numbers(piece, is_whole);
+        Numbers { number: piece.number.take().map(Box::new), numbers }
+    }
+}
+
+impl Numbers {
+    fn is_empty(&self) -> bool {
+        self.number.is_none() && self.numbers.is_none()
+    }
+
+    fn append(&mut self, later: Self) {
+        self.number = later.number.or(self.number.take());
+        if let Some(later) = later.numbers {
+            self.numbers.get_or_insert_default().extend(later);
+        }
+    }
+}
+
 fn status(reason: Option<FinishReason>) -> ResponsesStatus {
     match reason {
         Some(FinishReason::Length) => ResponsesStatus::Incomplete,
@@ -289,8 +318,8 @@ fn message(id: String, status: ResponsesStatus, content: Vec<ResponsesOutputPart
     ResponsesOutputItem::Message { id, status, role: "assistant".to_owned(), content }
 }
 
-fn output_text(text: String, number: Option<Box<Number>>) -> ResponsesOutputPart {
-    ResponsesOutputPart::OutputText { text, annotations: Vec::new(), logprobs: Vec::new(), number }
+fn output_text(text: String, Numbers { number, numbers }: Numbers) -> ResponsesOutputPart {
+    ResponsesOutputPart::OutputText { text, annotations: Vec::new(), logprobs: Vec::new(), number, numbers }
 }
 
 fn new_id(prefix: &str) -> String {
