@@ -2,12 +2,12 @@
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture};
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture, architecture_field};
 
-/// A class of models in `config.json`.
+/// A class of models in `config.json`, or a format in `ntl.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Family {
-    /// The name of the class.
+    /// The name of the class or the format.
     pub(crate) architecture: &'static str,
     /// The name in `/v1/models`, metrics and logs.
     pub(crate) kind: &'static str,
@@ -19,6 +19,8 @@ pub(crate) struct Family {
 pub(crate) enum Network {
     /// An encoder and a decoder (`t5`).
     T5(T5Variant),
+    /// RegressLM's own PyTorch model (`t5::regresslm`), which `ntl.json` describes.
+    RegressLmTorch,
     /// A decoder only (`causal`).
     Causal(CausalVariant),
 }
@@ -90,7 +92,10 @@ const REGRESSLM: Family = t5("RegressLMForConditionalGeneration", "regresslm", T
 const REGRESSLM_HEAD: Family =
     t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLmHead);
 
-/// All families, one for each class.
+const REGRESSLM_TORCH: Family =
+    Family { architecture: "regresslm-pt", kind: "regresslm-pt", network: Network::RegressLmTorch };
+
+/// All families, one for each class or format.
 const FAMILIES: &[Family] = &[
     t5("T5ForConditionalGeneration", "t5", T5Variant::Plain),
     t5("MT5ForConditionalGeneration", "t5", T5Variant::Plain),
@@ -101,6 +106,7 @@ const FAMILIES: &[Family] = &[
     t5("T5GemmaForConditionalGeneration", "t5gemma", T5Variant::Gemma(GemmaVersion::One)),
     t5("T5Gemma2ForConditionalGeneration", "t5gemma2", T5Variant::Gemma(GemmaVersion::Two)),
     REGRESSLM,
+    REGRESSLM_TORCH,
     causal("LlamaForCausalLM", "llama", CausalVariant::Llama(LLAMA)),
     causal("MistralForCausalLM", "mistral", CausalVariant::Llama(MISTRAL)),
     causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
@@ -117,7 +123,7 @@ const fn causal(architecture: &'static str, kind: &'static str, variant: CausalV
     Family { architecture, kind, network: Network::Causal(variant) }
 }
 
-/// Returns the names of all supported classes in `config.json`.
+/// Returns the names of all supported classes in `config.json`, and of formats in `ntl.json`.
 pub fn architectures() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.architecture).collect()
 }
@@ -131,12 +137,12 @@ impl Family {
             use_regression_head: bool,
         }
         let name = architecture(files)?;
-        let family =
-            FAMILIES.iter().copied().find(|family| family.architecture == name).ok_or_else(|| {
-                let known = architectures().join(", ");
-                let reason = format!("`{name}` is not served natively; known are {known}");
-                LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason)
-            })?;
+        let Some(family) = FAMILIES.iter().copied().find(|family| family.architecture == name) else {
+            let known = architectures().join(", ");
+            let reason = format!("`{name}` is not served natively; known are {known}");
+            let (file, field) = architecture_field(files)?;
+            return Err(LoadError::field(files.name_of(file), field, reason));
+        };
         if family == REGRESSLM && files.require_json::<StoredHead>(CONFIG_FILE)?.use_regression_head {
             return Ok(REGRESSLM_HEAD);
         }
@@ -145,14 +151,17 @@ impl Family {
 
     /// Returns whether prompt and answer are processed by different stacks.
     pub(crate) fn is_encoder_decoder(self) -> bool {
-        matches!(self.network, Network::T5(_))
+        matches!(self.network, Network::T5(_) | Network::RegressLmTorch)
     }
 
     /// Returns whether the configuration limits the positions of a prompt. T5's relative positions have no
     /// limit.
     pub(crate) fn limits_prompts(self) -> bool {
         use T5Variant::{Gemma, RegressLm, RegressLmHead};
-        matches!(self.network, Network::Causal(_) | Network::T5(Gemma(_) | RegressLm | RegressLmHead))
+        match self.network {
+            Network::Causal(_) | Network::RegressLmTorch => true,
+            Network::T5(variant) => matches!(variant, Gemma(_) | RegressLm | RegressLmHead),
+        }
     }
 
     /// Returns whether logits are a distribution over tokens.

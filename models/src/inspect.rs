@@ -6,15 +6,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFacts, CheckpointFiles, LoadError, Weights, architecture};
+use crate::checkpoint::{
+    CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field,
+};
 use crate::families::Family;
-use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load};
+use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load, weights};
 use crate::options::LoadOptions;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
     pub kind: String,
-    /// The model class in `config.json`.
+    /// The model class in `config.json`, or the format in `ntl.json`.
     pub architecture: String,
     pub sizes: Sizes,
     /// Number of weights in the files. Shared weights are counted once.
@@ -35,17 +37,17 @@ pub struct Inspection {
     pub assumed: Vec<Assumption>,
 }
 
-/// Sizes of a network, from any of the names that they usually have in `config.json`.
+/// Sizes of a network, from any of the names that they usually have in `config.json` and `ntl.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Layers of the encoder if there are two stacks, otherwise of the only stack.
-    #[serde(alias = "num_hidden_layers", alias = "n_layer")]
+    #[serde(alias = "num_hidden_layers", alias = "n_layer", alias = "layers")]
     pub num_layers: Option<usize>,
     pub num_decoder_layers: Option<usize>,
     /// Width of the residual stream.
     #[serde(alias = "hidden_size", alias = "n_embd")]
     pub d_model: Option<usize>,
-    #[serde(alias = "num_attention_heads", alias = "n_head")]
+    #[serde(alias = "num_attention_heads", alias = "n_head", alias = "heads")]
     pub num_heads: Option<usize>,
     /// Rows of the embedding table.
     pub vocab_size: Option<usize>,
@@ -84,13 +86,13 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
     }
     let files = files.tables_only();
     let LoadedModel { model, tokenizer, vocabulary } = load(&files, options)?;
-    let weights = Weights::open(&files)?.summary();
+    let weights = weights(&files, Family::of(&files)?)?.summary();
     let info = model.info();
     let values = vocabulary.number_values.iter().map(|&(_, value)| value);
     Ok(Inspection {
         kind: info.kind.clone(),
         architecture: architecture(&files)?,
-        sizes: files.require_json(CONFIG_FILE)?,
+        sizes: Sizes::read(&files)?,
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
@@ -101,6 +103,23 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         numbers: NumberTokens::of(values),
         assumed: assumed(&files, options, tokenizer.model_max_length())?,
     })
+}
+
+impl Sizes {
+    fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        /// `ntl.json` describes each stack separately.
+        #[derive(Deserialize)]
+        struct Described {
+            encoder: Sizes,
+            decoder: Sizes,
+        }
+        let (file, _) = architecture_field(files)?;
+        if file != OWN_FILE {
+            return files.require_json(file);
+        }
+        let Described { encoder, decoder } = files.require_json(file)?;
+        Ok(Self { num_decoder_layers: decoder.num_layers, ..encoder })
+    }
 }
 
 impl NumberTokens {

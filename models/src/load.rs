@@ -9,12 +9,12 @@ use ntl_core::text::TextDecoder;
 
 use crate::adapter::Adapter;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError};
+use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, Weights};
 use crate::families::{Family, Network, T5Variant};
 use crate::ops::Placement;
 use crate::options::LoadOptions;
 use crate::t5::{
-    MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, encoding, read_notation,
+    MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding, read_notation,
 };
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
@@ -43,8 +43,9 @@ pub fn load_adapted(
     let family = Family::of(files)?;
     match (family.network, adapter) {
         (Network::Causal(_), _) => load_causal(files, adapter, options),
+        (Network::RegressLmTorch, None) => load_torch(files, options),
         (Network::T5(variant), None) => load_t5(files, family, variant, options),
-        (Network::T5(_), Some(adapter)) => {
+        (Network::T5(_) | Network::RegressLmTorch, Some(adapter)) => {
             let reason = format!(
                 "adapters are merged into decoder-only models only, not into `{}`",
                 family.architecture
@@ -70,6 +71,22 @@ fn load_causal(
     let model = Causal::load_adapted(files, &causal, adapter.as_ref())?;
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary })
+}
+
+/// Loads RegressLM's PyTorch model.
+fn load_torch(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+    let place = &options.place()?;
+    let config = TorchConfig::read(files)?;
+    let tokens_max = config.prompt_tokens_max;
+    let tokenizer = Tokenizer::of_vocabulary(files, &config.vocabulary, tokens_max, OWN_FILE)?;
+    let facts = TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: tokens_max,
+        number_encoding: encoding(&config.notation),
+    };
+    let model = T5::load_torch(files, facts, &config, place)?;
+    let vocabulary = notation_vocabulary(&Arc::new(config.notation));
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer: Arc::new(tokenizer), vocabulary })
 }
 
 fn load_t5(
@@ -127,6 +144,14 @@ fn load_t5(
     };
     let vocabulary = vocabulary(&tokenizer, model.info());
     Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
+}
+
+/// Opens the weights of a checkpoint without an adapter.
+pub(crate) fn weights(files: &CheckpointFiles, family: Family) -> Result<Weights<'_>, LoadError> {
+    match family.network {
+        Network::RegressLmTorch => TorchConfig::read(files)?.weights(files),
+        Network::T5(_) | Network::Causal(_) => Weights::open(files),
+    }
 }
 
 /// Boxes a model. On a GPU the model first runs each of its kernels once.

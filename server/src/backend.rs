@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ntl_models::checkpoint::{CheckpointFiles, LoadError, architecture};
+use ntl_models::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
@@ -128,8 +128,9 @@ pub(crate) fn load_files(
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
     let name = architecture(files)?;
+    let (file, field) = architecture_field(files)?;
     let backend = choose(&name, is_quantised(files)?, options)
-        .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason))?;
+        .map_err(|reason| LoadError::field(files.name_of(file), field, reason))?;
     match (backend, adapter) {
         (Backend::Native, _) => ntl_models::load_adapted(files, adapter, options.load),
         (Backend::Mistralrs, None) => load_folder(files, options),
@@ -203,8 +204,9 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
 
 /// Returns whether the weights are stored quantised, according to `config.json`.
 fn is_quantised(files: &CheckpointFiles) -> Result<bool, LoadError> {
-    let config: serde_json::Value = files.require_json(CONFIG_FILE)?;
-    Ok(config.get("quantization_config").is_some_and(|config| !config.is_null()))
+    let config: Option<serde_json::Value> = files.json(CONFIG_FILE)?;
+    let stored = config.as_ref().and_then(|config| config.get("quantization_config"));
+    Ok(stored.is_some_and(|config| !config.is_null()))
 }
 
 #[cfg(feature = "mistralrs")]

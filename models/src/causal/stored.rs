@@ -71,7 +71,7 @@ impl CausalConfig {
                 llama(family, traits, files.require_json(CONFIG_FILE)?)
             }
             Network::Causal(CausalVariant::Gpt2) => gpt2(family, files.require_json(CONFIG_FILE)?),
-            Network::T5(_) => {
+            Network::T5(_) | Network::RegressLmTorch => {
                 Err(("architectures", format!("`{}` is not a decoder-only model", family.architecture)))
             }
         };

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{CheckpointFiles, LoadError};
+use super::{CheckpointFiles, LoadError, OWN_FILE};
 
 pub(crate) const CONFIG_FILE: &str = "config.json";
 /// Settings of Hugging Face's generation, which replace those of `config.json`.
@@ -52,13 +52,33 @@ fn stated_eos_ids(files: &CheckpointFiles, file: &str) -> Result<Option<Vec<u32>
     Ok(files.json(file)?.and_then(|stored: Stored| stored.eos_token_id).map(TokenIds::into_vec))
 }
 
-/// Returns the first entry of `architectures` in `config.json`. No other field determines the kind of a
-/// checkpoint.
+/// Returns the file and the field that determine the kind of a checkpoint: `architectures` of `config.json`,
+/// or `format` of `ntl.json` if there is no `config.json`.
+pub fn architecture_field(files: &CheckpointFiles) -> Result<(&'static str, &'static str), LoadError> {
+    let is_described = !files.has(CONFIG_FILE)? && described_format(files)?.is_some();
+    Ok(if is_described { (OWN_FILE, "format") } else { (CONFIG_FILE, "architectures") })
+}
+
+fn described_format(files: &CheckpointFiles) -> Result<Option<String>, LoadError> {
+    #[derive(Deserialize)]
+    struct Stored {
+        format: Option<String>,
+    }
+    Ok(files.json(OWN_FILE)?.and_then(|stored: Stored| stored.format))
+}
+
+/// Returns the first entry of `architectures` in `config.json`, or `format` of `ntl.json`. No other field
+/// determines the kind of a checkpoint.
 pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     #[derive(Deserialize)]
     struct Stored {
         #[serde(default)]
         architectures: Vec<String>,
+    }
+    if !files.has(CONFIG_FILE)?
+        && let Some(format) = described_format(files)?
+    {
+        return Ok(format);
     }
     let stored: Stored = files.require_json(CONFIG_FILE)?;
     stored.architectures.into_iter().next().ok_or_else(|| {

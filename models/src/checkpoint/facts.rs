@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
-use super::{CheckpointFiles, LoadError, yaml};
+use super::{CONFIG_FILE, CheckpointFiles, LoadError, yaml};
 
 /// A setting with a few named values.
 trait Named: Copy + PartialEq + 'static {
@@ -35,7 +35,7 @@ impl Named for bool {
     const NAMES: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
 }
 
-const OWN_FILE: &str = "ntl.json";
+pub(crate) const OWN_FILE: &str = "ntl.json";
 const TRAINER_FILE: &str = "config.yaml";
 
 /// `tokenizer_type` of the paper's trainer.
@@ -148,6 +148,14 @@ struct OwnFile {
     examples: Vec<String>,
 }
 
+/// The fields of `ntl.json` that do not depend on whether it also describes the whole checkpoint.
+#[derive(Deserialize)]
+struct Described {
+    format: Option<String>,
+    #[serde(default)]
+    examples: Vec<String>,
+}
+
 /// The facts of one checkpoint.
 pub struct CheckpointFacts<'a> {
     files: &'a CheckpointFiles,
@@ -161,8 +169,13 @@ pub struct CheckpointFacts<'a> {
 impl<'a> CheckpointFacts<'a> {
     /// Reads `ntl.json`. `flags` override the files.
     pub fn open(files: &'a CheckpointFiles, flags: Choices) -> Result<Self, LoadError> {
+        let described = if files.has(CONFIG_FILE)? { None } else { files.json::<Described>(OWN_FILE)? };
+        let own = match described {
+            Some(Described { format: Some(_), examples }) => OwnFile { examples, ..OwnFile::default() },
+            _ => files.json(OWN_FILE)?.unwrap_or_default(),
+        };
         let OwnFile { log_scale_embeddings, tokenizer_type, number_encoding, truncation_side, examples } =
-            files.json(OWN_FILE)?.unwrap_or_default();
+            own;
         let own = Choices { log_scale_embeddings, tokenizer_type, number_encoding };
         Ok(Self { files, flags, own, truncation_side, examples })
     }

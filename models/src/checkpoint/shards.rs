@@ -12,13 +12,16 @@ use super::table::{Entry, Table, TableError};
 use super::{CheckpointFiles, LoadError, safetensors, torch};
 
 #[derive(Debug, Clone, Copy)]
-enum Format {
+enum Format<'a> {
     Safetensors,
-    Torch,
+    /// The tensors are in the dictionary `key` of the file's dictionary, or in that itself.
+    Torch {
+        key: Option<&'a str>,
+    },
 }
 
-const SINGLE_FILES: [(&str, Format); 2] =
-    [("model.safetensors", Format::Safetensors), ("pytorch_model.bin", Format::Torch)];
+const SINGLE_FILES: [(&str, Format<'static>); 2] =
+    [("model.safetensors", Format::Safetensors), ("pytorch_model.bin", Format::Torch { key: None })];
 
 /// The weight files and all tensors in them.
 pub(super) struct Shards<'a> {
@@ -56,13 +59,18 @@ impl<'a> Shards<'a> {
         Self::single(files, file, Format::Safetensors)
     }
 
-    fn single(files: &'a CheckpointFiles, file: &str, format: Format) -> Result<Self, LoadError> {
+    /// Opens one file of PyTorch with any name, whose tensors are in the dictionary `key`.
+    pub(super) fn open_torch(files: &'a CheckpointFiles, file: &str, key: &str) -> Result<Self, LoadError> {
+        Self::single(files, file, Format::Torch { key: Some(key) })
+    }
+
+    fn single(files: &'a CheckpointFiles, file: &str, format: Format<'_>) -> Result<Self, LoadError> {
         let (reader, table) = open(files, file, format)?;
         let tensors = table.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
         Ok(Self { file: files.name_of(file), readers: vec![(file.to_owned(), reader)], tensors })
     }
 
-    fn indexed(files: &'a CheckpointFiles, file: &str, format: Format) -> Result<Self, LoadError> {
+    fn indexed(files: &'a CheckpointFiles, file: &str, format: Format<'_>) -> Result<Self, LoadError> {
         let index_name = files.name_of(file);
         let index: Index = files.require_json(file)?;
         let mut by_file = BTreeMap::<String, Vec<String>>::new();
@@ -85,7 +93,7 @@ impl<'a> Shards<'a> {
         &mut self,
         files: &'a CheckpointFiles,
         shard: String,
-        format: Format,
+        format: Format<'_>,
         tensors: Vec<String>,
     ) -> Result<(), LoadError> {
         if !files.has(&shard)? {
@@ -111,12 +119,12 @@ impl<'a> Shards<'a> {
 fn open<'a>(
     files: &'a CheckpointFiles,
     file: &str,
-    format: Format,
+    format: Format<'_>,
 ) -> Result<(FileReader<'a>, Table), LoadError> {
     let reader = files.open(file)?;
     let table = match format {
         Format::Safetensors => safetensors::read(&reader),
-        Format::Torch => torch::read(&reader),
+        Format::Torch { key } => torch::read(&reader, key),
     };
     let table = table.map_err(|TableError { tensor, reason }| {
         let name = files.name_of(file);
@@ -129,7 +137,7 @@ fn open<'a>(
 }
 
 /// Returns whether `name` is the name of a file in the same directory.
-fn is_plain_name(name: &str) -> bool {
+pub(crate) fn is_plain_name(name: &str) -> bool {
     let has_separator = name.contains(['/', '\\', '\0']);
     !has_separator && !matches!(name, "" | "." | "..")
 }

@@ -37,6 +37,11 @@ impl<'a> Weights<'a> {
         Ok(Self { shards: Shards::open_file(files, file)?, checkpoint: files })
     }
 
+    /// Opens one file of PyTorch whose tensors are in the dictionary `key`.
+    pub fn open_torch(files: &'a CheckpointFiles, file: &str, key: &str) -> Result<Self, LoadError> {
+        Ok(Self { shards: Shards::open_torch(files, file, key)?, checkpoint: files })
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.shards.tensors.contains_key(name)
     }

@@ -103,6 +103,19 @@ pub(crate) enum Product {
 }
 
 impl Product {
+    /// Adds a bias f32 `[N]` to each row.
+    pub(crate) fn biased(self, bias: &Tensor) -> Result<Self> {
+        match self {
+            Self::Values { mut values, n } => {
+                let (storage, layout) = bias.storage_and_layout();
+                let bias = slice(&storage, layout)?;
+                values.chunks_exact_mut(n.max(1)).for_each(|row| ntl_kernels::add(row, bias));
+                Ok(Self::Values { values, n })
+            }
+            Self::Tensor(tensor) => Ok(Self::Tensor(tensor.to_dtype(DType::F32)?.broadcast_add(bias)?)),
+        }
+    }
+
     /// Returns `cap * tanh(x / cap)` for each element `x`.
     pub(crate) fn capped(self, cap: f32) -> Result<Self> {
         match self {

@@ -35,10 +35,13 @@ impl PromptKv {
 /// A stack that decodes rows. It has at least one layer.
 pub(super) struct Decoder {
     pub(super) layers: Vec<DecoderLayer>,
-    pub(super) norm: Norm,
+    /// Normalises the output of the last layer; `None` if the head reads it as it is.
+    pub(super) norm: Option<Norm>,
     /// The kinds of self-attention in its layers.
     pub(super) kinds: Vec<AttentionKind>,
     pub(super) heads: Heads,
+    /// Vectors f32 `[positions, d_model]` that are added to embeddings.
+    pub(super) positions: Option<Tensor>,
 }
 
 pub(super) struct DecoderLayer {
@@ -89,13 +92,16 @@ impl Decoder {
     /// * `x` `[R, d_model]`: embeddings of the rows' tokens
     /// * `groups`: the rows by context, in order
     ///
-    /// Returns `[R, d_model]`, normalised. Writes the rows' keys and values to their contexts.
+    /// Returns `[R, d_model]`, normalised if the decoder is. Writes the rows' keys and values to their contexts.
     pub(super) fn forward(
         &self,
         mut x: Tensor,
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
     ) -> Result<Tensor> {
+        if let Some(table) = &self.positions {
+            x = (x + positioned(table, groups)?)?;
+        }
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let pass = self.pass(&groups, kv_cache)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -105,7 +111,10 @@ impl Decoder {
             }
             x = layer.feed_forward.forward(x)?;
         }
-        self.norm.forward(&x)
+        match &self.norm {
+            Some(norm) => norm.forward(&x),
+            None => Ok(x),
+        }
     }
 
     fn pass<'a>(&'a self, groups: &[StepGroup<'a>], kv_cache: &'a KvCache<PromptKv>) -> Result<Pass<'a>> {
@@ -174,6 +183,16 @@ impl Decoder {
         let q = layer.query.together(&layer.norm.forward(&x)?)?;
         layer.output.added(&pass.kv.attend(index, self.kinds.len(), &q, self.heads)?, x)
     }
+}
+
+/// Returns the vectors of the rows' positions, `[R, d_model]`. A position beyond the table becomes its last
+/// one.
+fn positioned(table: &Tensor, groups: &[RowGroup]) -> Result<Tensor> {
+    let last = table.dim(0)?.saturating_sub(1);
+    let position = |path: &Vec<u32>| (path.len() - 1).min(last) as u32;
+    let rows: Vec<u32> = groups.iter().flat_map(|group| group.paths.iter().map(position)).collect();
+    let count = rows.len();
+    table.index_select(&Tensor::from_vec(rows, count, table.device())?, 0)
 }
 
 /// Rows of a step with their context.

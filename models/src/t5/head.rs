@@ -21,6 +21,8 @@ pub(super) struct Head {
     scale: Option<f64>,
     /// Logits `x` become `cap * tanh(x / cap)`.
     cap: Option<f32>,
+    /// f32 `[vocab]`.
+    bias: Option<Tensor>,
 }
 
 impl Head {
@@ -34,18 +36,23 @@ impl Head {
         if loader.has(&format!("{}.weight", BIGGER[0])) {
             let hidden = Some(loader.weight(BIGGER[0], [WIDE, d_model])?);
             let weight = loader.weight(BIGGER[1], [vocab, WIDE])?;
-            return Ok(Self { weight, hidden, scale: stored_scale, cap: None });
+            return Ok(Self { weight, hidden, scale: stored_scale, cap: None, bias: None });
         }
         if !loader.has(&format!("{NAME}.weight")) {
-            return Ok(Self { weight: embeddings.clone(), hidden: None, scale, cap: None });
+            return Ok(Self { weight: embeddings.clone(), hidden: None, scale, cap: None, bias: None });
         }
         let weight = loader.weight(NAME, [vocab, d_model])?;
-        Ok(Self { weight, hidden: None, scale: stored_scale, cap: None })
+        Ok(Self { weight, hidden: None, scale: stored_scale, cap: None, bias: None })
     }
 
     /// Creates an output layer `[vocab, d_model]` whose logits are limited by `cap`.
     pub(super) fn capped(weight: Weight, cap: Option<f32>) -> Self {
-        Self { weight, hidden: None, scale: None, cap }
+        Self { weight, hidden: None, scale: None, cap, bias: None }
+    }
+
+    /// Creates an output layer `[vocab, d_model]` with a bias f32 `[vocab]`.
+    pub(super) fn biased(weight: Weight, bias: Tensor) -> Self {
+        Self { weight, hidden: None, scale: None, cap: None, bias: Some(bias) }
     }
 
     /// Converts hidden states `[R, d_model]` to the input of all heads: f32, scaled if the head is tied.
@@ -62,6 +69,10 @@ impl Head {
         let logits = match &self.hidden {
             Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?)?,
             None => self.weight.product(scaled)?,
+        };
+        let logits = match &self.bias {
+            Some(bias) => logits.biased(bias)?,
+            None => logits,
         };
         match self.cap {
             Some(cap) => logits.capped(cap),

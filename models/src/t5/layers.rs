@@ -52,9 +52,13 @@ impl<C> Loader<'_, C> {
 
     /// Reads the layer `name` with its bias.
     pub(super) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
+        Ok(Linear::new(&[self.stored(name, shape)?], [shape[0]], self.place)?)
+    }
+
+    pub(super) fn stored(&self, name: &str, shape: [usize; 2]) -> LoadResult<StoredLinear> {
         let weight = self.tensor(&format!("{name}.weight"), &shape)?;
         let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
-        Ok(Linear::new(&[StoredLinear { weight, bias }], [shape[0]], self.place)?)
+        Ok(StoredLinear { weight, bias })
     }
 
     pub(super) fn has(&self, name: &str) -> bool {

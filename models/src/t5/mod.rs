@@ -1,5 +1,5 @@
 //! Encoder-decoders over contexts and paths: T5 (v1.0, v1.1, flan, mT5), the variants of the Number Token Loss
-//! paper, and T5Gemma.
+//! paper, T5Gemma, and RegressLM.
 //!
 //! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::contract::BatchModel)s. The encoder runs on
 //! concatenated prompts, and each step runs the decoder on the rows of all requests. Reference: "Exploring
@@ -19,6 +19,7 @@ mod model;
 mod prefill;
 mod prompts;
 mod regression;
+mod regresslm;
 mod stacks;
 mod stored;
 mod xval;
@@ -28,4 +29,5 @@ pub use gemma::MeanHead;
 pub(crate) use gemma::{encoding, read_notation};
 pub use model::{T5, T5Kind, TokenizerFacts};
 pub use regression::RegressionHead;
+pub(crate) use regresslm::TorchConfig;
 pub use xval::NumberScaling;

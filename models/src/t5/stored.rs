@@ -81,9 +81,10 @@ impl Loader<'_> {
         };
         Ok(Decoder {
             layers: (0..self.config.num_decoder_layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: self.norm("decoder.final_layer_norm")?.exact(),
+            norm: Some(self.norm("decoder.final_layer_norm")?.exact()),
             kinds: vec![self.attention_kind("decoder", Direction::Causal)?],
             heads: Heads::unscaled(self.config.num_heads),
+            positions: None,
         })
     }
 

@@ -17,11 +17,11 @@ impl Tokenizer {
     /// Decodes `ids` like Hugging Face, without special tokens. The number tokens of RT and xVal appear as
     /// their names.
     pub fn decode_tokens(&self, ids: &[u32]) -> String {
+        let joined = || ids.iter().filter_map(|&id| self.table.text(id)).collect();
         let text = match &self.source {
             Source::Slow(_) => slow::decode(&self.table, ids),
-            Source::Library(tokenizer) => tokenizer
-                .decode(ids)
-                .unwrap_or_else(|| ids.iter().filter_map(|&id| self.table.text(id)).collect()),
+            Source::Library(tokenizer) => tokenizer.decode(ids).unwrap_or_else(joined),
+            Source::Characters(_) => joined(),
         };
         if self.clean_up { cleanup::clean_up(&text) } else { text }
     }
@@ -114,9 +114,11 @@ impl TextDecoder for Tokenizer {
                 text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
             }
             NumberEncoding::Xval => cleanup::settled_len(text, false, true),
-            NumberEncoding::Text | NumberEncoding::Digits | NumberEncoding::Ieee | NumberEncoding::P10 => {
-                cleanup::settled_len(text, self.clean_up, is_slow)
-            }
+            NumberEncoding::Text
+            | NumberEncoding::Digits
+            | NumberEncoding::Ieee
+            | NumberEncoding::P10
+            | NumberEncoding::Normalized => cleanup::settled_len(text, self.clean_up, is_slow),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Converts text to token ids and back, exactly like the checkpoint's own Python tokenizer.
 //!
-//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` of a slow T5 tokenizer. Out:
-//! [`Tokenizer`].
+//! In: a checkpoint with a `tokenizer.json`, or with the `spiece.model` of a slow T5 tokenizer, or one of
+//! RegressLM's vocabularies. Out: [`Tokenizer`].
 
 mod cleanup;
 mod config;
@@ -12,6 +12,7 @@ mod pieces;
 mod rt;
 mod sentencepiece;
 mod slow;
+mod vocabularies;
 mod xval;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use library::LibraryTokenizer;
 use pieces::{PieceKind, PieceTable, SPACE_MARK, Segment};
 use sentencepiece::PrefixIndex;
 use slow::SlowTokenizer;
+pub(crate) use vocabularies::Vocabulary;
 use xval::ExtractedNumbers;
 
 /// The reason why a text cannot be encoded.
@@ -83,6 +85,7 @@ pub struct Tokenizer {
 enum Source {
     Library(Box<LibraryTokenizer>),
     Slow(Box<SlowTokenizer>),
+    Characters(vocabularies::Characters),
 }
 
 impl Tokenizer {
@@ -127,6 +130,7 @@ impl Tokenizer {
         let tokens = match &self.source {
             Source::Library(tokenizer) => tokenizer.encode(text, add_special_tokens)?,
             Source::Slow(tokenizer) => tokenizer.encode(text, add_special_tokens),
+            Source::Characters(characters) => characters.encode(text, &self.table),
         };
         Ok(match self.numbers {
             NumberEncoding::Digits => tokens.iter().flat_map(|token| self.split_digits(token)).collect(),
@@ -219,7 +223,10 @@ impl Tokenizer {
                 (piece.name.len() == 1).then_some(f64::from(digit))
             }
             NumberEncoding::Rt => rt::place(&piece.name).map(|(digit, _)| f64::from(digit)),
-            NumberEncoding::Xval | NumberEncoding::Ieee | NumberEncoding::P10 => None,
+            NumberEncoding::Xval
+            | NumberEncoding::Ieee
+            | NumberEncoding::P10
+            | NumberEncoding::Normalized => None,
             NumberEncoding::Text => python::parse_float(piece.name.trim_start_matches(SPACE_MARK)),
         }
     }

@@ -89,6 +89,11 @@ impl PieceTable {
         self.len
     }
 
+    /// Number of different names.
+    pub(super) fn names(&self) -> usize {
+        self.ids.len()
+    }
+
     /// Returns the length of the longest name, in bytes. A name is at least as long as the piece's text.
     pub(super) fn bytes_max(&self) -> usize {
         (0..self.len() as u32).filter_map(|id| self.get(id)).map(|piece| piece.name.len()).max().unwrap_or(0)

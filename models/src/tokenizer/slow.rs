@@ -40,6 +40,17 @@ impl SlowTokenizer {
         Ok((Self { model, added, eos }, table))
     }
 
+    /// Opens a SentencePiece model. Texts are segmented as they are.
+    pub(super) fn without_special_tokens(
+        files: &CheckpointFiles,
+        file: &str,
+    ) -> Result<(Self, PieceTable), LoadError> {
+        let malformed = |reason| LoadError::malformed(files.name_of(file), reason);
+        let model = SentencePiece::parse(&files.require(file)?).map_err(malformed)?;
+        let table = piece_table(&model, &BTreeMap::new()).map_err(malformed)?;
+        Ok((Self { model, added: PrefixIndex::new([]), eos: None }, table))
+    }
+
     /// Splits `text` at added tokens, and segments the parts between them into pieces.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Segment> {
         let mut tokens = Vec::new();

@@ -18,6 +18,7 @@ mod ntloss;
 mod numbers;
 mod prefill;
 mod regresslm;
+mod regresslm_errors;
 mod reported;
 mod scale;
 mod score;

@@ -34,7 +34,7 @@ pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelLis
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
     NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers,
-    SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
+    SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
 pub use responses::{
     IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesContent, ResponsesError,

@@ -44,7 +44,8 @@ pub struct Model {
     /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
     #[serde(default)]
     pub encoder_decoder: bool,
-    /// How numbers are written: `text`, `digits`, `rt` or `xval`, or in dedicated tokens: `ieee` or `p10`.
+    /// How numbers are written: `text`, `digits`, `rt` or `xval`, or in dedicated tokens: `ieee`, `p10` or
+    /// `normalized`.
     pub number_encoding: String,
     /// With dedicated tokens: number of numbers in an answer. The model writes nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]

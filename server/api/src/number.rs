@@ -380,10 +380,26 @@ pub struct SupportPoint {
 pub struct NumberMass {
     /// Mass of complete numbers.
     pub closed: f64,
-    /// Mass of texts that are not numbers.
+    /// Mass of texts that are not numbers, and of values that are not finite.
     pub invalid: f64,
     /// Mass of prefixes that were not expanded.
     pub open: f64,
+    /// The mass of each value that is not a finite number, if the model has tokens for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special: Option<SpecialMass>,
+}
+
+/// The mass of each value that is not a finite number. They are parts of `invalid`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SpecialMass {
+    /// Mass of NaN.
+    pub nan: f64,
+    /// Mass of infinity.
+    pub infinity: f64,
+    /// Mass of minus infinity.
+    pub negative_infinity: f64,
+    /// Mass of the token with which training marked values as invalid.
+    pub invalid: f64,
 }
 
 /// The range in which an estimate must lie, wherever the open mass falls; null if it is unbounded.

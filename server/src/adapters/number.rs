@@ -4,7 +4,7 @@
 
 use ntl_api::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
-    ObjectiveName, ObjectiveOption, Quantile, SupportPoint,
+    ObjectiveName, ObjectiveOption, Quantile, SpecialMass, SupportPoint,
 };
 use ntl_core::contract::{self, NumberOutcome, RefusedText};
 use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
@@ -30,6 +30,8 @@ pub(crate) struct NumberFormat {
     pub(super) support: usize,
     /// Number of numbers in an answer.
     pub(super) outputs: usize,
+    /// Whether the model has tokens for values that are not finite numbers.
+    pub(super) has_special_values: bool,
     /// Decimals of the text; `None` for the shortest text that reads back.
     pub(super) decimals: Option<usize>,
     pub(super) interval: Option<IntervalFormat>,
@@ -131,7 +133,10 @@ impl NumberFormat {
                 .filter(|_| has_estimate)
                 .and_then(|own| self.interval(own, found)),
             support: found.most_probable(self.support).into_iter().map(support_point).collect(),
-            mass: mass(found.mass()),
+            mass: NumberMass {
+                special: self.has_special_values.then(|| special(found.special())),
+                ..mass(found.mass())
+            },
             bounds: self.bounds(found, has_estimate),
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
@@ -383,7 +388,17 @@ fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
 /// Sums of many products may miss 0 by rounding, or be -0.
 fn mass(mass: numbers::Mass) -> NumberMass {
     let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
-    NumberMass { closed: share(mass.closed), invalid: share(mass.invalid), open: share(mass.open) }
+    let [closed, invalid, open] = [mass.closed, mass.invalid, mass.open].map(share);
+    NumberMass { closed, invalid, open, special: None }
+}
+
+fn special(mass: numbers::SpecialMass) -> SpecialMass {
+    SpecialMass {
+        nan: mass.nan,
+        infinity: mass.infinity,
+        negative_infinity: mass.negative_infinity,
+        invalid: mass.invalid,
+    }
 }
 
 fn printed(value: f64, decimals: Option<usize>) -> String {
@@ -441,6 +456,7 @@ mod tests {
             quantiles: vec![0.5],
             support: 3,
             outputs: 1,
+            has_special_values: false,
             decimals: None,
             interval: None,
             is_of_fields: false,

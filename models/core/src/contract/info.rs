@@ -78,6 +78,8 @@ pub enum NumberEncoding {
     Ieee,
     /// Dedicated tokens: a sign, digits, and a power of ten (RegressLM).
     P10,
+    /// Dedicated tokens: digits after the point (RegressLM).
+    Normalized,
 }
 
 impl NumberEncoding {
@@ -95,6 +97,7 @@ impl NumberEncoding {
             Self::Xval => "xval",
             Self::Ieee => "ieee",
             Self::P10 => "p10",
+            Self::Normalized => "normalized",
         }
     }
 }

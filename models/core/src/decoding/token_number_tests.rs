@@ -7,8 +7,8 @@ use super::tests::drive;
 use super::*;
 use crate::contract::{BatchModel, Event, NumberJob, NumberMethod, NumberOutcome, Prompt, TextJob};
 use crate::numbers::{
-    Distribution, Estimation, Interval, NotationError, NumberValues, Objective, Scale, TokenFormat,
-    TokenNotation,
+    Distribution, Estimation, Interval, NotationError, NumberValues, Objective, Scale, SpecialValue,
+    TokenFormat, TokenNotation,
 };
 use crate::sampling::SamplingParams;
 use crate::scripted::ScriptedModel;
@@ -374,6 +374,78 @@ fn texts_are_complete_answers_and_end_without_a_further_row() {
             }
             let last = events.last().unwrap();
             assert!(matches!(last, Event::Finished { tokens, .. } if *tokens == ids.len()), "{last:?}");
+        }
+    }
+}
+
+/// A notation of one digit with NaN and infinity, and padding after each of two numbers.
+fn with_additions() -> TokenNotation {
+    let mut names = names(TENS);
+    names.extend(["<INF>", "<NAN>"].map(str::to_owned));
+    let special = [("<NAN>".to_owned(), SpecialValue::Nan), ("<INF>".to_owned(), SpecialValue::Infinity)];
+    let notation = TokenNotation::new(names, TENS, 2).unwrap();
+    notation.with_special_values(&special).unwrap().with_separator().unwrap()
+}
+
+#[test]
+fn special_values_and_padding_are_parts_of_answers_and_texts_leave_out_the_padding() {
+    let notation = with_additions();
+    assert_eq!((notation.number_tokens(), notation.answer_tokens()), (4, 8));
+    assert!(notation.has_special_values());
+    let ids = notation.encode("<+><3><E1><NAN><NAN><NAN>").unwrap();
+    assert_eq!(ids, [1, 6, 15, 0, 17, 17, 17]);
+    assert_eq!(notation.encode(&notation.decode(&ids)), Some(ids.clone()));
+    assert_eq!(notation.encode("<+><3><E1><pad><NAN>"), Some(ids[..5].to_vec()));
+    let next = |path: &[u32]| {
+        let mut state = crate::numbers::TokenState::default();
+        for id in path {
+            let part = notation.allowed(state).iter().find(|(allowed, _)| allowed == id).unwrap().1;
+            state = notation.advance(state, part).0;
+        }
+        notation.allowed(state).iter().map(|(id, _)| *id).collect::<Vec<_>>()
+    };
+    assert_eq!(next(&[]), [1, 2, 16, 17]);
+    assert_eq!((next(&[16]), next(&[16, 16]), next(&[16, 16, 16])), (vec![16], vec![16], vec![0]));
+    assert_eq!((next(&[1, 6, 15]), next(&ids)), (vec![0], vec![0]));
+    assert!(next(&[ids, vec![0]].concat()).is_empty());
+}
+
+#[test]
+fn special_values_have_separate_masses_and_every_estimate_has_finite_bounds() {
+    let notation = Arc::new(with_additions());
+    let vocabulary = Vocabulary {
+        decoder: Arc::clone(&notation) as Arc<dyn TextDecoder>,
+        tokens: notation.tokens(),
+        grammar: Arc::new(NumberGrammar::of_tokens(notation)),
+        ..vocabulary(TENS, 1)
+    };
+    let probability = |path: &[u32], id: u32, allowed: Option<&[u32]>| {
+        let logits = logits(18, path);
+        let mass = |ids: &[u32]| ids.iter().map(|&id| f64::from(logits[id as usize]).exp()).sum::<f64>();
+        let everything: Vec<u32> = (0..18).collect();
+        mass(&[id]) / mass(allowed.unwrap_or(&everything))
+    };
+    for is_masked in [true, false] {
+        let outcome = number(&vocabulary, NumberJob { is_masked, ..tree(1e-12, 65_536) });
+        let found = &outcome.distribution;
+        let first = probability(&[], 17, is_masked.then_some(&[1, 2, 16, 17]));
+        let again: f64 = (1..3).map(|length| probability(&vec![17; length], 17, None)).product();
+        let nan = if is_masked { first } else { first * again };
+        assert!((found.special().nan - nan).abs() < 1e-9, "{is_masked}: {:?}, {nan}", found.special());
+        for found in all(&outcome) {
+            let mass = found.mass();
+            assert!((mass.closed + mass.invalid - 1.0).abs() < 1e-9, "{mass:?}");
+            let special = found.special();
+            assert!(special.infinity > 0.0 && special.nan > 0.0, "{special:?}");
+            assert!(!is_masked || (special.nan + special.infinity - mass.invalid).abs() < 1e-9);
+        }
+        let method = NumberMethod::sample(4000, 9);
+        let drawn = number(&vocabulary, NumberJob { is_masked, ..NumberJob::new(method) });
+        assert!((drawn.distribution.special().nan - nan).abs() < 0.03);
+        let short = number(&vocabulary, NumberJob { is_masked, ..tree(1e-9, 9) });
+        for found in all(&short).into_iter().filter(|found| found.mass().closed > 0.0) {
+            let bounds = found.estimate_bounds(Objective::Median, &Estimation::default()).unwrap();
+            assert!(bounds.low.is_finite() && bounds.high.is_finite());
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::value::NumberValue;
+use super::value::{NumberValue, SpecialValue};
 
 /// A closed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,10 +38,35 @@ pub struct Leaf {
 pub struct Mass {
     /// Mass of complete numbers.
     pub closed: f64,
-    /// Mass of texts that are not numbers.
+    /// Mass of texts that are not numbers, and of values that are not finite.
     pub invalid: f64,
     /// Mass of prefixes that were not expanded, or that lead beyond the digit limits.
     pub open: f64,
+}
+
+/// The mass of each value that is not a finite number. They are parts of [`Mass::invalid`].
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SpecialMass {
+    pub nan: f64,
+    pub infinity: f64,
+    pub negative_infinity: f64,
+    /// Mass of the value that stands for invalid ones.
+    pub invalid: f64,
+}
+
+impl SpecialMass {
+    fn add(&mut self, value: SpecialValue, probability: f64) {
+        match value {
+            SpecialValue::Nan => self.nan += probability,
+            SpecialValue::Infinity => self.infinity += probability,
+            SpecialValue::NegativeInfinity => self.negative_infinity += probability,
+            SpecialValue::Invalid => self.invalid += probability,
+        }
+    }
+
+    fn total(&self) -> f64 {
+        self.nan + self.infinity + self.negative_infinity + self.invalid
+    }
 }
 
 /// A part of the open mass whose numbers, if it has any, lie in an interval.
@@ -87,6 +112,7 @@ impl Default for Estimation {
 pub struct Distribution {
     leaves: Vec<Leaf>,
     mass: Mass,
+    special: SpecialMass,
     /// The rest of the open mass may close at any value.
     open_parts: Vec<OpenPart>,
 }
@@ -94,12 +120,16 @@ pub struct Distribution {
 impl Distribution {
     /// Merges `closed` (values with their probabilities) by value.
     pub fn new<V: Copy + Into<NumberValue>>(closed: &HashMap<V, f64>, invalid: f64, open: f64) -> Self {
-        let leaf = |(&value, &probability): (&V, &f64)| {
-            let value: NumberValue = value.into();
-            let (value, text) = (value.to_f64(), value.to_string());
-            Leaf { value, text, probability }
+        let mut special = SpecialMass::default();
+        let leaf = |(&value, &probability): (&V, &f64)| match value.into() {
+            NumberValue::Special(value) => {
+                special.add(value, probability);
+                None
+            }
+            value => Some(Leaf { value: value.to_f64(), text: value.to_string(), probability }),
         };
-        Self::merged(closed.iter().map(leaf).collect(), invalid, open)
+        let leaves = closed.iter().filter_map(leaf).collect();
+        Self { special, ..Self::merged(leaves, invalid + special.total(), open) }
     }
 
     fn merged(mut leaves: Vec<Leaf>, invalid: f64, open: f64) -> Self {
@@ -114,7 +144,8 @@ impl Distribution {
             same
         });
         let closed = leaves.iter().map(|leaf| leaf.probability).sum();
-        Self { leaves, mass: Mass { closed, invalid, open }, open_parts: Vec::new() }
+        let mass = Mass { closed, invalid, open };
+        Self { leaves, mass, special: SpecialMass::default(), open_parts: Vec::new() }
     }
 
     /// Sets where parts of the open mass lie.
@@ -136,6 +167,10 @@ impl Distribution {
         self.mass
     }
 
+    pub fn special(&self) -> SpecialMass {
+        self.special
+    }
+
     /// Size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let texts: usize = self.leaves.iter().map(|leaf| leaf.text.capacity()).sum();
@@ -153,7 +188,15 @@ impl Distribution {
         let invalid = if all.is_empty() { 1.0 } else { mass(|mass| mass.invalid) };
         let open_parts = all.iter().flat_map(|one| &one.open_parts);
         let open_parts = open_parts.map(|part| OpenPart { probability: part.probability * share, ..*part });
-        Self::merged(leaves.collect(), invalid, mass(|mass| mass.open)).with_open_parts(open_parts.collect())
+        let part = |part: fn(&SpecialMass) -> f64| all.iter().map(|one| part(&one.special) * share).sum();
+        let special = SpecialMass {
+            nan: part(|special| special.nan),
+            infinity: part(|special| special.infinity),
+            negative_infinity: part(|special| special.negative_infinity),
+            invalid: part(|special| special.invalid),
+        };
+        let average = Self::merged(leaves.collect(), invalid, mass(|mass| mass.open));
+        Self { special, ..average }.with_open_parts(open_parts.collect())
     }
 
     pub fn estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {

@@ -27,7 +27,7 @@ mod values;
 
 pub use conformal::{conformal_interval, conformal_offset, conformal_rank, conformity_score};
 pub use decimal::Decimal;
-pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart};
+pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart, SpecialMass};
 pub use expansion::{
     Child, ClosedNumber, Expansion, NumberState, Refused, RefusedEnd, TokenEffect, Unreported,
 };
@@ -40,5 +40,5 @@ pub use state::{GrammarLimits, TextState};
 pub(crate) use text_grammar::sorted_unique;
 pub use token_notation::{ANSWER_TOKENS_MAX, NotationError, TokenFormat, TokenNotation};
 pub(crate) use token_state::TokenState;
-pub use value::{NumberValue, Scaled};
+pub use value::{NumberValue, Scaled, SpecialValue};
 pub use values::{NumberValues, Scale, ScaleError};

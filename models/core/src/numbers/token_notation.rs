@@ -9,7 +9,7 @@ use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
 use super::state::GrammarLimits;
 use super::token_state::{TokenPart, TokenState};
-use super::value::{NumberValue, Scaled};
+use super::value::{NumberValue, Scaled, SpecialValue};
 use super::values::{AdmittedValues, NumberValues};
 use crate::sampling::{SamplingParams, drawn_candidates};
 use crate::text::TextDecoder;
@@ -27,6 +27,8 @@ pub enum TokenFormat {
     Ieee { base: u8, exponent_digits: usize, digits: usize },
     /// A sign, digits, and the power of ten of the last one: `<E-r>` to `<Er>`.
     P10 { digits: usize, exponent_max: u16 },
+    /// Digits after the point, for numbers from 0 up to 1.
+    Normalized { base: u8, digits: usize },
 }
 
 /// Why a vocabulary does not have numbers of a format.
@@ -36,6 +38,8 @@ pub enum NotationError {
     Missing(String),
     #[error("numbers of base {0}: bases from 2 to 36 are supported")]
     Base(u8),
+    #[error("two values have the token `{0}`")]
+    Repeated(String),
     #[error("a number needs digits")]
     NoDigits,
     #[error("an answer has {0} tokens; at most {ANSWER_TOKENS_MAX} are supported")]
@@ -50,8 +54,12 @@ pub struct TokenNotation {
     format: TokenFormat,
     /// The name of each id.
     names: Vec<String>,
-    /// The ids that are allowed at each position of a number, ascending.
+    /// The ids of numbers at each position, ascending.
     positions: Vec<Vec<(u32, TokenPart)>>,
+    /// The ids at the first position, with those of special values, ascending.
+    first: Vec<(u32, TokenPart)>,
+    /// Number of tokens of a special value.
+    special_tokens: usize,
     base: u8,
     /// The power of the base that the last digit counts, if the exponent is 0.
     last_place: i32,
@@ -83,13 +91,13 @@ impl TokenNotation {
                 exponent_digits.saturating_add(digits).saturating_add(2)
             }
             TokenFormat::P10 { digits, .. } => digits.saturating_add(2),
+            TokenFormat::Normalized { digits, .. } => digits,
         };
-        let all = length.saturating_mul(outputs);
-        if !(1..=ANSWER_TOKENS_MAX).contains(&all) {
-            return Err(NotationError::TooLong(all));
-        }
+        check_length(length, outputs)?;
         let (base, last_place, count, positions) = match format {
-            TokenFormat::Ieee { base, .. } if !(2..=36).contains(&base) => {
+            TokenFormat::Ieee { base, .. } | TokenFormat::Normalized { base, .. }
+                if !(2..=36).contains(&base) =>
+            {
                 return Err(NotationError::Base(base));
             }
             TokenFormat::Ieee { base, exponent_digits, digits: count } => {
@@ -106,15 +114,19 @@ impl TokenNotation {
                 positions.push(of((-most..=most).map(exponent).collect())?);
                 (10, 0, count, positions)
             }
+            TokenFormat::Normalized { base, digits: count } => {
+                (base, -(count as i32), count, vec![digits(base, TokenPart::Digit)?; count])
+            }
         };
         if count == 0 {
             return Err(NotationError::NoDigits);
         }
-        let notation = Self { format, names, positions, base, last_place, outputs };
+        let first = positions[0].clone();
+        let notation = Self { format, names, positions, first, special_tokens: 0, base, last_place, outputs };
         // Larger exponents than this are too large in every base.
         let exponent_digits = match format {
             TokenFormat::Ieee { exponent_digits, .. } => exponent_digits as u32,
-            TokenFormat::P10 { .. } => 0,
+            TokenFormat::P10 { .. } | TokenFormat::Normalized { .. } => 0,
         };
         let digits_fit = u64::from(base).checked_pow(count as u32).is_some_and(|all| all <= 1 << 53);
         let exponents_fit = u32::from(base).checked_pow(exponent_digits).is_some_and(|all| all <= 1024);
@@ -123,8 +135,38 @@ impl TokenNotation {
         if fits { Ok(notation) } else { Err(NotationError::TooLarge) }
     }
 
+    /// Adds values that are not finite numbers. Each is its token, as often as a number has tokens.
+    pub fn with_special_values(mut self, values: &[(String, SpecialValue)]) -> Result<Self, NotationError> {
+        for (name, value) in values {
+            let id = self.id(name).ok_or_else(|| NotationError::Missing(name.clone()))?;
+            if self.first.iter().any(|(known, _)| *known == id) {
+                return Err(NotationError::Repeated(name.clone()));
+            }
+            self.first.push((id, TokenPart::Special(*value)));
+        }
+        self.first.sort_unstable_by_key(|(id, _)| *id);
+        self.special_tokens = self.positions.len();
+        Ok(self)
+    }
+
+    /// Adds the padding after each number.
+    pub fn with_separator(mut self) -> Result<Self, NotationError> {
+        self.positions.push(vec![(PAD as u32, TokenPart::Separator)]);
+        check_length(self.positions.len(), self.outputs)?;
+        Ok(self)
+    }
+
     pub fn format(&self) -> TokenFormat {
         self.format
+    }
+
+    /// Returns whether it has values that are not finite numbers.
+    pub fn has_special_values(&self) -> bool {
+        self.special_tokens > 0
+    }
+
+    fn id(&self, name: &str) -> Option<u32> {
+        (0u32..).zip(&self.names).find(|(_, known)| *known == name).map(|(id, _)| id)
     }
 
     /// Number of ids.
@@ -147,36 +189,67 @@ impl TokenNotation {
         self.outputs * self.positions.len()
     }
 
-    /// Returns the ids of a text that consists of the names of tokens.
+    /// Returns the ids of a text that consists of the names of tokens. It may leave out the padding between
+    /// numbers.
     pub fn encode(&self, mut text: &str) -> Option<Vec<u32>> {
         let mut ids = Vec::new();
         while !text.is_empty() {
             let (name, rest) = text.split_at(text.find('>')? + 1);
-            ids.push(self.names.iter().position(|known| known == name)? as u32);
+            let id = self.id(name)?;
+            if id as usize != PAD && self.separates(ids.len()) {
+                ids.push(PAD as u32);
+            }
+            ids.push(id);
             text = rest;
         }
         Some(ids)
     }
 
+    /// Returns whether the padding between numbers is at an index of an answer.
+    fn separates(&self, index: usize) -> bool {
+        matches!(self.positions[index % self.positions.len()][..], [(_, TokenPart::Separator)])
+    }
+
     /// The ids that may follow; none after a complete answer.
     pub(crate) fn allowed(&self, state: TokenState) -> &[(u32, TokenPart)] {
-        let is_complete = usize::from(state.output) >= self.outputs;
-        if is_complete {
-            &[]
-        } else {
-            self.positions.get(usize::from(state.position)).map_or(&[], Vec::as_slice)
+        let position = usize::from(state.position);
+        match state.special {
+            _ if usize::from(state.output) >= self.outputs => &[],
+            Some(value) if position < self.special_tokens => {
+                let entry = self.first.iter().find(|(_, part)| *part == TokenPart::Special(value));
+                entry.map_or(&[], std::slice::from_ref)
+            }
+            None if position == 0 => &self.first,
+            _ => self.positions.get(position).map_or(&[], Vec::as_slice),
         }
+    }
+
+    /// Returns whether only one answer begins with a prefix, so that its other tokens need no row.
+    fn is_settled(&self, state: TokenState, rules: &NumberRules) -> bool {
+        let rest = state.position..self.positions.len() as u8;
+        let is_certain = |position| match self.allowed(TokenState { position, ..state }) {
+            [(_, TokenPart::Separator)] => true,
+            [_] => rules.is_masked,
+            _ => false,
+        };
+        usize::from(state.output) + 1 == self.outputs && rest.into_iter().all(is_certain)
     }
 
     /// Returns the state after one of the allowed tokens, and the value of the number that it completes.
     pub(crate) fn advance(&self, state: TokenState, part: TokenPart) -> (TokenState, Option<NumberValue>) {
         let next = state.with(part, self.base);
-        if usize::from(next.position) < self.positions.len() {
-            return (next, None);
-        }
-        let exponent = if next.is_exponent_negative { -next.exponent } else { next.exponent };
-        let value = self.value(next.is_negative, next.digits, exponent);
-        (next.next_output(), Some(NumberValue::Scaled(value)))
+        if usize::from(next.position) < self.positions.len() { (next, None) } else { self.complete(next) }
+    }
+
+    /// Returns the state before the next number, and the value of this one, of which only padding or the
+    /// repetition of a special value is missing.
+    fn complete(&self, state: TokenState) -> (TokenState, Option<NumberValue>) {
+        let exponent = if state.is_exponent_negative { -state.exponent } else { state.exponent };
+        let value = match state.special {
+            Some(value) => NumberValue::Special(value),
+            None => NumberValue::Scaled(self.value(state.is_negative, state.digits, exponent)),
+        };
+        (state.next_output(), Some(value))
     }
 
     fn value(&self, negative: bool, digits: u64, exponent: i32) -> Scaled {
@@ -203,7 +276,10 @@ impl TokenNotation {
     pub(super) fn effect(&self, state: TokenState, id: u32, rules: &NumberRules) -> TokenEffect {
         let allowed = self.allowed(state);
         let Ok(found) = allowed.binary_search_by_key(&id, |(id, _)| *id) else { return TokenEffect::Invalid };
-        let (next, value) = self.advance(state, allowed[found].1);
+        let (next, value) = match self.advance(state, allowed[found].1) {
+            (next, None) if self.is_settled(next, rules) => self.complete(next),
+            advanced => advanced,
+        };
         match value {
             Some(value) if !rules.values.contains(value) => TokenEffect::Invalid,
             Some(value) if usize::from(next.output) == self.outputs => TokenEffect::Closes(value),
@@ -215,7 +291,11 @@ impl TokenNotation {
 
     pub(super) fn expand(&self, state: TokenState, softmax: &Softmax<'_>, rules: &NumberRules) -> Expansion {
         let allowed = self.allowed(state);
-        let logprobs: Vec<f64> = allowed.iter().map(|&(id, _)| softmax.log_probability(id)).collect();
+        let logprob = |&(id, part): &(u32, TokenPart)| match part {
+            TokenPart::Separator => 0.0,
+            _ => softmax.log_probability(id),
+        };
+        let logprobs: Vec<f64> = allowed.iter().map(logprob).collect();
         // The probability of all allowed tokens may be too small for the row's softmax.
         let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total = || most + logprobs.iter().map(|logprob| (logprob - most).exp()).sum::<f64>().ln();
@@ -249,6 +329,10 @@ impl TokenNotation {
         rules: &NumberRules,
         sampling: &SamplingParams,
     ) -> Vec<(u32, f64)> {
+        let allowed = self.allowed(state);
+        if let [(id, TokenPart::Separator)] = *allowed {
+            return vec![(id, 1.0)];
+        }
         // The reference never draws the end of a sequence before the answer is complete.
         let mut logits = logits.get(..self.tokens()).unwrap_or(logits).to_vec();
         if let Some(pad) = logits.get_mut(PAD).filter(|_| rules.is_masked) {
@@ -257,7 +341,6 @@ impl TokenNotation {
         let mut weights = drawn_candidates(&logits, sampling);
         weights.sort_unstable_by_key(|(id, _)| *id);
         if rules.is_masked {
-            let allowed = self.allowed(state);
             weights.retain(|(id, _)| allowed.binary_search_by_key(id, |(id, _)| *id).is_ok());
         }
         let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
@@ -269,16 +352,17 @@ impl TokenNotation {
     }
 
     /// Returns the interval of the number `index` of all answers that begin with a prefix, which does not
-    /// contain the whole number.
+    /// contain the whole number. After the token of a special value, it is as wide as before the first token.
     pub(super) fn interval(&self, state: TokenState, index: usize) -> Interval {
-        let state = if usize::from(state.output) == index { state } else { TokenState::default() };
+        let is_number = usize::from(state.output) == index && state.special.is_none();
+        let state = if is_number { state } else { TokenState::default() };
         let (mut least, mut most) = (state, state);
         let (mut is_signed, mut is_exponent_signed) = (false, false);
         for parts in &self.positions[usize::from(state.position)..] {
             let key = |part: &TokenPart| match part {
                 TokenPart::ExponentDigit(digit) | TokenPart::Digit(digit) => i32::from(*digit),
                 TokenPart::Exponent(power) => *power,
-                TokenPart::Sign { .. } | TokenPart::ExponentSign { .. } => 0,
+                _ => 0,
             };
             let parts = || parts.iter().map(|(_, part)| *part);
             match parts().next() {
@@ -302,6 +386,11 @@ impl TokenNotation {
             (false, false) => Interval { low, high },
         }
     }
+}
+
+fn check_length(tokens: usize, outputs: usize) -> Result<(), NotationError> {
+    let all = tokens.saturating_mul(outputs);
+    if (1..=ANSWER_TOKENS_MAX).contains(&all) { Ok(()) } else { Err(NotationError::TooLong(all)) }
 }
 
 impl TextDecoder for TokenNotation {

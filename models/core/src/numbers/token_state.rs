@@ -1,5 +1,7 @@
 //! A number of dedicated tokens, token by token.
 
+use super::value::SpecialValue;
+
 /// The part of a number that one token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenPart {
@@ -15,6 +17,10 @@ pub(crate) enum TokenPart {
     Exponent(i32),
     /// The next digit.
     Digit(u8),
+    /// A value that is not a number. The token is repeated to the length of a number.
+    Special(SpecialValue),
+    /// The padding after a number, which always has probability 1.
+    Separator,
 }
 
 /// The tokens read so far.
@@ -29,6 +35,7 @@ pub struct TokenState {
     /// Without the sign of [`TokenPart::ExponentSign`].
     pub(super) exponent: i32,
     pub(super) digits: u64,
+    pub(super) special: Option<SpecialValue>,
 }
 
 impl TokenState {
@@ -45,6 +52,8 @@ impl TokenState {
             TokenPart::Digit(digit) => {
                 Self { digits: self.digits * u64::from(base) + u64::from(digit), ..read }
             }
+            TokenPart::Special(value) => Self { special: Some(value), ..read },
+            TokenPart::Separator => read,
         }
     }
 

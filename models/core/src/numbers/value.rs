@@ -11,6 +11,17 @@ pub enum NumberValue {
     Decimal(Decimal),
     /// A number in scientific notation. The numbers of one vocabulary have one base.
     Scaled(Scaled),
+    Special(SpecialValue),
+}
+
+/// A value that is not a finite number. Some vocabularies have a token for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SpecialValue {
+    Nan,
+    Infinity,
+    NegativeInfinity,
+    /// Whatever training marked as invalid.
+    Invalid,
 }
 
 /// Digits times a power of their base, not divisible by it.
@@ -53,7 +64,14 @@ impl NumberValue {
         match self {
             Self::Decimal(value) => value.to_f64(),
             Self::Scaled(value) => value.to_f64(),
+            Self::Special(SpecialValue::Infinity) => f64::INFINITY,
+            Self::Special(SpecialValue::NegativeInfinity) => f64::NEG_INFINITY,
+            Self::Special(SpecialValue::Nan | SpecialValue::Invalid) => f64::NAN,
         }
+    }
+
+    pub fn is_special(self) -> bool {
+        matches!(self, Self::Special(_))
     }
 }
 
@@ -73,6 +91,7 @@ impl fmt::Display for NumberValue {
                 let is_short = value == 0.0 || (1e-20..1e20).contains(&value.abs());
                 if is_short { write!(f, "{value}") } else { write!(f, "{value:e}") }
             }
+            Self::Special(_) => write!(f, "{}", self.to_f64()),
         }
     }
 }

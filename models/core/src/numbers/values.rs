@@ -222,6 +222,8 @@ impl AdmittedValues {
         match value {
             NumberValue::Decimal(value) => self.sets.iter().any(|set| set.contains(value)),
             NumberValue::Scaled(value) => self.values.contains(value.to_f64()),
+            // Its mass is counted separately, and is never that of a number.
+            NumberValue::Special(_) => true,
         }
     }
 

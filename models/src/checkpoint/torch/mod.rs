@@ -22,7 +22,9 @@ const PICKLE_BYTES_MAX: u64 = 16 << 20;
 /// Maximum total size of the tensors, as a multiple of the file's size. It can be more than 1, because tied
 /// tables, of which a T5 has four, are listed under all their names but stored once.
 const SHARED_MAX: u64 = 8;
-pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
+
+/// `key`: the dictionary of tensors, if the file contains several values.
+pub(super) fn read(reader: &FileReader<'_>, key: Option<&str>) -> Result<Table, TableError> {
     let mut start = [0; 2];
     let begins = reader.read_exact_at(&mut start, 0).map(|()| start);
     if begins.is_ok_and(|start| start[0] == 0x80) {
@@ -40,7 +42,7 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let bytes = archive.bytes(pickle, PICKLE_BYTES_MAX).map_err(TableError::file)?;
     let mut table = Table::new();
     let mut claimed = 0u64;
-    for (name, view) in tensors(&bytes)? {
+    for (name, view) in tensors(&bytes, key)? {
         let entry = entry(&archive, prefix, view).map_err(|reason| TableError::tensor(&name, reason))?;
         let size = entry.stored.bytes_or(8);
         claimed = claimed.saturating_add(entry.elements() as u64 * size as u64);

@@ -67,8 +67,9 @@ enum Class<'p> {
     Storage(&'p str),
 }
 
-/// Returns the tensors of a pickle with their names, in the pickle's order.
-pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableError> {
+/// Returns the tensors of a pickle with their names, in the pickle's order. With `key`, the pickle is a
+/// dictionary in which `key` has the dictionary of tensors.
+pub(super) fn tensors<'p>(bytes: &'p [u8], key: Option<&str>) -> Result<Vec<(String, View<'p>)>, TableError> {
     let machine = Machine {
         cursor: Cursor::new(bytes),
         nodes: Vec::new(),
@@ -77,6 +78,11 @@ pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableErro
         memo: HashMap::new(),
     };
     let (mut nodes, root) = machine.run().map_err(TableError::file)?;
+    let root = match key {
+        Some(key) => entry(&nodes, root, key)
+            .ok_or_else(|| TableError::file(format!("it has no dictionary `{key}` of tensors")))?,
+        None => root,
+    };
     let Some(Node::Dict(pairs)) = nodes.get_mut(root).map(|node| std::mem::replace(node, Node::Other)) else {
         return Err(TableError::file("it holds no dictionary of tensors"));
     };
@@ -96,6 +102,13 @@ pub(super) fn tensors(bytes: &[u8]) -> Result<Vec<(String, View<'_>)>, TableErro
         }
     };
     pairs.into_iter().map(named).collect()
+}
+
+/// Returns the value of a dictionary with a text as its key. The last one counts, as in Python.
+fn entry(nodes: &[Node<'_>], dictionary: Id, key: &str) -> Option<Id> {
+    let Node::Dict(pairs) = nodes.get(dictionary)? else { return None };
+    let is_key = |id: Id| matches!(nodes.get(id), Some(Node::Text(name)) if *name == key);
+    pairs.iter().rev().find(|(name, _)| is_key(*name)).map(|(_, value)| *value)
 }
 
 struct Machine<'p> {

@@ -80,7 +80,7 @@ fn checkpoint(pickle: &[u8], floats: usize) -> Vec<u8> {
 }
 
 fn table(bytes: &[u8]) -> Result<Table, TableError> {
-    read(&FileReader::memory(bytes))
+    read(&FileReader::memory(bytes), None)
 }
 
 #[track_caller]

@@ -143,11 +143,11 @@ impl Reader<'_> {
 
 impl StackConfig {
     /// Returns the embeddings of a table; `replaced` is a token with a separate vector.
-    pub(super) fn embeddings(&self, table: Weight, replaced: Option<(u32, Tensor)>) -> Embeddings {
+    pub(in crate::t5) fn embeddings(&self, table: Weight, replaced: Option<(u32, Tensor)>) -> Embeddings {
         Embeddings { table, vocab: self.vocab_size, factor: (self.hidden_size as f64).sqrt(), replaced }
     }
 
-    pub(super) fn sizes(&self) -> StackSizes {
+    pub(in crate::t5) fn sizes(&self) -> StackSizes {
         StackSizes {
             hidden: self.hidden_size,
             queries: self.query_width(),
@@ -164,11 +164,11 @@ impl StackConfig {
 }
 
 impl Loader<'_, StackConfig> {
-    pub(super) fn table(&self) -> LoadResult<Weight> {
+    pub(in crate::t5) fn table(&self) -> LoadResult<Weight> {
         self.weight("embed_tokens", [self.config.vocab_size, self.config.hidden_size])
     }
 
-    pub(super) fn encoder(&self) -> LoadResult<Encoder> {
+    pub(in crate::t5) fn encoder(&self) -> LoadResult<Encoder> {
         let layer = |index| {
             let name = format!("layers.{index}");
             Ok(EncoderLayer {
@@ -198,9 +198,10 @@ impl Loader<'_, StackConfig> {
         };
         Ok(Decoder {
             layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
-            norm: self.norm("norm", self.config.hidden_size)?.exact(),
+            norm: Some(self.norm("norm", self.config.hidden_size)?.exact()),
             kinds: self.config.attention_kinds(),
             heads: self.config.heads,
+            positions: None,
         })
     }
 

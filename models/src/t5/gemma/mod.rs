@@ -11,5 +11,7 @@ mod mean_head;
 mod number_tokens;
 mod stored;
 
+pub(super) use config::StackConfig;
 pub use mean_head::MeanHead;
 pub(crate) use number_tokens::{encoding, read_notation};
+pub(super) use stored::StoredStack;

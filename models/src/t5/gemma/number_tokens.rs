@@ -81,6 +81,7 @@ pub(crate) fn encoding(notation: &TokenNotation) -> NumberEncoding {
     match notation.format() {
         TokenFormat::Ieee { .. } => NumberEncoding::Ieee,
         TokenFormat::P10 { .. } => NumberEncoding::P10,
+        TokenFormat::Normalized { .. } => NumberEncoding::Normalized,
     }
 }
 

@@ -34,7 +34,7 @@ struct StoredEncoder {
 }
 
 #[derive(Deserialize)]
-struct StoredStack {
+pub(in crate::t5) struct StoredStack {
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
@@ -144,23 +144,17 @@ impl<B: DeserializeOwned> StoredRegressLm<B> {
     }
 
     fn encoder(&self, files: &CheckpointFiles, stored: &StoredStack) -> LoadResult<StackConfig> {
-        let mut encoder = regresslm_stack(files, stored, Side::Encoder)?;
-        encoder.vocab_size = checked_size(files, "encoder_vocab_size", self.encoder_vocab_size)?;
-        for window in encoder.kinds.iter_mut().filter_map(|kind| kind.window.as_mut()) {
-            *window = Window { before: window.before - 1, after: window.after - 1 };
-        }
-        Ok(encoder)
+        let encoder = stored.regresslm_encoder().map_err(in_backbone(files, "encoder"))?;
+        let vocab_size = checked_size(files, "encoder_vocab_size", self.encoder_vocab_size)?;
+        Ok(StackConfig { vocab_size, ..encoder })
     }
 }
 
-fn regresslm_stack(files: &CheckpointFiles, stored: &StoredStack, side: Side) -> LoadResult<StackConfig> {
-    let name = if side == Side::Encoder { "encoder" } else { "decoder" };
-    let mut stack = stored.resolve(GemmaVersion::One, side).map_err(|(field, reason)| {
-        let field = format!("backbone_config.{name}.{field}");
+fn in_backbone(files: &CheckpointFiles, stack: &'static str) -> impl Fn(FieldError) -> LoadError {
+    move |(field, reason)| {
+        let field = format!("backbone_config.{stack}.{field}");
         LoadError::field(files.name_of(CONFIG_FILE), field, reason)
-    })?;
-    stack.heads.cap = None;
-    Ok(stack)
+    }
 }
 
 fn checked_size(files: &CheckpointFiles, field: &'static str, size: usize) -> LoadResult<usize> {
@@ -183,7 +177,9 @@ impl GemmaConfig {
         let stored = StoredRegressLm::<StoredStacks>::read(files)?;
         let StoredStacks { encoder, decoder: stored_decoder } = &stored.backbone_config;
         let encoder = stored.encoder(files, encoder)?;
-        let mut decoder = regresslm_stack(files, stored_decoder, Side::Decoder)?;
+        let decoder = stored_decoder.resolve(GemmaVersion::One, Side::Decoder);
+        let mut decoder = decoder.map_err(in_backbone(files, "decoder"))?;
+        decoder.heads.cap = None;
         decoder.vocab_size = tokens;
         let field = "backbone_config.decoder.final_logit_softcapping";
         let cap = stored_decoder.final_logit_softcapping.unwrap_or(Some(30.0));
@@ -272,6 +268,16 @@ impl Stored<StoredStack> {
 }
 
 impl StoredStack {
+    /// Returns the encoder of a RegressLM.
+    pub(in crate::t5) fn regresslm_encoder(&self) -> Result<StackConfig, FieldError> {
+        let mut encoder = self.resolve(GemmaVersion::One, Side::Encoder)?;
+        encoder.heads.cap = None;
+        for window in encoder.kinds.iter_mut().filter_map(|kind| kind.window.as_mut()) {
+            *window = Window { before: window.before - 1, after: window.after - 1 };
+        }
+        Ok(encoder)
+    }
+
     fn resolve(&self, version: GemmaVersion, side: Side) -> Result<StackConfig, FieldError> {
         check_sizes(&[
             ("vocab_size", self.vocab_size),

@@ -1,11 +1,12 @@
-//! SentencePiece unigram models (`spiece.model`). Segments text exactly like version 0.2.2 and later of the
-//! C++ library.
+//! SentencePiece models, unigram (`spiece.model`) or BPE. Segments text exactly like version 0.2.2 and later of
+//! the C++ library.
 //!
 //! The `tokenizers` crate is not used: it splits at every space first and sums scores in double precision,
 //! which gives other ids, and it panics on a malformed model file. `slow.rs` handles added and special
 //! tokens.
 
 mod index;
+mod merges;
 mod normalizer;
 pub(super) mod proto;
 mod segment;
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
+use merges::Merger;
 use normalizer::Normalizer;
 use proto::PieceType;
 use segment::Segmenter;
@@ -23,6 +25,7 @@ use super::pieces::{Piece, PieceKind, Segment, named_byte};
 pub(super) use index::PrefixIndex;
 
 const UNIGRAM: i32 = 1;
+const BPE: i32 = 2;
 
 #[derive(Debug)]
 pub(super) struct SentencePiece {
@@ -30,6 +33,8 @@ pub(super) struct SentencePiece {
     ids: HashMap<String, u32>,
     normalizer: Normalizer,
     segmenter: Segmenter,
+    /// Replaces the unigram search in a BPE model.
+    merger: Option<Merger>,
     /// Ids of the 256 byte pieces, if unknown characters are encoded as bytes.
     bytes: Option<Vec<u32>>,
 }
@@ -42,9 +47,11 @@ impl SentencePiece {
         let (Some(trainer), Some(normalizer)) = (&model.trainer, &model.normalizer) else {
             return Err("it has no trainer or normalizer specification, it may be cut off".into());
         };
-        if trainer.model_type.is_some_and(|kind| kind != UNIGRAM) {
-            return Err("it is not a unigram model".into());
-        }
+        let merger = match trainer.model_type.unwrap_or(UNIGRAM) {
+            UNIGRAM => None,
+            BPE => Some(Merger::new(&model.pieces)?),
+            _ => return Err("it is neither a unigram nor a BPE model".into()),
+        };
         let pieces = model.pieces.iter().enumerate().map(read_piece).collect::<Result<Vec<_>, _>>()?;
         let ids = unique_ids(&pieces)?;
         let fixed = model.pieces.iter().filter(|piece| piece.kind() == PieceType::UserDefined);
@@ -53,6 +60,7 @@ impl SentencePiece {
         Ok(Self {
             normalizer: Normalizer::new(normalizer, space_last, fixed)?,
             segmenter: Segmenter::new(&model.pieces)?,
+            merger,
             bytes: trainer.byte_fallback.unwrap_or(false).then(|| byte_ids(&ids)).transpose()?,
             pieces,
             ids,
@@ -73,7 +81,14 @@ impl SentencePiece {
         let normalized = self.normalizer.normalize(text);
         let unknown = self.segmenter.unknown();
         let mut tokens: Vec<Segment> = Vec::new();
-        for (piece, id) in self.segmenter.segment(&normalized) {
+        let segments = match &self.merger {
+            None => self.segmenter.segment(&normalized),
+            Some(merger) => {
+                let known = merger.segment(&normalized).into_iter();
+                known.map(|(piece, id)| (piece, id.unwrap_or(unknown))).collect()
+            }
+        };
+        for (piece, id) in segments {
             if let (true, Some(bytes)) = (id == unknown, &self.bytes) {
                 let ids = piece.bytes().filter_map(|byte| bytes.get(usize::from(byte)).copied());
                 tokens.extend(ids.map(|id| Segment { id, text: self.name(id) }));

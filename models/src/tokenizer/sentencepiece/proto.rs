@@ -39,7 +39,7 @@ pub(in super::super) enum PieceType {
 /// `TrainerSpec`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in super::super) struct Trainer {
-    /// 1 is unigram, the default.
+    /// 1 is unigram, the default, and 2 is BPE.
     #[prost(int32, optional, tag = "3")]
     pub(in super::super) model_type: Option<i32>,
     #[prost(bool, optional, tag = "24")]

@@ -71,8 +71,8 @@ fn incomplete_and_other_models_are_rejected_with_the_reason() {
     for (reason, change) in [
         ("it does not have exactly one unknown piece", (|model| model.pieces.clear()) as fn(&mut Model)),
         ("it does not have exactly one unknown piece", |model| drop(model.pieces.remove(2))),
-        ("it is not a unigram model", |model| {
-            model.trainer = Some(Trainer { model_type: Some(2), ..Trainer::default() });
+        ("it is neither a unigram nor a BPE model", |model| {
+            model.trainer = Some(Trainer { model_type: Some(3), ..Trainer::default() });
         }),
         ("piece 3 is empty", |model| model.pieces[3].piece = None),
         ("pieces 4 and 5 are the same", |model| model.pieces[5].piece = Some("1".into())),

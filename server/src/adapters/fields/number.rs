@@ -34,6 +34,8 @@ pub(super) fn number_job(
     let values = values(&options, name)?;
     let mut format = number_format(&options, name, values)?;
     format.outputs = profile.notation.as_ref().map_or(1, |notation| notation.outputs());
+    format.has_special_values =
+        profile.notation.as_ref().is_some_and(|notation| notation.has_special_values());
     number_method::check_rationales(&options)?;
     let objective = engine_objective(format.objective);
     let draws = match &profile.notation {
@@ -162,6 +164,7 @@ pub(super) fn number_format(
         mass_min,
         quantiles,
         outputs: 1,
+        has_special_values: false,
         support: support as usize,
         decimals: decimals.map(|count| count as usize),
         interval: None,
@@ -258,6 +261,7 @@ mod tests {
                 quantiles: QUANTILES.to_vec(),
                 support: 20,
                 outputs: 1,
+                has_special_values: false,
                 decimals: None,
                 interval: None,
                 is_of_fields: false,

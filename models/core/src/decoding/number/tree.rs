@@ -131,8 +131,9 @@ struct Counted {
 #[derive(Clone)]
 struct Output {
     closed: HashMap<NumberValue, f64>,
-    /// The sum of `closed`.
+    /// The mass of all numbers in `closed`.
     closed_mass: f64,
+    /// Without the mass of values that are not numbers.
     invalid: f64,
     open: f64,
 }
@@ -513,7 +514,9 @@ impl Counted {
             }
             for closing in &computed.closed {
                 *output.closed.entry(closing.value).or_default() += closing.probability;
-                output.closed_mass += closing.probability;
+                if !closing.value.is_special() {
+                    output.closed_mass += closing.probability;
+                }
             }
         }
         for output in later {

@@ -1,0 +1,228 @@
+//! Reads the tensors of RegressLM's PyTorch model.
+
+use candle_core::Tensor;
+
+use super::config::{EncoderShape, LayersShape, TorchConfig};
+use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE, Weights};
+use crate::families::Family;
+use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, is_placeholder};
+use crate::rope::Rotary;
+use crate::t5::attention::AttentionKind;
+use crate::t5::decoder::{Decoder, DecoderLayer};
+use crate::t5::embeddings::Embeddings;
+use crate::t5::encoder::{Encoder, EncoderLayer};
+use crate::t5::head::Head;
+use crate::t5::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
+use crate::t5::model::{T5, TokenizerFacts};
+use crate::t5::prefill::{StackSizes, StageWork};
+use crate::t5::stacks::{Parts, Stacks};
+
+impl TorchConfig {
+    /// Opens the weights.
+    pub(crate) fn weights<'a>(&self, files: &'a CheckpointFiles) -> LoadResult<Weights<'a>> {
+        Weights::open_torch(files, &self.weights.name, &self.weights.key)
+    }
+}
+
+impl T5 {
+    /// Loads RegressLM's PyTorch model. `facts` are about the tokenizer of prompts.
+    pub(crate) fn load_torch(
+        files: &CheckpointFiles,
+        facts: TokenizerFacts,
+        config: &TorchConfig,
+        place: &Placement,
+    ) -> LoadResult<Self> {
+        let known = config.encoder.vocab_size();
+        if facts.tokens > known {
+            let reason = format!("{known} is less than the {} tokens of the tokenizer", facts.tokens);
+            return Err(LoadError::field(files.name_of(OWN_FILE), "encoder.vocab_size", reason));
+        }
+        let weights = config.weights(files)?;
+        let mut info = facts.info(Family::of(files)?, Vec::new(), place, weights.parameters());
+        info.tokens = config.notation.tokens();
+        info.answer_tokens_max = Some(config.positions);
+        let (parts, head) = Reader { weights: &weights, config, place }.parts()?;
+        Ok(Self::new(info, Stacks::new(parts, place), head))
+    }
+}
+
+struct Reader<'a> {
+    weights: &'a Weights<'a>,
+    config: &'a TorchConfig,
+    place: &'a Placement,
+}
+
+impl Reader<'_> {
+    fn parts(&self) -> LoadResult<(Parts, Head)> {
+        let Self { weights, config, place } = *self;
+        let decoder = &config.decoder;
+        let named = |part: &str| format!("{}{part}", config.weights.prefix);
+        let (prompt_embeddings, encoder, encoder_sizes) = match &config.encoder {
+            EncoderShape::Vanilla { layers: shape, rotary } => {
+                let loader = Loader { weights, config: shape, place, prefix: &named("encoder.") };
+                let table = loader.weight("embedding", [shape.vocab_size, shape.d_model])?;
+                let embeddings = Embeddings::plain(table, shape.vocab_size);
+                (embeddings, loader.rotary_encoder(rotary.clone())?, shape.sizes())
+            }
+            EncoderShape::Gemma(shape) => {
+                let loader = Loader { weights, config: shape, place, prefix: &named("encoder.encoder.") };
+                (shape.embeddings(loader.table()?, None), loader.encoder()?, shape.sizes())
+            }
+        };
+        let loader = Loader { weights, config: decoder, place, prefix: &named("decoder.") };
+        let whole = Loader { prefix: &config.weights.prefix, ..loader };
+        // Logits are computed in f32.
+        let exact = place.exact();
+        let exact = Loader { place: &exact, ..whole };
+        let shape = [decoder.vocab_size, decoder.d_model];
+        let head =
+            Head::biased(exact.weight("generator", shape)?, exact.tensor("generator.bias", &shape[..1])?);
+        let positions =
+            exact.tensor("decoder_positional_encoding.pe", &[1, config.positions, decoder.d_model])?;
+        let table = whole.weight("tgt_tok_emb", shape)?;
+        let parts = Parts {
+            prompt_embeddings,
+            row_embeddings: Embeddings::plain(table, decoder.vocab_size),
+            encoder,
+            decoder: Decoder { positions: Some(positions.squeeze(0)?), ..loader.decoder()? },
+            work: StageWork::new(&encoder_sizes, &decoder.sizes(), place),
+            start_id: config.start_id,
+        };
+        Ok((parts, head))
+    }
+}
+
+impl LayersShape {
+    fn sizes(&self) -> StackSizes {
+        StackSizes {
+            hidden: self.d_model,
+            queries: self.d_model,
+            keys: self.d_model,
+            mlp: 2 * self.d_model * self.d_ff,
+            windows: vec![None; self.layers],
+        }
+    }
+}
+
+impl Loader<'_, LayersShape> {
+    fn rotary_encoder(&self, rotary: Rotary) -> LoadResult<Encoder> {
+        let config = self.config;
+        let layer = |index| {
+            let name = format!("layers.{index}");
+            Ok(EncoderLayer {
+                attention: self.rotary_attention(&name)?,
+                feed_forward: self.feed_forward(&name, "norm2")?,
+            })
+        };
+        Ok(Encoder {
+            layers: (0..config.layers).map(layer).collect::<LoadResult<_>>()?,
+            norm: self.norm("norm")?,
+            kinds: vec![AttentionKind { rotary: Some(rotary), ..AttentionKind::default() }],
+            heads: config.attention_heads(),
+        })
+    }
+
+    /// Reads the decoder without its positions.
+    fn decoder(&self) -> LoadResult<Decoder> {
+        let layer = |index| self.decoder_layer(&format!("layers.{index}"));
+        Ok(Decoder {
+            layers: (0..self.config.layers).map(layer).collect::<LoadResult<_>>()?,
+            norm: None,
+            kinds: vec![AttentionKind::default()],
+            heads: self.config.attention_heads(),
+            positions: None,
+        })
+    }
+
+    fn decoder_layer(&self, layer: &str) -> LoadResult<DecoderLayer> {
+        let width = self.config.d_model;
+        let attention = |part: &str| format!("{layer}.self_attn.{part}");
+        let cross = |part: &str| format!("{layer}.multihead_attn.{part}");
+        let joint = self.joint(&cross("in_proj"), 3 * width)?;
+        Ok(DecoderLayer {
+            self_attention: SelfAttention {
+                kind: 0,
+                norm: self.norm(&format!("{layer}.norm1"))?,
+                qkv: self.layers([self.joint(&attention("in_proj"), 3 * width)?], [width; 3])?,
+                head_norms: None,
+                output: self.biased(&attention("out_proj"), [width, width])?,
+            },
+            prompt_kv: self.layers([joint.rows(width, 2 * width)?], [width; 2])?,
+            cross_attention: Some(CrossAttention {
+                norm: self.norm(&format!("{layer}.norm2"))?,
+                query: self.layers([joint.rows(0, width)?], [width])?,
+                output: self.biased(&cross("out_proj"), [width, width])?,
+            }),
+            feed_forward: self.feed_forward(layer, "norm3")?,
+        })
+    }
+
+    fn norm(&self, name: &str) -> LoadResult<Norm> {
+        let part = |part: &str| self.tensor(&format!("{name}.{part}"), &[self.config.d_model]);
+        Ok(Norm::new(&part("weight")?, Some(&part("bias")?), self.config.eps)?)
+    }
+
+    /// Reads self-attention whose rotary positions rotate neighbouring elements of a head.
+    fn rotary_attention(&self, layer: &str) -> LoadResult<SelfAttention> {
+        let width = self.config.d_model;
+        let part = |part: &str| format!("{layer}.{part}");
+        let stored = |name: &str| self.stored(&part(name), [width, width]);
+        let halves = |name: &str| stored(name)?.pairs_as_halves(self.config.head_dim());
+        Ok(SelfAttention {
+            kind: 0,
+            norm: self.norm(&part("norm1"))?,
+            qkv: self.layers([halves("q_proj")?, halves("k_proj")?, stored("v_proj")?], [width; 3])?,
+            head_norms: None,
+            output: self.biased(&part("out_proj"), [width, width])?,
+        })
+    }
+
+    fn feed_forward(&self, layer: &str, norm: &str) -> LoadResult<FeedForward> {
+        let LayersShape { d_model, d_ff, .. } = *self.config;
+        let up = MlpInput::Plain(self.biased(&format!("{layer}.linear1"), [d_ff, d_model])?);
+        let down = self.biased(&format!("{layer}.linear2"), [d_model, d_ff])?;
+        let mlp = Mlp { up, down, activation: Activation::Relu };
+        Ok(FeedForward { norm: self.norm(&format!("{layer}.{norm}"))?, mlp })
+    }
+
+    fn layers<const N: usize, const P: usize>(
+        &self,
+        layers: [StoredLinear; N],
+        widths: [usize; P],
+    ) -> LoadResult<Linear<P>> {
+        Ok(Linear::new(&layers, widths, self.place)?)
+    }
+
+    /// Reads the layers that PyTorch's attention stores as one, with underscores in their names.
+    fn joint(&self, name: &str, output: usize) -> LoadResult<StoredLinear> {
+        let weight = self.tensor(&format!("{name}_weight"), &[output, self.config.d_model])?;
+        let bias = Some(self.tensor(&format!("{name}_bias"), &[output])?);
+        Ok(StoredLinear { weight, bias })
+    }
+}
+
+impl StoredLinear {
+    /// Returns `count` of its outputs, from `first` on.
+    fn rows(&self, first: usize, count: usize) -> LoadResult<Self> {
+        let part = |tensor: &Tensor| tensor.narrow(0, first, count);
+        Ok(Self { weight: part(&self.weight)?, bias: self.bias.as_ref().map(part).transpose()? })
+    }
+
+    /// Reorders the outputs of each head so that the first elements of all pairs come before the second ones.
+    /// Scores of rotated queries and keys stay the same.
+    fn pairs_as_halves(self, head_dim: usize) -> LoadResult<Self> {
+        if is_placeholder(&self.weight) {
+            return Ok(self);
+        }
+        let width = self.weight.dim(0)?;
+        let head = |first: usize| {
+            let element = move |half: usize| (first + half..first + head_dim).step_by(2);
+            element(0).chain(element(1))
+        };
+        let order: Vec<u32> =
+            (0..width).step_by(head_dim).flat_map(head).map(|element| element as u32).collect();
+        let order = Tensor::from_vec(order, width, self.weight.device())?;
+        let ordered = |tensor: &Tensor| tensor.index_select(&order, 0);
+        Ok(Self { weight: ordered(&self.weight)?, bias: self.bias.as_ref().map(ordered).transpose()? })
+    }
+}
