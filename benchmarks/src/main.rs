@@ -56,7 +56,7 @@ enum Command {
     #[command(alias = "random-t5")]
     Random {
         /// One of t5-small, t5-base, t5-large, t5-3b, t5-v1.1-base, flan-t5-xl, t5gemma-s,
-        /// t5gemma-b, t5gemma2-270m, llama-160m, tinyllama
+        /// t5gemma-b, t5gemma2-270m, regresslm-s, llama-160m, tinyllama
         shape: String,
         /// Directory to write
         folder: PathBuf,

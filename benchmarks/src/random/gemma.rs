@@ -1,13 +1,23 @@
-//! T5Gemma 1 and 2: configuration and tensors as Hugging Face writes them, without a vision tower.
+//! T5Gemma 1 and 2, and RegressLM's export: configuration and tensors as Hugging Face writes them, without a
+//! vision tower.
 
-use super::Plan;
 use super::tensors::{Planned, filled, random, scale_for};
+use super::{AnswerTokens, Plan};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     One,
     Two,
+    /// The first version, which writes numbers in dedicated tokens.
+    RegressLm,
 }
+
+/// Number of RegressLM's number tokens: padding, two signs and the digits.
+const NUMBER_TOKENS: usize = 13;
+
+/// Factor of the weights of RegressLM's output layer. With it, the most probable number has 20% to 70%, as in
+/// a trained model. Without it, the distribution would be almost uniform.
+const CERTAINTY: f64 = 14.0;
 
 /// Both stacks have the same shape.
 pub(super) struct GemmaShape {
@@ -24,7 +34,8 @@ pub(super) struct GemmaShape {
 
 impl GemmaShape {
     pub(super) fn plan(&self) -> Plan {
-        Plan { vocabulary: self.vocabulary, config: self.config(), tensors: self.tensors() }
+        let answers = (self.version == Version::RegressLm).then(number_tokens);
+        Plan { vocabulary: self.vocabulary, config: self.config(), tensors: self.tensors(), answers }
     }
 
     /// In the matching tokenizer, id 0 is padding and id 1 ends a text.
@@ -39,6 +50,7 @@ impl GemmaShape {
         );
         let (class, kind, encoder) = match self.version {
             Version::One => ("T5GemmaForConditionalGeneration", "t5gemma", stack.clone()),
+            Version::RegressLm => return regresslm_config(vocabulary, &stack),
             Version::Two => {
                 ("T5Gemma2ForConditionalGeneration", "t5gemma2", format!(r#"{{"text_config": {stack}}}"#))
             }
@@ -53,14 +65,21 @@ impl GemmaShape {
     fn tensors(&self) -> Vec<Planned> {
         let mut tensors = Vec::new();
         for stack in ["encoder", "decoder"] {
-            if stack == "encoder" || self.version == Version::One {
-                let name = format!("model.{stack}.embed_tokens.weight");
-                tensors.push(random(name, scale_for(self.hidden), &[self.vocabulary, self.hidden]));
+            let is_regresslm = self.version == Version::RegressLm;
+            let prefix = if is_regresslm { format!("model.model.{stack}") } else { format!("model.{stack}") };
+            let tokens = if is_regresslm && stack == "decoder" { NUMBER_TOKENS } else { self.vocabulary };
+            if stack == "encoder" || self.version != Version::Two {
+                let name = format!("{prefix}.embed_tokens.weight");
+                tensors.push(random(name, scale_for(self.hidden), &[tokens, self.hidden]));
             }
             for layer in 0..self.layers {
-                self.add_layer(&mut tensors, stack, &format!("model.{stack}.layers.{layer}"));
+                self.add_layer(&mut tensors, stack, &format!("{prefix}.layers.{layer}"));
             }
-            tensors.push(filled(format!("model.{stack}.norm.weight"), 0.0, self.hidden));
+            tensors.push(filled(format!("{prefix}.norm.weight"), 0.0, self.hidden));
+        }
+        if self.version == Version::RegressLm {
+            let deviation = CERTAINTY * scale_for(self.hidden);
+            tensors.push(random("model.lm_head.out_proj.weight", deviation, &[NUMBER_TOKENS, self.hidden]));
         }
         tensors
     }
@@ -68,7 +87,7 @@ impl GemmaShape {
     fn add_layer(&self, tensors: &mut Vec<Planned>, stack: &str, layer: &str) {
         let Self { hidden, intermediate, .. } = *self;
         let [queries, keys] = [self.heads, self.kv_heads].map(|heads| heads * self.head_width);
-        let has_cross_attention = stack == "decoder" && self.version == Version::One;
+        let has_cross_attention = stack == "decoder" && self.version != Version::Two;
         let attentions = if has_cross_attention { &["self_attn", "cross_attn"][..] } else { &["self_attn"] };
         for attention in attentions {
             for (part, outputs, inputs) in [
@@ -100,4 +119,20 @@ impl GemmaShape {
             }
         }
     }
+}
+
+/// The published model: base 10, two digits of the exponent, five digits.
+fn regresslm_config(vocabulary: usize, stack: &str) -> String {
+    format!(
+        r#"{{"architectures": ["RegressLMForConditionalGeneration"], "model_type": "regresslm",
+"backbone_config": {{"model_type": "t5gemma", "encoder": {stack}, "decoder": {stack}}}, "encoder_vocab_size": {vocabulary},
+"decoder_vocab_size": {NUMBER_TOKENS}, "decoder_tokenizer": "IEEE", "ieee_base": 10, "ieee_exponent_digits": 2,
+"ieee_mantissa_digits": 5, "num_tokens_per_obj": 9, "max_num_objs": 1, "use_regression_head": false}}"#
+    )
+}
+
+fn number_tokens() -> AnswerTokens {
+    let names = ["pad", "+", "-", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    let entries: Vec<String> = (0..).zip(names).map(|(id, name)| format!(r#""<{name}>": {id}"#)).collect();
+    AnswerTokens { file: "ieee_vocab.json", json: format!("{{{}}}", entries.join(", ")) }
 }

@@ -25,7 +25,7 @@ impl LlamaShape {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors() }
+        Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors(), answers: None }
     }
 
     /// In the matching tokenizer, id 0 begins a text and id 1 ends it.

@@ -25,13 +25,22 @@ pub struct Plan {
     vocabulary: usize,
     config: String,
     tensors: Vec<Planned>,
+    /// A separate vocabulary of answers. With it, the tokenizer of prompts is in an inner directory.
+    answers: Option<AnswerTokens>,
+}
+
+/// A vocabulary file of RegressLM.
+struct AnswerTokens {
+    file: &'static str,
+    json: String,
 }
 
 type Shape = (&'static str, fn() -> Plan);
 
-/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 1.25 GB for t5gemma-s, 4.4 GB for tinyllama. This tinyllama
+/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 1.25 GB for t5gemma-s, 0.73 GB for regresslm-s, 4.4 GB
+/// for tinyllama. This tinyllama
 /// accepts longer prompts than the original.
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 12] = [
     ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
     ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),
     ("t5-large", || T5Shape::v1_0(1024, 4096, 24, 16).plan()),
@@ -44,6 +53,7 @@ const SHAPES: [Shape; 11] = [
             .plan()
     }),
     ("t5gemma2-270m", || T5GEMMA2_270M.plan()),
+    ("regresslm-s", || REGRESSLM_S.plan()),
     ("llama-160m", || LlamaShape::new(768, 3072, 12, 12, 12).plan()),
     ("tinyllama", || LlamaShape::new(2048, 5632, 22, 32, 4).plan()),
 ];
@@ -59,6 +69,9 @@ const T5GEMMA_S: GemmaShape = GemmaShape {
     head_width: 64,
     window: 4096,
 };
+
+/// The shape of the published RegressLM.
+const REGRESSLM_S: GemmaShape = GemmaShape { version: Version::RegressLm, ..T5GEMMA_S };
 
 const T5GEMMA2_270M: GemmaShape = GemmaShape {
     version: Version::Two,
@@ -86,7 +99,15 @@ pub fn plan(name: &str) -> anyhow::Result<Plan> {
 /// size of the vocabulary.
 pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
-    tokenizer::write(folder, plan.vocabulary)?;
+    let inner = folder.join("encoder_tokenizer");
+    match &plan.answers {
+        None => tokenizer::write(folder, plan.vocabulary)?,
+        Some(AnswerTokens { file, json }) => {
+            fs::write(folder.join(file), json)?;
+            fs::create_dir_all(&inner)?;
+            tokenizer::write(&inner, plan.vocabulary)?;
+        }
+    }
     fs::write(folder.join("config.json"), &plan.config)?;
     let file = File::create(folder.join("model.safetensors"))?;
     Ok(tensors::write(&plan.tensors, seed, BufWriter::new(file))?)
@@ -107,6 +128,7 @@ mod tests {
             ("v1_1", T5Shape { gated: true, ..T5Shape::v1_0(64, 32, 1, 1) }.plan()),
             ("t5gemma", GemmaShape { vocabulary: 2200, hidden: 64, layers: 2, ..T5GEMMA_S }.plan()),
             ("t5gemma2", GemmaShape { vocabulary: 2200, hidden: 64, layers: 2, ..T5GEMMA2_270M }.plan()),
+            ("regresslm", GemmaShape { vocabulary: 2200, hidden: 64, layers: 2, ..REGRESSLM_S }.plan()),
             ("llama", LlamaShape::new(64, 32, 1, 2, 1).plan()),
         ] {
             let folder = tempfile::tempdir().unwrap();

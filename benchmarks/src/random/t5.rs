@@ -30,7 +30,7 @@ impl T5Shape {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors() }
+        Plan { vocabulary: VOCABULARY, config: self.config(), tensors: self.tensors(), answers: None }
     }
 
     fn config(&self) -> String {

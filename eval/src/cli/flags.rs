@@ -139,6 +139,7 @@ impl NumberFlags {
             decimals_max: self.decimals_max,
             tolerance: self.tolerance,
             rationales: self.rationales,
+            draws: None,
         }
     }
 }

@@ -10,8 +10,9 @@ use super::flags::{Common, at_least_one, range};
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
-use crate::settings::number::finite;
+use crate::settings::number::{Draws, finite};
 use crate::stats::Interval;
+use crate::tasks::code_regression::CodeRegressionTask;
 use crate::tasks::custom::{CustomTask, Structured};
 use crate::tasks::gsm8k::{Form, Shots};
 use crate::tasks::judge::JudgeTask;
@@ -20,8 +21,8 @@ use crate::tasks::regression_in_context::{Function, RegressionTask};
 use crate::tasks::rjokes::RjokesSplit;
 use crate::tasks::splits::SplitChoice;
 use crate::tasks::{
-    Suite, arithmetic, custom, densities, gsm8k, judge, mathematics, multiplication, multirc, nupa,
-    regression_in_context, rjokes, word,
+    Suite, arithmetic, code_regression, custom, densities, gsm8k, judge, mathematics, multiplication,
+    multirc, nupa, regression_in_context, rjokes, word,
 };
 
 #[derive(Debug, Subcommand)]
@@ -29,6 +30,12 @@ pub enum Task {
     /// Sums and differences of integers (DeepMind mathematics, add_sub_multiple).
     #[command(after_help = EXIT_CODES)]
     Arithmetic(Box<ArithmeticArgs>),
+    /// Measurements of programs and networks, from their text (the format of RegressLM's data sets).
+    #[command(
+        after_help = EXIT_CODES,
+        mut_arg("mode", |mode| mode.default_value("regress").env(None::<&str>).hide(true)),
+    )]
+    CodeRegression(Box<CodeRegressionArgs>),
     /// School arithmetic in words (GSM8K).
     #[command(after_help = EXIT_CODES)]
     Gsm8k(Box<Gsm8kArgs>),
@@ -87,6 +94,7 @@ impl Task {
     pub fn settings(&self) -> RunSettings {
         let common = match self {
             Self::Arithmetic(args) => &args.common,
+            Self::CodeRegression(args) => &args.common,
             Self::Gsm8k(args) => &args.common,
             Self::Mathematics(args) => &args.common,
             Self::Multiplication(args) => &args.common,
@@ -99,6 +107,9 @@ impl Task {
             Self::Judge(args) => &args.common,
         };
         let mut settings = common.settings();
+        if let Self::CodeRegression(args) = self {
+            settings.number.draws = args.draws();
+        }
         if matches!(self, Self::Nupa(_)) && settings.mode == Mode::Regress {
             // Its numbers are longer than the server's defaults allow.
             settings.number.digits_max.get_or_insert(NUPA_DIGITS_MAX);
@@ -117,6 +128,7 @@ impl Task {
             Self::Custom(args) => return custom::suites(&args.task(), settings),
             Self::Judge(args) => return judge::suites(&args.task(), settings),
             Self::Arithmetic(args) => arithmetic::suites(args.split, settings),
+            Self::CodeRegression(args) => code_regression::suites(&args.task(), settings),
             Self::Gsm8k(args) => gsm8k::suites(args.form, args.shots().as_ref(), settings),
             Self::Mathematics(args) => mathematics::suites(args.split, &args.module, settings),
             Self::Multiplication(args) => multiplication::suites(args.split, args.per_cell, settings),
@@ -142,6 +154,39 @@ pub struct ArithmeticArgs {
     pub split: SplitChoice,
     #[command(flatten)]
     pub common: Common,
+}
+
+/// `--data`: a file with one JSON object per line (or a JSON array, CSV or TSV) with the fields `input`, `target`
+/// and `space`, compressed by gzip or not. `--limit` counts per space. Every metric uses the median.
+#[derive(Debug, Args)]
+pub struct CodeRegressionArgs {
+    /// Spaces to evaluate, such as `KBSS,APPS`. Default: all.
+    #[arg(long, value_name = "SPACE,...", env = "NTL_EVAL_SPACE", value_delimiter = ',')]
+    pub space: Vec<String>,
+    /// Also draw N numbers for each item, 1 to 4096, and compare their median with the exact one.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_SAMPLES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub samples: Option<u16>,
+    /// Draw only from the most probable tokens with this total probability, as the published evaluation does
+    /// with 0.95.
+    #[arg(long, value_name = "P", env = "NTL_EVAL_TOP_P", default_value = "1", value_parser = share)]
+    pub top_p: f64,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl CodeRegressionArgs {
+    fn task(&self) -> CodeRegressionTask {
+        CodeRegressionTask { spaces: self.space.clone() }
+    }
+
+    fn draws(&self) -> Option<Draws> {
+        self.samples.map(|samples| Draws { samples, top_p: self.top_p })
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("must be above 0 and at most 1".to_owned()) }
 }
 
 /// `--data`: a file, or a folder that holds `test.jsonl` or `test_clean.jsonl`.

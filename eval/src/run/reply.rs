@@ -25,11 +25,13 @@ pub struct Reply<'a> {
     pub label: Option<Label>,
     /// Only with `--score`: likelihood of the true answer, or why it is unknown.
     pub target_score: Option<Result<TargetScore, String>>,
+    /// The median of numbers that the server drew, if they were requested and any of them is a number.
+    pub drawn_median: Option<f64>,
 }
 
 impl<'a> Reply<'a> {
     pub fn new(item: &'a Item, answer: Result<Answer, String>) -> Self {
-        Self { item, answer, label: None, target_score: None }
+        Self { item, answer, label: None, target_score: None, drawn_median: None }
     }
 
     pub fn text(&self) -> Option<&str> {

@@ -1,7 +1,7 @@
 //! Request bodies for the items of a run.
 
 use ntl_api::{
-    CompletionRequest, NamedSchema, NumberOptions, NumberRequest, NumberScale, ObjectiveName,
+    CompletionRequest, MethodName, NamedSchema, NumberOptions, NumberRequest, NumberScale, ObjectiveName,
     ObjectiveOption, Prompts, ResponseFormat, Stop,
 };
 use ntl_paper::Protocol;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::data::Item;
 use crate::run::client::Route;
 use crate::settings::mode::{Api, Mode};
-use crate::settings::number::NumberSettings;
+use crate::settings::number::{Draws, NumberSettings};
 use crate::tasks::AnswerField;
 
 pub const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
@@ -141,6 +141,27 @@ impl RequestTemplate {
             };
         }
         to_object(&request)
+    }
+
+    /// Returns the body that requests numbers drawn from the model after the same prompt.
+    pub fn drawn(&self, item: &Item, overrides: &Overrides, draws: Draws) -> Value {
+        let mut body = self.body(Some(item.prompt()), overrides);
+        let number = NumberOptions {
+            objective: Some(ObjectiveOption::Named(ObjectiveName::Median)),
+            method: Some(MethodName::Sample),
+            samples: Some(draws.samples.into()),
+            range: self.number.range.map(|range| [range.low, range.high]),
+            ..NumberOptions::default()
+        };
+        for (name, value) in [
+            ("number", json!(number)),
+            ("temperature", json!(1.0)),
+            ("top_p", json!(draws.top_p)),
+            ("seed", json!(self.seed.cast_signed())),
+        ] {
+            body.insert(name.to_owned(), value);
+        }
+        Value::Object(body)
     }
 
     /// Returns the body that requests the likelihood of the true answer after the same prompt.

@@ -9,7 +9,7 @@ use crate::metrics::digits::DigitScores;
 use crate::metrics::distribution::{DistributionScores, IntervalScore, Predicted};
 use crate::metrics::forms::{Form, exact, nearest};
 use crate::metrics::judgement::{Judgement, Rating};
-use crate::metrics::law::LawScores;
+use crate::metrics::law::{Law, LawScores};
 use crate::metrics::likelihood::Likelihood;
 use crate::metrics::texts::TextScores;
 use crate::metrics::{Baseline, Estimates, Metrics, Outcome, Row, same};
@@ -44,7 +44,12 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
     let stated = item.form.and_then(|form| stated(form, is_text, &reply));
     let outcome = text.map_or(Outcome::Failed, |text| {
         let estimates = match item.form {
-            _ if !is_text => reply.number().and_then(PredictedNumber::estimates),
+            _ if !is_text => {
+                let found = reply.number().and_then(PredictedNumber::estimates);
+                found.map(
+                    |found| if traits.medians { Estimates { mean: found.median, ..found } } else { found },
+                )
+            }
             Some(_) => stated.as_deref().and_then(|text| nearest(&exact(text)?)).map(Estimates::point),
             None => answer_extraction::value(text).map(Estimates::point),
         };
@@ -165,6 +170,9 @@ fn likelihood(reply: &Reply<'_>) -> Option<Likelihood> {
     })
 }
 
+/// The name of the method that draws numbers and takes their median.
+const DRAWN: &str = "median_of_samples";
+
 /// Returns the metrics of the simple methods whose predictions the answered items have, by name.
 pub fn method_baselines(records: &[ScoredReply<'_>], seed: u64) -> IndexMap<String, Baseline> {
     let mut methods: IndexMap<&str, Vec<Row>> = IndexMap::new();
@@ -174,6 +182,10 @@ pub fn method_baselines(records: &[ScoredReply<'_>], seed: u64) -> IndexMap<Stri
         for (name, predicted) in &item.baselines {
             let row = Row::of_law(predicted, truth, item.law.as_ref());
             methods.entry(name).or_default().push(row);
+        }
+        if let Some(median) = record.reply.drawn_median {
+            let row = Row::of_law(&Law::Normal { mean: median, sd: 0.0 }, truth, None);
+            methods.entry(DRAWN).or_default().push(row);
         }
     }
     let baseline = |rows: Vec<Row>| {

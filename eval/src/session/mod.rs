@@ -262,6 +262,9 @@ impl Session<'_> {
         if let Some(Truncation { side, .. }) = self.truncation() {
             header["truncation_side"] = json!(side);
         }
+        if let Some(draws) = self.settings.number.draws {
+            header["draws"] = json!(draws);
+        }
         for (name, value) in self.model_fields() {
             header[name] = value;
         }
@@ -329,8 +332,8 @@ impl Session<'_> {
         let number_rule = template.protocol.as_ref().map_or("last_number", |protocol| protocol.number_rule());
         let estimate = |estimate| match estimate {
             _ if self.settings.mode != Mode::Regress => number_rule,
-            Estimate::Mean => "trimmed_mean",
-            Estimate::Median => "median",
+            Estimate::Mean if !suite.traits.medians => "trimmed_mean",
+            Estimate::Mean | Estimate::Median => "median",
             Estimate::Mode => "mode",
         };
         let is_measured =

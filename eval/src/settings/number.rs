@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use ntl_api::NumberScale;
 use ntl_core::numbers::Scale;
+use serde::Serialize;
 
 use crate::stats::Interval;
 
@@ -25,6 +26,17 @@ pub struct NumberSettings {
     pub tolerance: Option<f64>,
     /// Number of sampled texts whose distributions are averaged, 1 to 64.
     pub rationales: Option<u8>,
+    /// Numbers to draw as well, whose median is compared with the distribution.
+    pub draws: Option<Draws>,
+}
+
+/// Numbers that the server draws from the model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Draws {
+    /// 1 to 4096.
+    pub samples: u16,
+    /// Share of the most probable tokens that are drawn from, for models with dedicated number tokens.
+    pub top_p: f64,
 }
 
 impl NumberSettings {

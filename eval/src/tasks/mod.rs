@@ -2,6 +2,7 @@
 //! all.
 
 pub mod arithmetic;
+pub mod code_regression;
 pub mod custom;
 pub mod densities;
 pub mod generate;
@@ -83,6 +84,8 @@ pub struct Traits {
     pub texts: bool,
     /// Whether the numbers are judgements.
     pub judges: bool,
+    /// Whether every metric of predicted distributions uses their medians.
+    pub medians: bool,
     /// Names of the metrics that tables show first, after those of `--metric`.
     pub first_metrics: &'static [&'static str],
 }
@@ -96,6 +99,7 @@ impl Default for Traits {
             lm_eval: false,
             texts: false,
             judges: false,
+            medians: false,
             first_metrics: &[],
         }
     }
@@ -120,8 +124,9 @@ pub enum Origin {
     Seed,
 }
 
-pub const TASKS: [Entry; 11] = [
+pub const TASKS: [Entry; 12] = [
     arithmetic::ENTRY,
+    code_regression::ENTRY,
     gsm8k::ENTRY,
     mathematics::ENTRY,
     multiplication::ENTRY,

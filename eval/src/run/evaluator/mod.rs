@@ -1,5 +1,5 @@
-//! Sends all requests of a suite in phases: the questions, pairs again in the other order, and finally the
-//! likelihood of the true answers. If prompts have a limit, it first requests their tokens. `labels` runs a
+//! Sends all requests of a suite in phases: the questions, pairs again in the other order, requests for drawn
+//! numbers, and finally the likelihood of the true answers. If prompts have a limit, it first requests their tokens. `labels` runs a
 //! suite by a protocol, which also needs the tokens of the true answers.
 
 mod labels;
@@ -111,6 +111,16 @@ impl<'a> Evaluator<'a, '_> {
         }
         let mut replies: Vec<Reply<'a>> =
             items.iter().zip(answers).map(|(item, answer)| Reply::new(item, answer)).collect();
+        if let Some(draws) = template.number.draws {
+            let phase = Phase { title: "samples", id: "samples", ..phase };
+            let bodies =
+                self.bodies(&prepared, |template, item, overrides| template.drawn(item, overrides, draws));
+            let drawn = self.phase_of_prepared(phase, bodies, read).await?;
+            for (reply, drawn) in replies.iter_mut().zip(drawn) {
+                let number = drawn.ok().and_then(|answer: Answer| answer.number);
+                reply.drawn_median = number.and_then(|number| Some(number.estimates()?.median));
+            }
+        }
         if self.score {
             let prepared = if template.targets_continue_prompts {
                 self.tokenize_targets(prepared, limits).await?

@@ -1,0 +1,179 @@
+//! Measurements of programs and networks from their text: the format of RegressLM's published data sets
+//! (`input`, `target` and `space`), with rank correlations for each space.
+//!
+//! Prompts are worded as in the published evaluation. The published estimate is the median of samples, so
+//! every metric uses the median, and a run can draw samples to compare them with the exact distribution.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use indexmap::IndexSet;
+use serde_json::{Map, Value, json};
+
+use super::{Entry, Origin, Suite, Traits, from_file, own};
+use crate::data::records::Record;
+use crate::data::{DataError, Item};
+use crate::error::UsageError;
+use crate::settings::RunSettings;
+use crate::settings::mode::Mode;
+
+pub const ENTRY: Entry = Entry {
+    name: "code-regression",
+    about: "memory, latency and accuracy of programs and networks (RegressLM's data: --data FILE); Spearman and Kendall",
+    origin: Origin::Given,
+};
+
+/// Which items of the file are evaluated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeRegressionTask {
+    /// Names of spaces; empty for all.
+    pub spaces: Vec<String>,
+}
+
+/// The metrics that a run shows first, and for each space.
+const FIRST_METRICS: [&str; 4] = ["spearman", "kendall", "mae", "log_mae"];
+
+const FORMAT: &str =
+    "code-regression needs --data FILE, JSON lines of objects with `input`, `target` and `space`";
+
+pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+    let usage = |message: String| Err(UsageError(message).into());
+    if run.mode != Mode::Regress {
+        return usage("code-regression needs --mode regress".to_owned());
+    }
+    let Some(file) = run.data.as_deref() else { return usage(FORMAT.to_owned()) };
+    if is_parquet(file) {
+        return usage(format!(
+            "{} is Parquet, which is not read; convert it to JSON lines, for example with pandas: \
+             read_parquet(FILE).to_json(\"data.jsonl\", orient=\"records\", lines=True)",
+            file.display()
+        ));
+    }
+    let own = own::read(file, false, &[])?;
+    let items = own.records.iter().map(|record| item(record, run.template.is_none()));
+    let all = items.collect::<Result<Vec<Item>, DataError>>()?;
+    let known: IndexSet<&str> = all.iter().filter_map(|item| item.module.as_deref()).collect();
+    if let Some(space) = task.spaces.iter().find(|space| !known.contains(space.as_str())) {
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        return usage(format!("--space: {} has no `{space}`; it has {known}", file.display()));
+    }
+    let mut settings = Map::from_iter([from_file(file), ("spaces".to_owned(), json!(task.spaces))]);
+    if let Some(draws) = &run.number.draws {
+        settings.insert("draws".to_owned(), json!(draws));
+    }
+    let items_max = run.limit.map_or(usize::MAX, usize::from);
+    Ok(vec![Suite {
+        task: ENTRY.name,
+        split: own.split,
+        items: first_of_each_space(all, &task.spaces, items_max),
+        settings,
+        traits: Traits { first_metrics: &FIRST_METRICS, medians: true, ..Traits::default() },
+        notices: Vec::new(),
+        field: None,
+    }])
+}
+
+fn is_parquet(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"))
+}
+
+/// Keeps the items of these spaces, at most `items_max` of each. Files are sorted by space.
+fn first_of_each_space(items: Vec<Item>, spaces: &[String], items_max: usize) -> Vec<Item> {
+    let mut counts = HashMap::<String, usize>::new();
+    let mut is_kept = |item: &Item| {
+        let space = item.module.clone().unwrap_or_default();
+        let is_wanted = spaces.is_empty() || spaces.contains(&space);
+        let count = counts.entry(space).or_default();
+        *count += usize::from(is_wanted);
+        is_wanted && *count <= items_max
+    };
+    items.into_iter().filter(|item| is_kept(item)).collect()
+}
+
+/// `is_worded`: whether the prompt is worded as in the published evaluation.
+fn item(record: &Record, is_worded: bool) -> Result<Item, DataError> {
+    let input = record.require("input", "input")?;
+    let space = record.require_filled("space", "space")?;
+    let answer = record.get("target").ok_or_else(|| record.without("target"))?;
+    let truth = first_number(answer).ok_or_else(|| {
+        record.problem(format!("the target `{answer}` is neither a finite number nor a list of numbers"))
+    })?;
+    let prompt = if is_worded { Some(worded(record, space, input)?) } else { None };
+    Ok(Item {
+        question: input.to_owned(),
+        answer: truth.to_string(),
+        truth: Some(truth),
+        module: Some(space.to_owned()),
+        prompt,
+        ..Item::default()
+    })
+}
+
+/// Returns a number, or the first one of a list: the published evaluation uses the first objective.
+fn first_number(target: &str) -> Option<f64> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let of_list = || serde_json::from_str::<Vec<f64>>(target).ok()?.first().copied();
+    number(target).or_else(of_list).filter(|value| value.is_finite())
+}
+
+/// Returns the prompt of the published evaluation.
+fn worded(record: &Record, space: &str, input: &str) -> Result<String, DataError> {
+    match space {
+        "APPS" | "KBSS" => Ok(format!("{space}\n{input}")),
+        "CDSS" => {
+            let language = language(record).ok_or_else(|| {
+                let problem = "a prompt of CDSS names the language, which neither `language` nor `metadata` \
+                               of this item has; word the prompts with --template";
+                record.problem(problem.to_owned())
+            })?;
+            Ok(format!("# CDSS\n# Language: {language}\n{input}"))
+        }
+        _ => Ok(format!("{space}\n\n{input}")),
+    }
+}
+
+fn language(record: &Record) -> Option<String> {
+    let own = || record.get("language").map(str::to_owned);
+    let metadata = || serde_json::from_str::<Value>(record.get("metadata")?).ok();
+    own().or_else(|| Some(metadata()?.get("language")?.as_str()?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_number_or_the_first_one_of_a_list() {
+        for (target, want) in [
+            ("0.9347", Some(0.9347)),
+            ("1e-05", Some(1e-5)),
+            ("-3", Some(-3.0)),
+            ("[2.5, 7]", Some(2.5)),
+            ("[]", None),
+            ("[null]", None),
+            ("NaN", None),
+            ("inf", None),
+            ("fast", None),
+            ("", None),
+        ] {
+            assert_eq!(first_number(target), want, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_limit_counts_for_each_space() {
+        let item = |(space, answer): &(&str, &str)| Item {
+            module: Some((*space).to_owned()),
+            answer: (*answer).to_owned(),
+            ..Item::default()
+        };
+        let all =
+            || [("A", "1"), ("A", "2"), ("A", "3"), ("B", "4"), ("C", "5"), ("B", "6")].iter().map(item);
+        let kept = |spaces: &[&str], limit| -> String {
+            let spaces: Vec<String> = spaces.iter().map(|&space| space.to_owned()).collect();
+            first_of_each_space(all().collect(), &spaces, limit).into_iter().map(|item| item.answer).collect()
+        };
+        assert_eq!((kept(&[], 2).as_str(), kept(&["B"], 1).as_str()), ("12456", "4"));
+        assert_eq!(kept(&["C", "A"], usize::MAX), "1235");
+    }
+}
