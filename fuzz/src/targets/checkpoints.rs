@@ -113,7 +113,8 @@ pub(super) const CONFIG: Target = Target {
         let tokenizers =
             checkpoints.iter().filter(has_tokenizer).map(|folder| (*folder, "tokenizer_config.json"));
         let inner = [(REGRESSLM, "p10_vocab.json"), (REGRESSLM, "encoder_tokenizer/tokenizer_config.json")];
-        let pairs = configs.chain(tokenizers).chain(inner);
+        let described = ["regresslm-pt", "regresslm-pt-gemma"].map(|folder| (folder, "ntl.json"));
+        let pairs = configs.chain(tokenizers).chain(inner).chain(described);
         let mut corpus: Vec<_> = pairs
             .map(|(folder, file)| named(&format!("{folder}/{file}"), &tiny(&[folder], file)[0]))
             .collect();
@@ -201,6 +202,20 @@ pub(super) const CONFIG: Target = Target {
         "ieee_mantissa_digits",
         "max_num_objs",
         "<E-1>",
+        "regresslm-pt",
+        "state_key",
+        "vanilla",
+        "mamba",
+        "max_input_len",
+        "max_len",
+        "rope_base",
+        "encoder_tokenizer",
+        "sentencepiece",
+        "first_char_id",
+        "normalized",
+        "append_pad",
+        "add_special_values",
+        "-inf",
     ],
     read: config,
 };

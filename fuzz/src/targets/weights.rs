@@ -41,7 +41,10 @@ pub(super) const TORCH: Target = Target {
     name: "torch",
     corpus: || {
         let pickle = PICKLE.to_vec();
-        vec![archive(&pickle), pickle, b"\x80\x02}q\x00.".to_vec()]
+        // The same dictionary in another one, without its header and its end.
+        let inner = &PICKLE[2..PICKLE.len() - 1];
+        let nested = [&b"\x80\x02}X\x0b\0\0\0"[..], STATE_KEY.as_bytes(), inner, b"s."].concat();
+        vec![archive(&pickle), pickle, nested, b"\x80\x02}q\x00.".to_vec()]
     },
     words: &[
         "torch._utils\n_rebuild_tensor_v2\n",
@@ -73,8 +76,19 @@ pub(super) const TORCH: Target = Target {
         "m/data/0",
         "m/byteorder",
     ],
-    read: |input| read("pytorch_model.bin", torch(input)),
+    read: |input| {
+        let bytes = torch(input);
+        match read("pytorch_model.bin", bytes.clone()) {
+            Outcome::Refused => {
+                read_with("checkpoint.pt", bytes, |files, file| Weights::open_torch(files, file, STATE_KEY))
+            }
+            accepted => accepted,
+        }
+    },
 };
+
+/// The dictionary of tensors in files of RegressLM's training.
+const STATE_KEY: &str = "model_state";
 
 /// A dictionary of two tensors that share a storage, in protocol 2.
 const PICKLE: &[u8] = b"\x80\x02}q\x00(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n\
@@ -84,9 +98,17 @@ const PICKLE: &[u8] = b"\x80\x02}q\x00(X\x01\0\0\0wctorch._utils\n_rebuild_tenso
 
 /// Reads all tensors that the file lists.
 fn read(file: &str, bytes: Vec<u8>) -> Outcome {
+    read_with(file, bytes, |files, _| Weights::open(files))
+}
+
+fn read_with(
+    file: &str,
+    bytes: Vec<u8>,
+    open: impl for<'a> Fn(&'a CheckpointFiles, &str) -> Result<Weights<'a>, LoadError>,
+) -> Outcome {
     let files = CheckpointFiles::memory("fuzzed", [(file.to_owned(), bytes)]);
     let all = || -> Result<(), LoadError> {
-        let weights = Weights::open(&files)?;
+        let weights = open(&files, file)?;
         weights.summary();
         let tensors: Vec<(String, Vec<usize>)> =
             weights.shapes().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
