@@ -359,6 +359,7 @@ fn tasks_are_listed() {
         names,
         [
             "arithmetic",
+            "code-regression",
             "gsm8k",
             "mathematics",
             "multiplication",
