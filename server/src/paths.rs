@@ -7,6 +7,10 @@ pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Model names may contain slashes.
 pub(crate) const MODEL: &str = "/v1/models/{*id}";
+/// On the operators' port.
+pub(crate) const LOAD_LORA: &str = "/v1/load_lora_adapter";
+/// On the operators' port.
+pub(crate) const UNLOAD_LORA: &str = "/v1/unload_lora_adapter";
 pub(crate) const TOKENIZE: &str = "/tokenize";
 pub(crate) const DETOKENIZE: &str = "/detokenize";
 pub(crate) const TOKENIZER_INFO: &str = "/tokenizer_info";

@@ -8,6 +8,7 @@ mod calibration;
 mod chat;
 mod completions;
 mod error;
+mod lora;
 mod models;
 mod number;
 mod responses;
@@ -30,6 +31,7 @@ pub use completions::{
     StreamOptions, StructuredOutputs, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
+pub use lora::{LoadLoraAdapter, UnloadLoraAdapter};
 pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,

@@ -47,7 +47,7 @@ fn digits_server() -> Router {
             info.context_tokens_max = Some(64);
         });
         let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
-        LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE) }
+        LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE), adapters: None }
     };
     let settings = HttpSettings { logprobs_max: None, ..support::settings() };
     app::router(state_of(vec![("one", model()), ("two", model())], settings, EngineLimits::default()))

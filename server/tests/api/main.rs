@@ -32,6 +32,8 @@ mod intervals;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod lora;
+#[cfg(test)]
 mod methods;
 #[cfg(test)]
 mod numbers;

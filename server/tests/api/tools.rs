@@ -76,7 +76,9 @@ impl Speaker {
         });
         let vocabulary =
             ntl_models::vocabulary(&tokenizer, &ntl_core::contract::BatchModel::info(&model).clone());
-        let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer: Arc::clone(&tokenizer) };
+        let tokenizer_of_model = Arc::clone(&tokenizer);
+        let loaded =
+            LoadedModel { model: Box::new(model), vocabulary, tokenizer: tokenizer_of_model, adapters: None };
         let state = state_of(vec![("speaker", loaded)], support::settings(), EngineLimits::default());
         Self { app: app::router(state), tokenizer, prompts }
     }
