@@ -33,9 +33,10 @@ pub(crate) async fn load(
     // Reading files may block.
     run_blocking(usize::MAX, move || {
         let served = app.models.all();
-        match served.iter().find(|model| *model.name == *name) {
-            Some(model) if !(replaces && model.lora.is_some()) => return Err(taken(&name)),
-            _ => {}
+        if let Some(model) = served.iter().find(|model| *model.name == *name)
+            && !(replaces && model.lora.is_some())
+        {
+            return Err(taken(&name));
         }
         let folder = allowed(app.settings.adapters_from.as_deref(), Path::new(&lora_path))?;
         let unusable = |error| AppError::invalid("lora_path", format!("`lora_path`: {error}"));

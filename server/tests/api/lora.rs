@@ -76,7 +76,7 @@ async fn start(flags: &[&str]) -> Server {
 impl Server {
     /// Returns the tokens of a text and their log-probabilities.
     async fn text(&self, model: &str) -> Value {
-        let body = json!({"model": model, "prompt": "What is 3 plus 4?", "max_tokens": 6, "logprobs": 1,
+        let body = json!({"model": model, "prompt": "What is 3 plus 4?", "max_tokens": 6, "logprobs": 1, "temperature": 0,
             "ignore_eos": true});
         let answer = complete(&self.app, body).await;
         assert_eq!(answer.status, 200, "{model}: {}", answer.text);
@@ -254,7 +254,8 @@ async fn a_request_with_an_unloaded_adapter_finishes() {
     let server = start(&["--model", &model, "--adapters-from", from, "--admin-listen", "127.0.0.1:0"]).await;
     let loading = json!({"lora_name": "a", "lora_path": "a"});
     assert_eq!(server.load(loading.clone()).await.status, 200);
-    let body = json!({"model": "a", "prompt": "What is 3 plus 4?", "max_tokens": 150, "ignore_eos": true});
+    let body = json!({"model": "a", "prompt": "What is 3 plus 4?", "max_tokens": 150, "temperature": 0,
+        "ignore_eos": true});
     let want = complete(&server.app, body.clone()).await.json()["choices"][0]["text"].clone();
     let running: Vec<_> = (0..8)
         .map(|_| {
