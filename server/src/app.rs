@@ -20,7 +20,9 @@ use crate::error::AppError;
 use crate::middleware::{admission, cors, forwarded, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
-use crate::routes::{chat, completions, docs, lora, models, ops, playground, responses, score, tokens};
+use crate::routes::{
+    chat, completions, docs, labels, lora, models, ops, playground, responses, score, tokens,
+};
 use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
@@ -93,6 +95,7 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(chat::complete))
         .routes(routes!(responses::respond))
         .routes(routes!(score::score))
+        .routes(routes!(labels::generative_scoring))
         .routes(routes!(models::list))
         .routes(routes!(models::one))
         .routes(routes!(tokens::tokenize))

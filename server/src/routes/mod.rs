@@ -8,6 +8,7 @@ pub(crate) mod completions;
 pub(crate) mod docs;
 mod forward;
 mod generation;
+pub(crate) mod labels;
 pub(crate) mod lora;
 pub(crate) mod models;
 pub(crate) mod ops;
