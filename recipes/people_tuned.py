@@ -3,7 +3,7 @@
     people_tuned.py DATA MODELS SAMPLES [--limit N]
 
 MODELS is the OUTPUT of people_queue. SAMPLES/SET-tuned-NAME.jsonl.gz gets one line per text, and SAMPLES/tuned.json the record of each
-model's training. Models that have not been trained further since are not asked again.
+model's training. A second call skips models that were not trained in between.
 
 The distribution has the probabilities of the tokens 1 to 9 after the space that precedes every answer. The states of the frozen layers are
 kept with those of the training texts, so that all models together cost little more than one.

@@ -13,7 +13,7 @@ def question(text):
 
 
 class RatedTexts(Dataset):
-    """Items `text` and `ratings` without end: every pass over the texts draws one rating of each text.
+    """Questions for any number of passes over items `text` and `ratings`. Every pass draws one rating of each text.
 
     Row i depends only on the seed and i. Each pass has a random order in which `RUN` neighbours have similar lengths.
     """
