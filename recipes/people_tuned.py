@@ -73,13 +73,13 @@ def rated(kind, model, tokenizer, items):
     return answers
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("models", type=Path)
     parser.add_argument("samples", type=Path)
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     arguments.samples.mkdir(parents=True, exist_ok=True)
     index = arguments.samples / "tuned.json"
