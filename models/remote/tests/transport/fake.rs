@@ -15,8 +15,9 @@ use futures::stream;
 use ntl_remote::{TokenTexts, Vocabulary};
 use serde_json::{Value, json};
 
-/// Ids 0 to 255 are bytes, 256 begins a text.
-pub(crate) const TOKENS: usize = 257;
+/// Ids 0 to 255 are bytes, 256 begins a text, and the others have no text. llama.cpp does not report all of them in its
+/// first response.
+pub(crate) const TOKENS: usize = 600;
 pub(crate) const BEGIN: u32 = 256;
 
 /// The log-probabilities of the tokens after these ids.
