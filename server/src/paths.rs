@@ -4,9 +4,14 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const RESPONSES: &str = "/v1/responses";
 pub(crate) const SCORE: &str = "/v1/score";
+pub(crate) const GENERATIVE_SCORING: &str = "/generative_scoring";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Model names may contain slashes.
 pub(crate) const MODEL: &str = "/v1/models/{*id}";
+/// On the operators' port.
+pub(crate) const LOAD_LORA: &str = "/v1/load_lora_adapter";
+/// On the operators' port.
+pub(crate) const UNLOAD_LORA: &str = "/v1/unload_lora_adapter";
 pub(crate) const TOKENIZE: &str = "/tokenize";
 pub(crate) const DETOKENIZE: &str = "/detokenize";
 pub(crate) const TOKENIZER_INFO: &str = "/tokenizer_info";
@@ -36,5 +41,5 @@ pub(crate) fn names_a_model(path: &str) -> bool {
 
 /// Returns whether a path decodes or scores, so that the histogram of requests includes its duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
-    [CHAT, COMPLETIONS, RESPONSES, SCORE].contains(&path)
+    [CHAT, COMPLETIONS, RESPONSES, SCORE, GENERATIVE_SCORING].contains(&path)
 }

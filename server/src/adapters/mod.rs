@@ -8,6 +8,7 @@ pub(crate) mod candidates;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod fields;
+pub(crate) mod labels;
 mod number;
 pub(crate) mod responses;
 pub(crate) mod score;

@@ -91,6 +91,12 @@ pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
     ResponseSize { bytes, fields }
 }
 
+/// Estimates the response with the probabilities of labels after prompts.
+pub(crate) fn labels_size(prompts: usize, labels: usize) -> ResponseSize {
+    let bytes = prompts * (labels * NUMBER_BYTES + ITEM_BYTES);
+    ResponseSize { bytes, fields: vec!["items", "label_token_ids"] }
+}
+
 /// Estimates the response with these tokens of a text.
 pub(crate) fn tokenized_size(tokens: usize) -> ResponseSize {
     ResponseSize { bytes: tokens * (2 * ID_BYTES + TEXT_BYTES), fields: vec!["prompt"] }

@@ -30,7 +30,11 @@ mod fingerprint;
 #[cfg(test)]
 mod intervals;
 #[cfg(test)]
+mod labels;
+#[cfg(test)]
 mod life;
+#[cfg(test)]
+mod lora;
 #[cfg(test)]
 mod methods;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::scripted::ScriptedModel;
 
 const BINARY: TokenFormat = TokenFormat::Ieee { base: 2, exponent_digits: 1, digits: 2 };
 const TENS: TokenFormat = TokenFormat::P10 { digits: 1, exponent_max: 1 };
+const EIGHTHS: TokenFormat = TokenFormat::Normalized { base: 2, digits: 3 };
 
 fn names(format: TokenFormat) -> Vec<String> {
     let tokens: &[&str] = match format {
@@ -23,6 +24,7 @@ fn names(format: TokenFormat) -> Vec<String> {
             "<pad>", "<+>", "<->", "<0>", "<1>", "<2>", "<3>", "<4>", "<5>", "<6>", "<7>", "<8>", "<9>",
             "<E-1>", "<E0>", "<E1>",
         ],
+        TokenFormat::Normalized { .. } => &["<pad>", "<0>", "<1>"],
     };
     tokens.iter().map(|&name| name.to_owned()).collect()
 }
@@ -164,6 +166,9 @@ fn value(format: TokenFormat, names: &[&str]) -> f64 {
             let value: f64 = format!("{}e{}", inner(digit), inner(exponent)).parse().unwrap();
             sign(first) * value
         }
+        (TokenFormat::Normalized { .. }, [half, quarter, eighth]) => {
+            f64::from(4 * inner(half) + 2 * inner(quarter) + inner(eighth)) / 8.0
+        }
         _ => panic!("{names:?}"),
     }
 }
@@ -175,13 +180,14 @@ fn allowed(format: TokenFormat, position: usize) -> Vec<u32> {
         (TokenFormat::Ieee { .. }, _) => vec![3, 4],
         (TokenFormat::P10 { .. }, 1) => (3..13).collect(),
         (TokenFormat::P10 { .. }, _) => (13..16).collect(),
+        (TokenFormat::Normalized { .. }, _) => vec![1, 2],
     }
 }
 
 /// The probabilities of all values of each number, and the mass of valid tokens up to its end.
 fn enumerate(format: TokenFormat, outputs: usize, is_masked: bool) -> Vec<(BTreeMap<String, f64>, f64)> {
     let names = names(format);
-    let length = if matches!(format, TokenFormat::P10 { .. }) { 3 } else { 5 };
+    let length = if matches!(format, TokenFormat::Ieee { .. }) { 5 } else { 3 };
     let mut paths = vec![(Vec::new(), 1.0_f64)];
     let mut found = Vec::new();
     for _ in 0..outputs {
@@ -215,7 +221,7 @@ fn enumerate(format: TokenFormat, outputs: usize, is_masked: bool) -> Vec<(BTree
 
 #[test]
 fn distributions_of_all_numbers_of_an_answer_are_the_enumerated_ones() {
-    for (format, outputs) in [(BINARY, 1), (BINARY, 3), (TENS, 1), (TENS, 2)] {
+    for (format, outputs) in [(BINARY, 1), (BINARY, 3), (TENS, 1), (TENS, 2), (EIGHTHS, 1), (EIGHTHS, 2)] {
         let vocabulary = vocabulary(format, outputs);
         for is_masked in [true, false] {
             let outcome = number(&vocabulary, NumberJob { is_masked, ..tree(1e-12, 65_536) });
@@ -252,7 +258,7 @@ fn every_estimate_of_a_tree_that_ran_out_of_nodes_has_finite_bounds_that_hold() 
         Objective::Quantile(0.9),
     ];
     let mut open = 0;
-    for (format, outputs) in [(BINARY, 2), (TENS, 2)] {
+    for (format, outputs) in [(BINARY, 2), (TENS, 2), (EIGHTHS, 2)] {
         let vocabulary = vocabulary(format, outputs);
         for is_masked in [true, false] {
             let exact = number(&vocabulary, NumberJob { is_masked, ..tree(1e-12, 65_536) });

@@ -10,6 +10,7 @@ use ntl_core::contract::{
 };
 
 use super::config::StackConfig;
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::families::Family;
 use crate::gpu::ContextOnDrop;
@@ -26,6 +27,7 @@ pub struct MeanHead {
     _context: ContextOnDrop,
     info: ModelInfo,
     prompts: PromptEncoder,
+    adapters: AdapterReader,
     device: Device,
     hidden_size: usize,
     prefill_tokens_max: usize,
@@ -55,7 +57,9 @@ impl MeanHead {
         let config = StackConfig::read_regresslm(files)?;
         facts.check_vocabulary(files, "encoder_vocab_size", config.vocab_size)?;
         let weights = Weights::open(files)?;
-        let loader = Loader { weights: &weights, config: &config, place, prefix: "model.model.encoder." };
+        let adaptable = AdaptableLayers::default();
+        let prefix = "model.model.encoder.";
+        let loader = Loader { weights: &weights, config: &config, place, prefix, adaptable: &adaptable };
         let exact = place.exact();
         let head = Loader { place: &exact, prefix: "", ..loader }
             .biased("regression_head", [1, config.hidden_size])?;
@@ -68,6 +72,7 @@ impl MeanHead {
             _context: ContextOnDrop::new(&place.device),
             info,
             prompts: PromptEncoder::new(embeddings, loader.encoder()?, work, place),
+            adapters: AdapterReader::new(adaptable, place),
             device: place.device.clone(),
             hidden_size: config.hidden_size,
             prefill_tokens_max: if place.uses_kernels() {
@@ -80,6 +85,11 @@ impl MeanHead {
             sums: Sums::default(),
             values: HashMap::new(),
         })
+    }
+
+    /// Returns the reader of its adapters.
+    pub(crate) fn adapters(&self) -> &AdapterReader {
+        &self.adapters
     }
 
     fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
@@ -130,9 +140,10 @@ impl BatchModel for MeanHead {
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         self.prompts.check(request)?;
+        let adapter = self.adapters.weights(request.adapter)?;
         self.opened += 1;
         let context = ContextId(self.opened);
-        let prefill = self.prompts.begin(context, request);
+        let prefill = self.prompts.begin(context, request, adapter);
         Ok(OpenedContext { context, first_token: 0, prefill })
     }
 

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use super::config::{EncoderShape, LayersShape, TorchConfig};
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE, Weights};
 use crate::families::Family;
 use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, is_placeholder};
@@ -41,8 +42,9 @@ impl T5 {
         let mut info = facts.info(Family::of(files)?, Vec::new(), place, weights.parameters());
         info.tokens = config.notation.tokens();
         info.answer_tokens_max = Some(config.positions);
-        let (parts, head) = Reader { weights: &weights, config, place }.parts()?;
-        Ok(Self::new(info, Stacks::new(parts, place), head))
+        let adaptable = AdaptableLayers::default();
+        let (parts, head) = Reader { weights: &weights, config, place, adaptable: &adaptable }.parts()?;
+        Ok(Self::new(info, Stacks::new(parts, AdapterReader::new(adaptable, place), place), head))
     }
 }
 
@@ -50,33 +52,35 @@ struct Reader<'a> {
     weights: &'a Weights<'a>,
     config: &'a TorchConfig,
     place: &'a Placement,
+    adaptable: &'a AdaptableLayers,
 }
 
 impl Reader<'_> {
     fn parts(&self) -> LoadResult<(Parts, Head)> {
-        let Self { weights, config, place } = *self;
+        let Self { weights, config, place, adaptable } = *self;
         let decoder = &config.decoder;
         let named = |part: &str| format!("{}{part}", config.weights.prefix);
         let (prompt_embeddings, encoder, encoder_sizes) = match &config.encoder {
             EncoderShape::Vanilla { layers: shape, rotary } => {
-                let loader = Loader { weights, config: shape, place, prefix: &named("encoder.") };
+                let loader = Loader { weights, config: shape, place, prefix: &named("encoder."), adaptable };
                 let table = loader.weight("embedding", [shape.vocab_size, shape.d_model])?;
                 let embeddings = Embeddings::plain(table, shape.vocab_size);
                 (embeddings, loader.rotary_encoder(rotary.clone())?, shape.sizes())
             }
             EncoderShape::Gemma(shape) => {
-                let loader = Loader { weights, config: shape, place, prefix: &named("encoder.encoder.") };
+                let loader =
+                    Loader { weights, config: shape, place, prefix: &named("encoder.encoder."), adaptable };
                 (shape.embeddings(loader.table()?, None), loader.encoder()?, shape.sizes())
             }
         };
-        let loader = Loader { weights, config: decoder, place, prefix: &named("decoder.") };
+        let loader = Loader { weights, config: decoder, place, prefix: &named("decoder."), adaptable };
         let whole = Loader { prefix: &config.weights.prefix, ..loader };
         // Logits are computed in f32.
         let exact = place.exact();
         let exact = Loader { place: &exact, ..whole };
         let shape = [decoder.vocab_size, decoder.d_model];
-        let head =
-            Head::biased(exact.weight("generator", shape)?, exact.tensor("generator.bias", &shape[..1])?);
+        let generator = Linear::plain(exact.weight("generator", shape)?, [decoder.vocab_size]);
+        let head = Head::biased(generator, exact.tensor("generator.bias", &shape[..1])?);
         let positions =
             exact.tensor("decoder_positional_encoding.pe", &[1, config.positions, decoder.d_model])?;
         let table = whole.weight("tgt_tok_emb", shape)?;
@@ -197,7 +201,7 @@ impl Loader<'_, LayersShape> {
     fn joint(&self, name: &str, output: usize) -> LoadResult<StoredLinear> {
         let weight = self.tensor(&format!("{name}_weight"), &[output, self.config.d_model])?;
         let bias = Some(self.tensor(&format!("{name}_bias"), &[output])?);
-        Ok(StoredLinear { weight, bias })
+        Ok(StoredLinear { module: self.module(name), weight, bias })
     }
 }
 
@@ -205,7 +209,8 @@ impl StoredLinear {
     /// Returns `count` of its outputs, from `first` on.
     fn rows(&self, first: usize, count: usize) -> LoadResult<Self> {
         let part = |tensor: &Tensor| tensor.narrow(0, first, count);
-        Ok(Self { weight: part(&self.weight)?, bias: self.bias.as_ref().map(part).transpose()? })
+        let bias = self.bias.as_ref().map(part).transpose()?;
+        Ok(Self { module: self.module.clone(), weight: part(&self.weight)?, bias })
     }
 
     /// Reorders the outputs of each head so that the first elements of all pairs come before the second ones.
@@ -223,6 +228,7 @@ impl StoredLinear {
             (0..width).step_by(head_dim).flat_map(head).map(|element| element as u32).collect();
         let order = Tensor::from_vec(order, width, self.weight.device())?;
         let ordered = |tensor: &Tensor| tensor.index_select(&order, 0);
-        Ok(Self { weight: ordered(&self.weight)?, bias: self.bias.as_ref().map(ordered).transpose()? })
+        let bias = self.bias.as_ref().map(ordered).transpose()?;
+        Ok(Self { weight: ordered(&self.weight)?, bias, ..self })
     }
 }
