@@ -10,11 +10,13 @@ use ntl_core::text::TextDecoder;
 use crate::adapter::Adapter;
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError};
-use crate::families::{Family, Network, T5Variant};
+use crate::encoders;
+use crate::families::{EncoderVariant, Family, Network, T5Variant};
+use crate::labels::read_labels;
 use crate::ops::Placement;
 use crate::options::LoadOptions;
 use crate::t5::{
-    MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, encoding, read_notation,
+    NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, encoding, load_regresslm_head, read_notation,
 };
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
@@ -44,7 +46,8 @@ pub fn load_adapted(
     match (family.network, adapter) {
         (Network::Causal(_), _) => load_causal(files, adapter, options),
         (Network::T5(variant), None) => load_t5(files, family, variant, options),
-        (Network::T5(_), Some(adapter)) => {
+        (Network::Encoder(variant), None) => load_encoder(files, variant, options),
+        (Network::T5(_) | Network::Encoder(_), Some(adapter)) => {
             let reason = format!(
                 "adapters are merged into decoder-only models only, not into `{}`",
                 family.architecture
@@ -72,6 +75,19 @@ fn load_causal(
     Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary })
 }
 
+fn load_encoder(
+    files: &CheckpointFiles,
+    variant: EncoderVariant,
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
+    let place = &options.place()?;
+    let facts = CheckpointFacts::open(files, options.choices)?;
+    let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
+    let vocabulary = vocabulary(&tokenizer, model.info());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
+}
+
 fn load_t5(
     files: &CheckpointFiles,
     family: Family,
@@ -88,11 +104,7 @@ fn load_t5(
     let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
     // The configuration may still reduce it.
     let unlimited = if family.limits_prompts() { usize::MAX } else { PROMPT_TOKENS_MAX };
-    let tokenizer_facts = TokenizerFacts {
-        tokens: tokenizer.len(),
-        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(unlimited),
-        number_encoding: tokenizer.number_encoding(),
-    };
+    let tokenizer_facts = facts_about(&tokenizer, unlimited);
     let wrong_tokenizer = || {
         let name = family.architecture;
         let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
@@ -100,9 +112,11 @@ fn load_t5(
     };
     let t5 = |kind| T5::load(files, tokenizer_facts, kind, place);
     let model = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
-        (T5Variant::RegressionHead, ..) => {
-            let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
-            let vocabulary = point_vocabulary(&tokenizer, model.info());
+        (T5Variant::Head, ..) => {
+            // Classes have no logarithms.
+            let log_scale = read_labels(files)?.names.len() == 1 && log_scale()?;
+            let model = RegressionHead::load(files, tokenizer_facts, log_scale, place)?;
+            let vocabulary = vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
         (T5Variant::RegressLm, ..) => {
@@ -113,8 +127,8 @@ fn load_t5(
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
         (T5Variant::RegressLmHead, ..) => {
-            let model = MeanHead::load(files, tokenizer_facts, place)?;
-            let vocabulary = point_vocabulary(&tokenizer, model.info());
+            let model = load_regresslm_head(files, tokenizer_facts, place)?;
+            let vocabulary = vocabulary(&tokenizer, model.info());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
         }
         (T5Variant::Gemma(version), ..) => T5::load_gemma(files, tokenizer_facts, version, place)?,
@@ -129,6 +143,15 @@ fn load_t5(
     Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
 }
 
+/// `prompt_tokens_max` is for a tokenizer that recommends no length.
+fn facts_about(tokenizer: &Tokenizer, prompt_tokens_max: usize) -> TokenizerFacts {
+    TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(prompt_tokens_max),
+        number_encoding: tokenizer.number_encoding(),
+    }
+}
+
 /// Boxes a model. On a GPU the model first runs each of its kernels once.
 fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<dyn BatchModel>, LoadError> {
     if !place.device.is_cpu() {
@@ -139,6 +162,9 @@ fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<
 
 /// The facts that decoding needs about a tokenizer and its model.
 pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
+    if !info.has_token_distribution() {
+        return label_vocabulary(tokenizer, info);
+    }
     let ids = || (0u32..).take(tokenizer.len());
     let pieces = ids().map(|id| tokenizer.number_piece(id));
     Vocabulary {
@@ -161,8 +187,8 @@ fn notation_vocabulary(notation: &Arc<TokenNotation>) -> Vocabulary {
     }
 }
 
-/// The vocabulary of a regression head, which answers every prompt with one number.
-fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
+/// The vocabulary of a model that predicts labels, and writes no tokens.
+fn label_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
         grammar: Arc::new(NumberGrammar::point()),

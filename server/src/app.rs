@@ -20,7 +20,7 @@ use crate::error::AppError;
 use crate::middleware::{admission, cors, forwarded, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
-use crate::routes::{chat, completions, docs, models, ops, playground, responses, score, tokens};
+use crate::routes::{chat, classify, completions, docs, models, ops, playground, responses, score, tokens};
 use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
@@ -87,6 +87,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(chat::complete))
         .routes(routes!(responses::respond))
         .routes(routes!(score::score))
+        .routes(routes!(classify::classify))
+        .routes(routes!(classify::pool))
         .routes(routes!(models::list))
         .routes(routes!(models::one))
         .routes(routes!(tokens::tokenize))

@@ -29,7 +29,11 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
-        let read = self.weights.tensor(name, shape, self.place.dtype, &self.place.device)?;
+        self.tensor_as(name, shape, self.place)
+    }
+
+    fn tensor_as(&self, name: &str, shape: &[usize], place: &Placement) -> LoadResult<Tensor> {
+        let read = self.weights.tensor(name, shape, place.dtype, &place.device)?;
         self.parameters.set(self.parameters.get() + read.elem_count() as u64);
         Ok(read)
     }
@@ -71,6 +75,13 @@ impl Loader<'_> {
     pub(super) fn head(&self) -> LoadResult<Weight> {
         let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden_size])?;
         self.packed(self.merged("lm_head", weight)?)
+    }
+
+    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32.
+    pub(super) fn score(&self, labels: usize) -> LoadResult<Weight> {
+        let exact = self.place.exact();
+        let weight = self.tensor_as("score.weight", &[labels, self.config.hidden_size], &exact)?;
+        Ok(Weight::new(self.merged("score", weight)?, &exact)?)
     }
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.

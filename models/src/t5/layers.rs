@@ -7,27 +7,27 @@ use crate::checkpoint::{LoadResult, Weights};
 use crate::ops::{HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, StoredLinear, Weight};
 
 /// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
-pub(super) struct Loader<'a, C = T5Config> {
-    pub(super) weights: &'a Weights<'a>,
-    pub(super) config: &'a C,
-    pub(super) place: &'a Placement,
+pub(crate) struct Loader<'a, C = T5Config> {
+    pub(crate) weights: &'a Weights<'a>,
+    pub(crate) config: &'a C,
+    pub(crate) place: &'a Placement,
     /// Prefix of the tensors' names in the file.
-    pub(super) prefix: &'a str,
+    pub(crate) prefix: &'a str,
 }
 
 impl<C> Loader<'_, C> {
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
         let Placement { dtype, device, .. } = self.place;
         self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
     }
 
     /// Reads the weight `name.weight`, `[out, in]`.
-    pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
+    pub(crate) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
         Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
     }
 
     /// Reads layers with the same input of `input` elements. Each is `name.weight`, `[width, input]`.
-    pub(super) fn linear<const P: usize>(
+    pub(crate) fn linear<const P: usize>(
         &self,
         names: [String; P],
         widths: [usize; P],
@@ -51,7 +51,7 @@ impl<C> Loader<'_, C> {
     }
 
     /// Reads the layer `name` with its bias.
-    pub(super) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
+    pub(crate) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
         let weight = self.tensor(&format!("{name}.weight"), &shape)?;
         let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
         Ok(Linear::new(&[StoredLinear { weight, bias }], [shape[0]], self.place)?)
@@ -63,16 +63,22 @@ impl<C> Loader<'_, C> {
 }
 
 /// Attention to positions of the same stack.
-pub(super) struct SelfAttention {
+pub(crate) struct SelfAttention {
     /// Index of its kind in the stack.
-    pub(super) kind: usize,
-    pub(super) norm: Norm,
-    pub(super) qkv: Linear<3>,
-    pub(super) head_norms: Option<HeadNorms>,
-    pub(super) output: Linear,
+    pub(crate) kind: usize,
+    /// Normalises the input.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) qkv: Linear<3>,
+    pub(crate) head_norms: Option<HeadNorms>,
+    pub(crate) output: Linear,
 }
 
 impl SelfAttention {
+    /// Returns the input of queries, keys and values.
+    pub(super) fn normed(&self, x: &Tensor) -> Result<Tensor> {
+        normed(self.norm.as_ref(), x)
+    }
+
     /// Returns the computation of queries, keys and values from normalised hidden states.
     pub(super) fn input<'a>(
         &'a self,
@@ -91,14 +97,22 @@ pub(super) struct CrossAttention {
     pub(super) output: Linear,
 }
 
-pub(super) struct FeedForward {
-    pub(super) norm: Norm,
-    pub(super) mlp: Mlp,
+pub(crate) struct FeedForward {
+    /// Normalises the input.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) mlp: Mlp,
+}
+
+fn normed(norm: Option<&Norm>, x: &Tensor) -> Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => Ok(x.clone()),
+    }
 }
 
 impl FeedForward {
     /// Maps `[M, d_model]` to `[M, d_model]`, and adds the residual.
     pub(super) fn forward(&self, x: Tensor) -> Result<Tensor> {
-        self.mlp.added(&self.norm.forward(&x)?, x)
+        self.mlp.added(&normed(self.norm.as_ref(), &x)?, x)
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn score_request(
     model: &ModelInfo,
 ) -> Result<(Vec<ScoreInput>, ScoreLosses), AppError> {
     let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
-    check("model", model.has_token_distribution, message)?;
+    check("model", model.has_token_distribution(), message)?;
     refuse_without_effect(&request)?;
     let items = request.items.ok_or_else(|| AppError::field("items", "is missing"))?;
     let count = items.len();

@@ -91,6 +91,13 @@ pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
     ResponseSize { bytes, fields }
 }
 
+/// Estimates the response with the values of labels with these names for each of `inputs` inputs.
+pub(crate) fn label_size(inputs: usize, names: &[String]) -> ResponseSize {
+    let name = names.iter().map(String::len).max().unwrap_or(0);
+    let bytes = inputs.saturating_mul(ITEM_BYTES + name + names.len() * NUMBER_BYTES);
+    ResponseSize { bytes, fields: vec!["input"] }
+}
+
 /// Estimates the response with these tokens of a text.
 pub(crate) fn tokenized_size(tokens: usize) -> ResponseSize {
     ResponseSize { bytes: tokens * (2 * ID_BYTES + TEXT_BYTES), fields: vec!["prompt"] }

@@ -30,6 +30,8 @@ mod fingerprint;
 #[cfg(test)]
 mod intervals;
 #[cfg(test)]
+mod labels;
+#[cfg(test)]
 mod life;
 #[cfg(test)]
 mod methods;
