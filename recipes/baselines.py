@@ -1,13 +1,15 @@
 """Trivial baselines for rJokes: what a model must beat before its RMSE means anything.
 
-    python baselines.py TRAIN TEST [--limit N]
+    python baselines.py TRAIN TEST [--limit N] [--new]
 
-TRAIN and TEST are files in the formats of data.py. Each baseline is fitted on TRAIN and rates the first N texts of TEST. The output is
+TRAIN and TEST are files in the formats of data.py. Each baseline is fitted on TRAIN and rates the first N texts of TEST. --new leaves out
+texts with the words of a text of TRAIN, regardless of case and punctuation. The output is
 JSON: by baseline the mean absolute error, the root mean square error, R² and Pearson's correlation, which a constant does not have.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -55,9 +57,18 @@ def columns(path, limit=None):
         raise InputError(f"{path}: {error}") from error
 
 
-def baselines(train, test, limit=None):
-    """Returns the metrics of every baseline, by its name."""
+def words(text):
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def baselines(train, test, limit=None, new=False):
+    """Returns the metrics of every baseline, by its name. `new` leaves out texts whose words are also a text of the training file."""
     (texts, scores), (asked, truths) = columns(train), columns(test, limit)
+    if new:
+        known = {words(text) for text in texts}
+        kept = [place for place, text in enumerate(asked) if words(text) not in known]
+        print(f"baselines: {len(asked) - len(kept)} of {len(asked)} texts left out", file=sys.stderr)
+        asked, truths = [asked[place] for place in kept], truths[kept]
     return {name: measured(predicted, truths) for name, predicted in predictions(texts, scores, asked)}
 
 
@@ -66,9 +77,10 @@ def main():
     parser.add_argument("train", metavar="TRAIN")
     parser.add_argument("test", metavar="TEST")
     parser.add_argument("--limit", type=int, metavar="N", help="rate the first N texts only")
+    parser.add_argument("--new", action="store_true", help="leave out texts with the words of a text of TRAIN")
     args = parser.parse_args()
     try:
-        print(json.dumps(baselines(args.train, args.test, args.limit), indent=1))
+        print(json.dumps(baselines(args.train, args.test, args.limit, args.new), indent=1))
     except InputError as error:
         print(f"baselines: {error}", file=sys.stderr)
         return 1

@@ -5,6 +5,7 @@
 | `arithmetic`, `mathematics_dataset` | `.txt`: a line with the question, a line with the answer, and so on |
 | `gsm8k`, `multirc` | `.jsonl`: one object per line with `question` and `answer` |
 | `rjokes` | `.tsv`: score, tab, joke |
+| `ratings` | `.jsonl`: one object per line with `text` and `ratings`, a list of integers from -4 to 4: see `ratings.py` |
 | `demo`, `chains`, `long_chains` | none: the questions are generated, see `generated.py` |
 
 Every format may be gzipped (`.gz`). `gsm8k` loses its calculator annotations `<<...>>`, as in the paper.
@@ -16,8 +17,9 @@ import re
 from pathlib import Path
 
 from generated import TASKS, GeneratedQuestions
+from ratings import MIDDLE, RatedTexts, without
 
-DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "multirc", "demo", "chains", "long_chains"]
+DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "ratings", "multirc", "demo", "chains", "long_chains"]
 # The generated datasets, with the share of each kind of question.
 GENERATED = {"demo": TASKS, "chains": {"chains": 1.0}, "long_chains": {"long_chains": 1.0}}
 # More questions than any run needs: item i is generated on demand.
@@ -41,15 +43,20 @@ def from_txt(path):
     return [{"question": q, "answer": a} for q, a in zip(stripped[::2], stripped[1::2])]
 
 
-def from_jsonl(path):
-    rows = []
+def objects(path):
+    """Yields the number and the object of each line."""
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            yield number, json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{path}, line {number}: not JSON: {error.msg}") from error
+
+
+def from_jsonl(path):
+    rows = []
+    for number, row in objects(path):
         for field in ("question", "answer"):
             if not isinstance(row, dict) or not isinstance(row.get(field), str):
                 raise InputError(f"{path}, line {number}: no text in the field `{field}`")
@@ -67,17 +74,29 @@ def from_tsv(path):
     return rows
 
 
+def rated(path):
+    rows = []
+    for number, row in objects(path):
+        if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+            raise InputError(f"{path}, line {number}: no text in the field `text`")
+        ratings = row.get("ratings")
+        if not isinstance(ratings, list) or not ratings or not all(type(r) is int and abs(r) < MIDDLE for r in ratings):
+            raise InputError(f"{path}, line {number}: no list of integers from {1 - MIDDLE} to {MIDDLE - 1} in the field `ratings`")
+        rows.append({"text": row["text"], "ratings": ratings})
+    return rows
+
+
 READERS = {".txt": from_txt, ".jsonl": from_jsonl, ".tsv": from_tsv}
 
 
-def read(path):
+def read(path, readers=READERS):
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     name = path.name.removesuffix(".gz")
-    reader = READERS.get(Path(name).suffix)
+    reader = readers.get(Path(name).suffix)
     if reader is None:
-        raise InputError(f"{path}: the name must end in {', '.join(READERS)}, or one of these and .gz")
+        raise InputError(f"{path}: the name must end in {', '.join(readers)}, or one of these and .gz")
     try:
         rows = reader(path)
     except (UnicodeDecodeError, gzip.BadGzipFile) as error:
@@ -87,14 +106,25 @@ def read(path):
     return rows
 
 
-def load(dataset, files, split="train", seed=0):
-    """Returns the questions of `files`, or generated questions."""
+def load_ratings(files, held_out, seed):
+    """Returns the texts of `files` that `held_out` does not contain."""
+    texts, others = ([row for path in paths for row in read(path, {".jsonl": rated})] for paths in (files, held_out))
+    texts = without(texts, others)
+    if len(texts) < RatedTexts.RUN:
+        raise InputError(f"--train: {len(texts)} texts that are not in --validation, but training needs {RatedTexts.RUN}")
+    return RatedTexts(texts, seed)
+
+
+def load(dataset, files, split="train", seed=0, held_out=()):
+    """Returns the questions of `files`, or generated questions. `held_out`: files with texts that `ratings` leaves out."""
     if dataset in GENERATED:
         if files:
             raise InputError(f"--dataset {dataset} generates its questions: omit --train and --validation")
         return GeneratedQuestions(GENERATED_COUNT, seed, split, GENERATED[dataset])
     if not files:
         raise InputError(f"--dataset {dataset} needs the files to train on: --train FILE")
+    if dataset == "ratings":
+        return load_ratings(files, held_out, seed)
     rows = [row for path in files for row in read(path)]
     if dataset == "gsm8k":
         for row in rows:

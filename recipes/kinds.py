@@ -1,10 +1,12 @@
 """The kinds of models: how each is created, loaded, trained and queried.
 
-Questions and answers are padded on the right and masked; padding of labels is -100. Objectives get logits that are aligned with
-the labels: the decoder of a T5 reads the labels shifted right, and the labels of a decoder-only model are shifted left.
+Questions and answers are padded on the right and masked, texts of decoder-only models on the left; padding of labels is -100.
+Objectives get logits that are aligned with the labels: the decoder of a T5 reads the labels shifted right, and the labels of a
+decoder-only model are shifted left.
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,7 @@ from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
     T5Config,
     T5ForConditionalGeneration,
     T5ForSequenceClassification,
@@ -21,6 +24,7 @@ from transformers import (
 
 from architectures import POSITIONS, T5RegressionModelRT, T5RegressionModelXval, log_scaled, xval_number_loss
 from data import InputError
+from frozen import LowerLayers
 from objectives import IGNORE
 from paper_tokenizers import NUM, PLACES, PaperTokenizer, place_name
 from tokenizer import train_tokenizer
@@ -30,8 +34,8 @@ from tokenizer import train_tokenizer
 TRUNCATION_SIDE = "right"
 
 
-def padded(rows, value):
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+def padded(rows, value, side="right"):
+    return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side)
 
 
 def sample_texts(rows, count=20_000):
@@ -254,23 +258,10 @@ class T5Xval(T5):
         return super().facts(args) | {"log_scale_embeddings": args.log_scale}
 
 
-class T5RegressionHead(T5):
-    """T5 that predicts one number; its loss is the squared error, of signed logarithms with --log-scale."""
+class RegressionHead:
+    """Predicts one number; the loss is the squared error, of signed logarithms with --log-scale."""
 
     takes_number_loss = False
-    model_class = T5ForSequenceClassification
-
-    def create(self, args, rows):
-        self.log_scale = args.log_scale
-        tokenizer = train_tokenizer(sample_texts(rows), args.vocabulary, args.max_length)
-        config = t5_config(args, tokenizer, num_labels=1, problem_type="regression", classifier_dropout=0.0)
-        return T5ForSequenceClassification(config), tokenizer
-
-    def open(self, folder, args):
-        self.log_scale = args.log_scale
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = T5ForSequenceClassification.from_pretrained(folder, num_labels=1, problem_type="regression")
-        return grown(model, tokenizer), tokenizer
 
     def check(self, tokenizer, rows, max_length):
         for number, row in enumerate(rows, 1):
@@ -285,13 +276,8 @@ class T5RegressionHead(T5):
             raise InputError(f"answer {number} is not a number, which a regression head needs: {answer[:40]!r}")
         return math.copysign(math.log1p(abs(value)), value) if self.log_scale else value
 
-    def collate(self, tokenizer, max_length, rows):
-        questions = [encode(tokenizer, row["question"], max_length)[0] for row in rows]
-        return {
-            "input_ids": padded(questions, tokenizer.pad_token_id),
-            "attention_mask": padded([[1] * len(ids) for ids in questions], 0),
-            "labels": torch.tensor([self.target(row["answer"], 1) for row in rows]),
-        }
+    def targets(self, rows):
+        return torch.tensor([self.target(row["answer"], 1) for row in rows])
 
     def values(self, model, inputs):
         """Returns the predicted numbers [B], as logarithms with --log-scale."""
@@ -315,27 +301,73 @@ class T5RegressionHead(T5):
         return super().facts(args) | {"log_scale_embeddings": args.log_scale}
 
 
+class T5RegressionHead(RegressionHead, T5):
+    def create(self, args, rows):
+        self.log_scale = args.log_scale
+        tokenizer = train_tokenizer(sample_texts(rows), args.vocabulary, args.max_length)
+        config = t5_config(args, tokenizer, num_labels=1, problem_type="regression", classifier_dropout=0.0)
+        return T5ForSequenceClassification(config), tokenizer
+
+    def open(self, folder, args):
+        self.log_scale = args.log_scale
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = T5ForSequenceClassification.from_pretrained(folder, num_labels=1, problem_type="regression")
+        return grown(model, tokenizer), tokenizer
+
+    def collate(self, tokenizer, max_length, rows):
+        questions = [encode(tokenizer, row["question"], max_length)[0] for row in rows]
+        return {
+            "input_ids": padded(questions, tokenizer.pad_token_id),
+            "attention_mask": padded([[1] * len(ids) for ids in questions], 0),
+            "labels": self.targets(rows),
+        }
+
+
 class Llama(T5):
     """A decoder-only model of Llama's architecture, or of another architecture if it is opened from a directory.
 
-    A text is the question, a space, the answer and the end of sequence. Only the answer and the end count in the loss.
+    A text is the question, a space, the answer and the end of sequence. Only the answer and the end count in the loss. Texts are
+    padded on the left, so that the answers are the last columns and only these need logits.
     """
 
     def create(self, args, rows):
         tokenizer = train_tokenizer(sample_texts(rows), args.vocabulary, 2 * args.max_length, causal=True)
-        config = LlamaConfig(
+        return self.prepared(self.new_model(self.config(args, tokenizer)), tokenizer, args), tokenizer
+
+    def config(self, args, tokenizer):
+        return LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=args.d_model, intermediate_size=args.d_ff, head_dim=heads(args),
             num_hidden_layers=args.layers, num_attention_heads=args.heads, num_key_value_heads=args.heads,
             max_position_embeddings=2 * args.max_length, tie_word_embeddings=True,
             bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )  # fmt: skip
-        return LlamaForCausalLM(config), tokenizer
+
+    def new_model(self, config):
+        return LlamaForCausalLM(config)
 
     def open(self, folder, args):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        return AutoModelForCausalLM.from_pretrained(folder), tokenizer
+        return self.prepared(self.saved_model(folder), tokenizer, args), tokenizer
+
+    def saved_model(self, folder):
+        return AutoModelForCausalLM.from_pretrained(folder)
+
+    def prepared(self, model, tokenizer, args):
+        self.lower = LowerLayers(model, args.freeze, args.states) if args.freeze else None
+        return model
+
+    def inputs(self, tokenizer, texts):
+        mask = padded([[1] * len(ids) for ids in texts], 0, "left")
+        inputs = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+        if self.lower:
+            return inputs | {"inputs_embeds": padded(self.lower.states(texts), 0.0, "left")}
+        return inputs | {"input_ids": padded(texts, tokenizer.pad_token_id, "left")}
+
+    def trained_layers(self):
+        """Returns the context in which the model reads `inputs`."""
+        return self.lower.skipped() if self.lower else nullcontext()
 
     def length_max(self, model):
         return model.config.max_position_embeddings // 2
@@ -357,17 +389,15 @@ class Llama(T5):
             answer = self.answer_ids(tokenizer, row["answer"])
             texts.append(question + answer)
             labels.append([IGNORE] * len(question) + answer)
-        return {
-            "input_ids": padded(texts, tokenizer.pad_token_id),
-            "attention_mask": padded([[1] * len(ids) for ids in texts], 0),
-            "labels": padded(labels, IGNORE),
-        }
+        return self.inputs(tokenizer, texts) | {"labels": padded(labels, IGNORE, "left")}
 
     def loss(self, model, inputs, objective):
         labels = inputs.pop("labels")
-        logits = model(**inputs, use_cache=False).logits
+        answered = int((labels != IGNORE).any(dim=0).sum())
+        with self.trained_layers():
+            logits = model(**inputs, logits_to_keep=answered + 1, use_cache=False).logits
         # The logits at a position predict the next token.
-        return objective(logits[:, :-1], labels[:, 1:].contiguous())
+        return objective(logits[:, :-1], labels[:, -answered:].contiguous())
 
     @torch.no_grad()
     def answers(self, model, tokenizer, questions, max_new_tokens=24):
@@ -382,6 +412,32 @@ class Llama(T5):
         return texts
 
 
+class LlamaRegressionHead(RegressionHead, Llama):
+    def create(self, args, rows):
+        self.log_scale = args.log_scale
+        return super().create(args, rows)
+
+    def open(self, folder, args):
+        self.log_scale = args.log_scale
+        return super().open(folder, args)
+
+    def new_model(self, config):
+        config.update({"num_labels": 1, "problem_type": "regression"})
+        return LlamaForSequenceClassification(config)
+
+    def saved_model(self, folder):
+        return LlamaForSequenceClassification.from_pretrained(folder, num_labels=1, problem_type="regression")
+
+    def collate(self, tokenizer, max_length, rows):
+        questions = [tokenizer(row["question"]).input_ids[:max_length] for row in rows]
+        return self.inputs(tokenizer, questions) | {"labels": self.targets(rows)}
+
+    def values(self, model, inputs):
+        with self.trained_layers():
+            return super().values(model, inputs)
+
+
 KINDS = {
     "t5": T5(), "t5-rt": T5Rt(), "t5-xval": T5Xval(), "t5-regression-head": T5RegressionHead(), "llama": Llama(),
+    "llama-regression-head": LlamaRegressionHead(),
 }  # fmt: skip

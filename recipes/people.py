@@ -32,6 +32,7 @@ EXAMPLE_CHARACTERS_MAX = 120
 ONE_TOKEN_PROBABILITY_MIN = 0.01
 TOP_TOKENS = 20
 TEXT_TOKENS = 8
+PATIENCE = 1800
 
 ZERO_SHOT = (
     f"Rate the sentiment of the text on a scale from {LOW} to {HIGH}: {LOW} is extremely negative, {MIDDLE} is neutral and {HIGH} is extremely "
@@ -103,7 +104,7 @@ def judged(url, name, is_chat, template, items):
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         rubric.write_text(template)
         command = [os.environ.get("NTL_EVAL", "ntl-eval"), "judge", "--data", data, "--input-field", "answer", "--template-file", rubric]
-        command += ["--scale", f"{LOW},{HIGH}", "--endpoint", url, "--out", out, *(["--api", "chat"] if is_chat else [])]
+        command += ["--scale", f"{LOW},{HIGH}", "--endpoint", url, "--timeout", str(PATIENCE), "--out", out, *(["--api", "chat"] if is_chat else [])]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
 
@@ -137,7 +138,8 @@ def main():
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
     arguments = parser.parse_args()
     arguments.samples.mkdir(parents=True, exist_ok=True)
-    with Server("--model", arguments.model) as server:
+    # Requests wait as long as a busy machine needs.
+    with Server("--model", arguments.model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
         for name in SETS:
             for kind in ("zero-shot", "few-shot"):
                 kept = arguments.samples / f"{name}-{kind}.jsonl.gz"

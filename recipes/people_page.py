@@ -1,4 +1,4 @@
-"""Writes the page that compares a model's ratings with people's, from the samples that people.py keeps.
+"""Writes the page that compares a model's ratings with people's, from the samples that people.py and people_tuned.py keep.
 
     people_page.py SAMPLES TRAIN_DATA --page FILE
 
@@ -11,28 +11,42 @@ import json
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import rankdata
 
-SCORES = np.arange(1, 10)
+from people_scores import (
+    COVERAGE,
+    SCORES,
+    calibration_error,
+    covered,
+    crps,
+    energy_distance,
+    lead,
+    mapped_rmse,
+    pearson,
+    resampled,
+    rmse,
+    spearman,
+    spread,
+)
+
 MIDDLE = 5
 MARK = "<!-- Below: written by recipes/people_page.py. -->\n"
-RESAMPLES = 2_000
-FOLDS = 5
-COVERAGE = 0.9
 READINGS = {"mean": "mean", "median": "median", "mode": "mode", "one_token": "one token", "greedy": "greedy text"}
+HEAD = "regression head"
 
 
 class Run:
-    """One set of texts with one prompt: arrays over the texts."""
+    """One model or prompt on the texts of one or more sets: arrays over the texts. A regression head has no distribution."""
 
-    def __init__(self, path):
-        with gzip.open(path, "rt") as lines:
-            samples = [json.loads(line) for line in lines]
-        self.name, _, self.prompt = path.name.removesuffix(".jsonl.gz").partition("-")
+    def __init__(self, name, prompt, samples):
+        self.name, self.prompt, self.ids = name, prompt, [sample["id"] for sample in samples]
         self.people = np.array([histogram(sample["ratings"]) for sample in samples])
+        self.truth = self.people @ SCORES
+        self.model = None
+        if "value" in samples[0]:
+            self.readings = {"mean": np.array([sample["value"] for sample in samples])}
+            return
         self.model = np.array([normalised(sample["distribution"]) for sample in samples])
         self.closed = np.array([sample["mass_closed"] for sample in samples])
-        self.truth = self.people @ SCORES
         self.written = np.array([sample["greedy"] is not None for sample in samples])
         below = np.cumsum(self.model, axis=1)
         self.readings = {
@@ -42,6 +56,14 @@ class Run:
             "one_token": given(samples, "one_token"),
             "greedy": given(samples, "greedy"),
         }
+
+
+def samples_of(path):
+    """Returns the name of the set, the name of the prompt or model, and the samples of a file."""
+    with gzip.open(path, "rt") as lines:
+        samples = [json.loads(line) for line in lines]
+    name, _, prompt = path.name.removesuffix(".jsonl.gz").partition("-")
+    return name, prompt, samples
 
 
 def histogram(ratings):
@@ -57,64 +79,6 @@ def given(samples, field):
     return np.array([MIDDLE if sample[field] is None else sample[field] for sample in samples], dtype=float)
 
 
-def pearson(predicted, truth):
-    """Returns the correlations along the last axis; 0 for constants."""
-    x, y = (values - values.mean(axis=-1, keepdims=True) for values in (predicted, truth))
-    scale = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
-    return np.divide((x * y).sum(axis=-1), scale, out=np.zeros_like(scale), where=scale > 1e-12)
-
-
-def spearman(predicted, truth):
-    return pearson(rankdata(predicted, axis=-1), rankdata(truth, axis=-1))
-
-
-def mapped_rmse(predicted, truth):
-    """Returns the RMSE after a linear map that is fitted on the other folds."""
-    fold = np.arange(len(truth)) % FOLDS
-    errors = np.empty_like(truth)
-    for number in range(FOLDS):
-        rest, here = fold != number, fold == number
-        design = np.stack([predicted, np.ones_like(predicted)], axis=1)
-        errors[here] = design[here] @ np.linalg.lstsq(design[rest], truth[rest], rcond=None)[0] - truth[here]
-    return np.sqrt((errors**2).mean())
-
-
-def resampled(run, correlation):
-    """Returns the correlations of every reading on the same resamples of the texts."""
-    chosen = np.random.default_rng(0).integers(0, len(run.truth), (RESAMPLES, len(run.truth)))
-    return {name: correlation(values[chosen], run.truth[chosen]) for name, values in run.readings.items()}
-
-
-def lead(mean, other):
-    """Returns the interval of the lead of the mean over another reading, and its two-sided p-value."""
-    low, high = np.quantile(mean - other, [0.025, 0.975])
-    beyond = min((mean <= other).mean(), (mean >= other).mean())
-    return low, high, min(1.0, 2 * max(beyond, 1 / len(mean)))
-
-
-def crps(distribution, people):
-    """Returns the CRPS of distributions against a rating, as the mean over the people's ratings of each text.
-
-    It is the sum over the scores of (F(x) - 1[rating <= x])^2, whose mean over ratings is F^2 - 2 F G + G with the people's G.
-    """
-    model, rated = (np.cumsum(values, axis=-1) for values in (distribution, people))
-    return (model**2 - 2 * model * rated + rated).sum(axis=-1)
-
-
-def energy_distance(distribution, people):
-    """Returns 2 E|X - Y| - E|X - X'| - E|Y - Y'|, which is twice the squared distance of the distribution functions."""
-    return 2 * ((np.cumsum(distribution, axis=-1) - np.cumsum(people, axis=-1)) ** 2).sum(axis=-1)
-
-
-def covered(distribution, people):
-    """Returns the share of the ratings within the central interval of each distribution."""
-    below = np.cumsum(distribution, axis=-1)
-    low = (below > (1 - COVERAGE) / 2).argmax(axis=-1)
-    high = (below >= (1 + COVERAGE) / 2 - 1e-9).argmax(axis=-1)
-    within = (np.arange(len(SCORES)) >= low[..., None]) & (np.arange(len(SCORES)) <= high[..., None])
-    return (people * within).sum(axis=-1)
-
-
 def table(header, rows):
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -123,22 +87,23 @@ def table(header, rows):
 def correlations(runs, correlation):
     rows = []
     for run in runs:
-        found, again = {name: correlation(values, run.truth) for name, values in run.readings.items()}, resampled(run, correlation)
+        found = {name: correlation(values, run.truth) for name, values in run.readings.items()}
+        again = resampled(run.readings, run.truth, correlation)
         best = max(found, key=found.get)
         cells = []
         for name, value in found.items():
             low, high = np.quantile(again[name], [0.025, 0.975])
             constant = np.ptp(run.readings[name]) == 0
             text = "always the same" if constant else f"{value:.3f} ({low:.3f} to {high:.3f})"
-            cells.append(f"**{text}**" if name == best else text)
-        rows.append([f"{run.name}, {run.prompt}", *cells])
+            cells.append(f"**{text}**" if name == best and len(found) > 1 else text)
+        rows.append([f"{run.name}, {run.prompt}", *cells, *[""] * (len(READINGS) - len(cells))])
     return table(["", *READINGS.values()], rows)
 
 
 def leads(runs):
     rows = []
     for run in runs:
-        again, cells = resampled(run, pearson), []
+        again, cells = resampled(run.readings, run.truth, pearson), []
         for name in list(READINGS)[1:]:
             low, high, p = lead(again["mean"], again[name])
             cells.append(f"{low:+.3f} to {high:+.3f}, p {p:.3g}")
@@ -162,27 +127,27 @@ def marginal(data, name):
     return histogram(ratings)
 
 
-def distributions(runs, data):
+def distribution_row(label, distribution, people):
+    figures = [score(distribution, people).mean() for score in (crps, energy_distance, covered)]
+    figures += [calibration_error(distribution, people), spread(distribution).mean()]
+    return [label, *(f"{figure:.3f}" for figure in figures)]
+
+
+def distributions(runs, always):
+    """`always` has the distribution of the training ratings by the name of a set, or of several sets' texts."""
     rows = []
     for run in runs:
-        always = np.broadcast_to(marginal(data, run.name), run.people.shape)
-        for label, distribution in [(run.prompt, run.model), ("always all training ratings", always), ("the people", run.people)]:
-            figures = [score(distribution, run.people).mean() for score in (crps, energy_distance, covered)]
-            row = [f"{run.name}, {label}", *(f"{figure:.3f}" for figure in figures)]
+        constant = np.broadcast_to(always[run.name], run.people.shape)
+        for label, distribution in [(run.prompt, run.model), ("always all training ratings", constant), ("the people", run.people)]:
+            row = distribution_row(f"{run.name}, {label}", distribution, run.people)
             if row not in rows:
                 rows.append(row)
-    return table(["", "CRPS", "energy distance", f"coverage of {COVERAGE:.0%}"], rows)
+    return table(["", "CRPS", "energy distance", f"coverage of {COVERAGE:.0%}", "calibration error", "standard deviation"], rows)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("samples", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--page", type=Path, required=True)
-    arguments = parser.parse_args()
-    runs = [Run(path) for path in sorted(arguments.samples.glob("*.jsonl.gz"))]
-    parts = [
-        "## Pearson correlation with the people's mean\n",
+def prompted_parts(runs, always):
+    return [
+        "## Zero-shot and few-shot: Pearson correlation with the people's mean\n",
         correlations(runs, pearson),
         "## Lead of the mean over other readings\n\nThe 95% interval of the difference in Pearson correlation, and its p-value.\n",
         leads(runs),
@@ -191,8 +156,120 @@ def main():
         "## RMSE after a linear map\n\nThe map is fitted on four fifths of the texts and applied to the others.\n",
         errors(runs),
         "## The model's distribution and the people's\n",
-        distributions(runs, arguments.data),
+        distributions(runs, always),
     ]
+
+
+def training(records):
+    rows = []
+    for name, record in records.items():
+        rows.append([name, str(record["seed"]), f"{record['steps']:,}", str(record["batch"]), f"{record['lr']:g}", f"{record['seconds'] / 60:.0f}"])
+    return table(["", "seed", "steps", "batch", "learning rate", "minutes"], rows)
+
+
+def tuned_errors(runs):
+    """Returns the RMSE of the ratings as they are, and after a linear map."""
+    rows = []
+    for run in runs:
+        cells = [f"{rmse(values, run.truth):.3f} / {mapped_rmse(values, run.truth):.3f}" for values in run.readings.values()]
+        rows.append([run.prompt, *cells, *[""] * (len(READINGS) - len(cells))])
+    truth = runs[0].truth
+    rows.append(["the test texts' mean", f"{rmse(np.full_like(truth, truth.mean()), truth):.3f}", *[""] * (len(READINGS) - 1)])
+    return table(["", *READINGS.values()], rows)
+
+
+def difference(first, second, truth):
+    """Returns the difference in RMSE and in Pearson correlation between two readings, each with its interval and p-value."""
+    cells = []
+    for measure in (rmse, pearson):
+        again = resampled({"first": first, "second": second}, truth, measure)
+        low, high, p = lead(again["first"], again["second"])
+        cells.append(f"{measure(first, truth) - measure(second, truth):+.3f} ({low:+.3f} to {high:+.3f}), p {p:.3g}")
+    return cells
+
+
+def comparisons(runs):
+    """Compares every model's readings with each other, and with the plain cross entropy model of the same seed."""
+    by_name, rows = {run.prompt: run for run in runs}, []
+
+    def row(name, reading, other, other_reading):
+        first, second = by_name[name], by_name[other]
+        if first.ids != second.ids:
+            raise ValueError(f"{name} and {other} rated different texts")
+        labels = [f"{of}, {HEAD if of.startswith('head') else READINGS[by]}" for of, by in [(name, reading), (other, other_reading)]]
+        rows.append([" against ".join(labels), *difference(first.readings[reading], second.readings[other_reading], first.truth)])
+
+    for name, run in by_name.items():
+        plain = f"ce-{name.rpartition('-')[2]}"
+        if run.model is not None:
+            for reading in ("median", "mode", "greedy"):
+                row(name, "mean", name, reading)
+        if name != plain and plain in by_name:
+            pairs = [("greedy", "greedy"), ("greedy", "mean"), ("mean", "mean")] if run.model is not None else [("mean", "mean"), ("mean", "greedy")]
+            for reading, other in pairs:
+                row(name, reading, plain, other)
+    return table(["", "RMSE", "Pearson"], rows)
+
+
+def by_set(runs):
+    """Returns the Pearson correlation of the mean and of the greedy text, for each set."""
+    rows, sets = {}, {}
+    for run in runs:
+        cells = [f"{pearson(run.readings[name], run.truth):.3f}" for name in ("mean", "greedy") if name in run.readings]
+        rows.setdefault(run.prompt, []).append(" / ".join(cells))
+        sets[run.name] = True
+    return table(["", *sets], [[prompt, *cells] for prompt, cells in rows.items()])
+
+
+def pooled(files):
+    """Returns a run over all sets for each model."""
+    samples = {}
+    for _, model, found in files:
+        samples.setdefault(model, []).extend(found)
+    return [Run("all sets", model, found) for model, found in samples.items()]
+
+
+def tuned_parts(files, records, data):
+    runs, apart = pooled(files), [Run(*file) for file in files]
+    sizes = {name: len(found) for name, _, found in files}
+    constant = np.concatenate([np.broadcast_to(marginal(data, name), (size, len(SCORES))) for name, size in sizes.items()])
+    texts = sum(sizes.values())
+    return [
+        f"## Fine-tuned: the models\n\nAll of them rated the same {texts:,} test texts of {len(sizes)} sets, which the tables below pool.\n",
+        training(records),
+        "## Fine-tuned: Pearson correlation with the people's mean\n\nA regression head has one reading, which is in the column of the mean.\n",
+        correlations(runs, pearson),
+        "## Fine-tuned: Pearson correlation by set, mean / greedy text\n",
+        by_set(apart),
+        "## Fine-tuned: Spearman correlation\n",
+        correlations(runs, spearman),
+        "## Fine-tuned: RMSE as it is / after a linear map\n",
+        tuned_errors(runs),
+        "## Fine-tuned: paired comparisons\n\nThe first reading minus the second, with the 95% interval over resampled texts. A negative RMSE and a "
+        "positive correlation mean that the first one is better.\n",
+        comparisons(runs),
+        "## Fine-tuned: the model's distribution and the people's\n",
+        distributions([run for run in runs if run.model is not None], {"all sets": constant}),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("samples", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--page", type=Path, required=True)
+    arguments = parser.parse_args()
+    files, tuned = [], []
+    for path in sorted(arguments.samples.glob("*.jsonl.gz")):
+        name, prompt, samples = samples_of(path)
+        model = prompt.removeprefix("tuned-")
+        (files if model == prompt else tuned).append((name, model, samples))
+    parts = []
+    if tuned:
+        parts += tuned_parts(tuned, json.loads((arguments.samples / "tuned.json").read_text()), arguments.data)
+    if files:
+        runs = [Run(*file) for file in files]
+        parts += prompted_parts(runs, {run.name: marginal(arguments.data, run.name) for run in runs})
     before = arguments.page.read_text().partition(MARK)[0] if arguments.page.is_file() else ""
     arguments.page.write_text(before + MARK + "\n" + "\n".join(parts))
 

@@ -24,7 +24,6 @@ from transformers.trainer_utils import get_last_checkpoint
 import data
 import kinds
 from data import InputError
-from generated import GeneratedQuestions
 from objectives import OBJECTIVES, Objective
 
 
@@ -43,9 +42,9 @@ class NumberTrainer(Seq2SeqTrainer):
         return (loss, None) if return_outputs else loss
 
     def _get_train_sampler(self, train_dataset=None):
-        # Generated questions come in random order already, and there are too many to shuffle.
+        # Questions that are made on demand come in random order already, and there are too many to shuffle.
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if isinstance(dataset, GeneratedQuestions):
+        if not isinstance(dataset, list):
             return SequentialSampler(dataset)
         return super()._get_train_sampler(train_dataset)
 
@@ -118,6 +117,9 @@ def parse(arguments):
     parser.add_argument("--schedule", default="cosine", choices=["cosine", "linear", "constant_with_warmup"])
     parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=42)
+    frozen = parser.add_argument_group("decoder-only models with --model")
+    frozen.add_argument("--freeze", type=int, default=0, metavar="N", help="leave the embeddings and the lowest N layers as they are")
+    frozen.add_argument("--states", metavar="FILE", help="file that keeps the states of the frozen layers, for many runs")
     size = parser.add_argument_group("size of a model from random weights")
     size.add_argument("--d-model", type=int, default=128)
     size.add_argument("--heads", type=int, default=4)
@@ -138,7 +140,8 @@ def write_record(output, args, model, steps, seconds):
     """Writes OUTPUT/training.json: the settings, and the duration of training over all parts of a stopped run."""
     record = output / "training.json"
     before = json.loads(record.read_text())["seconds"] if record.is_file() else 0.0
-    facts = {name: getattr(args, name) for name in ("dataset", "kind", "objective", "ntl_weight", "seed", "batch", "lr", "max_steps")}
+    names = ("dataset", "kind", "objective", "ntl_weight", "seed", "batch", "lr", "max_steps", "freeze")
+    facts = {name: getattr(args, name) for name in names}
     facts |= {"parameters": sum(weights.numel() for weights in model.parameters()), "steps": steps}
     output.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(facts | {"seconds": round(before + seconds, 1)}) + "\n")
@@ -152,7 +155,9 @@ def run(args):
         raise InputError(f"--kind {args.kind} has a fixed loss: omit --objective")
     if args.model and not Path(args.model).is_dir():
         raise InputError(f"--model {args.model}: no such folder")
-    rows = data.load(args.dataset, args.train, "train", args.seed)
+    if args.freeze and not (args.model and isinstance(kind, kinds.Llama)):
+        raise InputError("--freeze needs --model and a decoder-only --kind")
+    rows = data.load(args.dataset, args.train, "train", args.seed, args.validation)
     output = Path(args.output)
     checkpoints = output / "checkpoints"
     last = get_last_checkpoint(checkpoints) if checkpoints.is_dir() else None

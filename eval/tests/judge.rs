@@ -324,6 +324,37 @@ fn a_custom_rubric_reasons_first_in_a_chat() {
 }
 
 #[test]
+fn a_prefill_begins_the_answer_of_the_judge() {
+    let (_folder, file) = file(ANSWERS);
+    let asked = |more: &[&str]| {
+        let mock = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 1.0)], 0.9));
+        let settings = report(&run(
+            &mock,
+            &file,
+            &[&["--limit", "1", "--prefill", "Score: "], more].concat(),
+        ))["settings"]
+            .take();
+        assert_eq!(settings["prefill"], "Score: ");
+        mock.bodies().remove(0)
+    };
+    let plain = asked(&[]);
+    assert!(plain["prompt"].as_str().unwrap().ends_with("\nWrite only the score.\nScore: "), "{plain}");
+    let custom = asked(&["--template", "{answer}: "]);
+    assert_eq!(custom["prompt"], "4: Score: ");
+    let chat = asked(&["--api", "chat", "--system", "You grade."]);
+    let [_, question, begun] = chat["messages"].as_array().unwrap().as_slice() else { panic!("{chat}") };
+    assert!(question["content"].as_str().unwrap().ends_with("\nWrite only the score."), "{chat}");
+    assert_eq!(*begun, json!({ "role": "assistant", "content": "Score: " }));
+    assert_eq!(
+        (&chat["continue_final_message"], &chat["add_generation_prompt"]),
+        (&json!(true), &json!(false))
+    );
+    let reasoning = asked(&["--api", "chat", "--after", "Score:"]);
+    let question = reasoning["messages"][0]["content"].as_str().unwrap();
+    assert!(question.ends_with("Then write \"Score:\" and the score."), "{reasoning}");
+}
+
+#[test]
 fn invalid_items_are_rejected_with_file_line_and_field() {
     let mock = grader();
     let line = |fields: &str| format!("{{\"input\": \"a\", \"answer\": \"b\"{fields}}}\n");
@@ -377,6 +408,7 @@ fn invalid_items_are_rejected_with_file_line_and_field() {
         (&plain, &["--trim", "0.1"], 2, "leave out --trim"),
         (&plain, &["--score"], 2, "leave out --score"),
         (&plain, &["--prompt-tokens", "99"], 2, "--prompt-tokens would cut the rubric"),
+        (&plain, &["--prefill", " "], 2, "expected a text such as `Score: `"),
         (&plain, &["--rationales", "2"], 2, "--rationales are texts before the number"),
     ] {
         let (_folder, file) = file(contents);

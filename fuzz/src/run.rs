@@ -1,9 +1,10 @@
 //! Runs inputs through a target sequentially, and checks the guarantees of every target.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::Builder;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use peak_alloc::PeakAlloc;
@@ -71,6 +72,9 @@ pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding
     Ok(reader.figures)
 }
 
+/// The name of threads that read inputs.
+const READER: &str = "reader of inputs";
+
 /// A thread that reads inputs, so that an input that never ends is a finding like any other.
 pub struct Reader {
     figures: Figures,
@@ -80,6 +84,7 @@ pub struct Reader {
 
 impl Reader {
     pub fn start(target: Target) -> Self {
+        keep_panics_of_readers_quiet();
         let (inputs, to_read) = channel::<Vec<u8>>();
         let (read, results) = channel();
         let work = move || {
@@ -90,7 +95,11 @@ impl Reader {
                 }
             }
         };
-        Builder::new().stack_size(STACK_BYTES).spawn(work).expect("a thread can be started");
+        Builder::new()
+            .name(READER.to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(work)
+            .expect("a thread can be started");
         Self { figures: Figures::default(), inputs, results }
     }
 
@@ -117,6 +126,20 @@ impl Reader {
         }
         Ok(outcome)
     }
+}
+
+/// Prints no panics of readers. Some are expected, and with `RUST_BACKTRACE` the symbols of a backtrace use more memory than
+/// an input may.
+fn keep_panics_of_readers_quiet() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = take_hook();
+        set_hook(Box::new(move |panic| {
+            if thread::current().name() != Some(READER) {
+                print(panic);
+            }
+        }));
+    });
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

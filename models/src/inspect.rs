@@ -83,7 +83,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         load(&files, options)?;
     }
     let files = files.tables_only();
-    let LoadedModel { model, tokenizer, vocabulary } = load(&files, options)?;
+    let LoadedModel { model, tokenizer, vocabulary, .. } = load(&files, options)?;
     let weights = Weights::open(&files)?.summary();
     let info = model.info();
     let values = vocabulary.number_values.iter().map(|&(_, value)| value);

@@ -27,7 +27,8 @@ pub mod tokenizer;
 pub mod tools;
 mod warm_up;
 
+pub use adapter::{AdapterReader, OpenAdapter, adapter_base};
 pub use families::architectures;
-pub use load::{LoadedModel, load, load_adapted, vocabulary};
+pub use load::{LoadedModel, load, vocabulary};
 pub use ops::{Activation, Placement};
 pub use options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};

@@ -7,7 +7,7 @@ use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
 use ntl_core::text::TextDecoder;
 
-use crate::adapter::Adapter;
+use crate::adapter::AdapterReader;
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError};
 use crate::encoders;
@@ -30,38 +30,20 @@ pub struct LoadedModel {
     /// Reads prompts. It also writes answers, unless they are of dedicated number tokens.
     pub tokenizer: Arc<Tokenizer>,
     pub vocabulary: Vocabulary,
+    /// Reads adapters for the model, if it can have any.
+    pub adapters: Option<AdapterReader>,
 }
 
 pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
-    load_adapted(files, None, options)
-}
-
-/// Like [`load`], but merges a LoRA adapter in PEFT's format into the weights.
-pub fn load_adapted(
-    files: &CheckpointFiles,
-    adapter: Option<&CheckpointFiles>,
-    options: LoadOptions,
-) -> Result<LoadedModel, LoadError> {
     let family = Family::of(files)?;
-    match (family.network, adapter) {
-        (Network::Causal(_), _) => load_causal(files, adapter, options),
-        (Network::T5(variant), None) => load_t5(files, family, variant, options),
-        (Network::Encoder(variant), None) => load_encoder(files, variant, options),
-        (Network::T5(_) | Network::Encoder(_), Some(adapter)) => {
-            let reason = format!(
-                "adapters are merged into decoder-only models only, not into `{}`",
-                family.architecture
-            );
-            Err(LoadError::malformed(adapter.place(), reason))
-        }
+    match family.network {
+        Network::Causal(_) => load_causal(files, options),
+        Network::T5(variant) => load_t5(files, family, variant, options),
+        Network::Encoder(variant) => load_encoder(files, variant, options),
     }
 }
 
-fn load_causal(
-    files: &CheckpointFiles,
-    adapter: Option<&CheckpointFiles>,
-    options: LoadOptions,
-) -> Result<LoadedModel, LoadError> {
+fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let causal = CausalOptions {
@@ -69,10 +51,10 @@ fn load_causal(
         place: options.place()?,
         prefix_bytes_max: options.prefix_bytes_max,
     };
-    let adapter = adapter.map(Adapter::open).transpose()?;
-    let model = Causal::load_adapted(files, &causal, adapter.as_ref())?;
+    let model = Causal::load(files, &causal)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary })
+    let adapters = Some(model.adapters().clone());
+    Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary, adapters })
 }
 
 fn load_encoder(
@@ -85,7 +67,8 @@ fn load_encoder(
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
+    let adapters = Some(model.adapters().clone());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
 }
 
 fn load_t5(
@@ -117,19 +100,22 @@ fn load_t5(
             let log_scale = read_labels(files)?.names.len() == 1 && log_scale()?;
             let model = RegressionHead::load(files, tokenizer_facts, log_scale, place)?;
             let vocabulary = vocabulary(&tokenizer, model.info());
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
+            let adapters = Some(model.adapters().clone());
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
         (T5Variant::RegressLm, ..) => {
             let notation = Arc::new(read_notation(files)?);
             let facts = TokenizerFacts { number_encoding: encoding(&notation), ..tokenizer_facts };
             let model = T5::load_regresslm(files, facts, &notation, place)?;
             let vocabulary = notation_vocabulary(&notation);
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
+            let adapters = Some(model.adapters().clone());
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
         (T5Variant::RegressLmHead, ..) => {
             let model = load_regresslm_head(files, tokenizer_facts, place)?;
             let vocabulary = vocabulary(&tokenizer, model.info());
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary });
+            let adapters = Some(model.adapters().clone());
+            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
         (T5Variant::Gemma(version), ..) => T5::load_gemma(files, tokenizer_facts, version, place)?,
         (T5Variant::Plain, ..) => t5(T5Kind::Plain)?,
@@ -140,7 +126,8 @@ fn load_t5(
         (T5Variant::Rt | T5Variant::Xval, ..) => return Err(wrong_tokenizer()),
     };
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary })
+    let adapters = Some(model.adapters().clone());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
 }
 
 /// `prompt_tokens_max` is for a tokenizer that recommends no length.

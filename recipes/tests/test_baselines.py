@@ -19,6 +19,14 @@ def test_every_baseline_is_measured_on_the_first_items_and_words_predict_what_le
     assert length["rmse"] == pytest.approx(1.0) and words["rmse"] < 0.2 and words["pearson"] == pytest.approx(1.0)
 
 
+def test_new_texts_are_those_whose_words_are_not_in_the_training_file(tmp_path):
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("1\tGood joke.\n3\tEvil joke!\n" * 20)
+    test.write_text("9\tgood   JOKE\n9\tevil, joke\n2\tgood evil joke\n")
+    assert baselines(train, test, new=True)["always the training mean"]["rmse"] == 0.0
+    assert baselines(train, test)["always the training mean"]["rmse"] > 1
+
+
 def test_scores_that_are_not_numbers_are_one_line(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("funny\ta joke\n")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from conftest import RECIPES
 from people import few_shot, one_token
-from people_page import MARK, SCORES, covered, crps, energy_distance, lead, mapped_rmse, pearson, spearman
+from people_page import MARK
+from people_scores import SCORES, calibration_error, covered, crps, energy_distance, lead, mapped_rmse, pearson, spearman, spread
 from scipy import stats
 
 
@@ -35,6 +36,17 @@ def test_proper_scores_equal_their_definitions():
     point = np.eye(len(SCORES))[[4]]
     assert covered(point, people[:1]) == pytest.approx(people[:1, 4])
     assert covered(np.full((1, 9), 1 / 9), people[:1]) == pytest.approx(1.0)
+
+
+def test_calibration_error_is_the_gap_between_probabilities_and_shares_of_ratings():
+    people = np.tile([0.0, 0.5, 0.5, *[0.0] * 6], (10, 1))
+    assert calibration_error(people, people) == 0
+    sure = np.tile(np.eye(9)[1], (10, 1))
+    assert calibration_error(sure, people) == pytest.approx((0.5 + 0.5) / 9)
+    # Texts with the same probabilities are one bin, in which opposite gaps cancel.
+    halves = np.repeat(np.eye(9)[[1, 2]], 5, axis=0)
+    assert calibration_error(people, halves) == pytest.approx(0)
+    assert spread(people[:1]) == pytest.approx(0.5)
 
 
 def test_correlations_equal_scipys_and_a_linear_map_removes_scale():
@@ -69,16 +81,49 @@ def test_examples_cover_the_scale_and_keep_braces(data):
     assert "{text} " in prompt and prompt.endswith("Text: new\nSentiment from 1 (negative) to 9 (positive):")
 
 
-def test_the_page_keeps_the_text_above_the_mark(data, tmp_path):
-    samples, page = tmp_path / "samples", tmp_path / "page.md"
-    samples.mkdir()
-    lines = [
+def written_samples(path, lines):
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+
+
+def page_of(samples, data, page):
+    subprocess.run([sys.executable, RECIPES / "people_page.py", samples, data, "--page", page], check=True)
+    return page.read_text()
+
+
+@pytest.fixture
+def answers():
+    return [
         {"id": str(n), "ratings": [1 + n % 9, 9], "distribution": np.eye(9)[n % 9].tolist(), "mass_closed": 0.5, "greedy": None, "one_token": None}
         for n in range(30)
     ]
-    (samples / "tweets-few-shot.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+
+
+def test_the_page_keeps_the_text_above_the_mark(data, tmp_path, answers):
+    samples, page = tmp_path / "samples", tmp_path / "page.md"
+    samples.mkdir()
+    written_samples(samples / "tweets-few-shot.jsonl.gz", answers)
     page.write_text(f"# People\n\nProse.\n\n{MARK}\nold tables\n")
-    subprocess.run([sys.executable, RECIPES / "people_page.py", samples, data, "--page", page], check=True)
-    text = page.read_text()
+    text = page_of(samples, data, page)
     assert text.startswith(f"# People\n\nProse.\n\n{MARK}") and "old tables" not in text
     assert "| tweets, few-shot | **1.000 (1.000 to 1.000)** |" in text and "always the same" in text
+
+
+def test_the_page_compares_tuned_models_and_is_the_same_when_it_is_written_again(data, tmp_path, answers):
+    samples, page = tmp_path / "samples", tmp_path / "page.md"
+    samples.mkdir()
+    written_samples(samples / "tweets-tuned-ce-1.jsonl.gz", answers)
+    written_samples(samples / "tweets-tuned-ntl-was-1.jsonl.gz", [answer | {"greedy": 1 + n % 9} for n, answer in enumerate(answers)])
+    head = [{"id": answer["id"], "ratings": answer["ratings"], "value": float(n % 9)} for n, answer in enumerate(answers)]
+    written_samples(samples / "tweets-tuned-head-1.jsonl.gz", head)
+    record = {"seed": 1, "steps": 50, "batch": 16, "lr": 3e-4, "seconds": 120.0}
+    (samples / "tuned.json").write_text(json.dumps({name: record for name in ("ce-1", "head-1", "ntl-was-1")}))
+    text = page_of(samples, data, page)
+    for line in (
+        "| head-1 | 1 | 50 | 16 | 0.0003 | 2 |",
+        "| all sets, head-1 | 1.000 (1.000 to 1.000) |",
+        "| ntl-was-1, greedy text against ce-1, greedy text | ",
+        "| head-1, regression head against ce-1, mean | ",
+        "| all sets, the people | ",
+    ):
+        assert line in text, line
+    assert page_of(samples, data, page) == text

@@ -62,7 +62,7 @@ def trained(folders):
     def opened(name):
         kind = KINDS[train.parse(["--dataset", "demo", "--output", "", *ARGUMENTS[name]]).kind]
         log_scale = "--log-scale" in ARGUMENTS[name]
-        args = Namespace(tokenizer="words" if name == "t5-words" else "spiece", log_scale=log_scale)
+        args = Namespace(tokenizer="words" if name == "t5-words" else "spiece", log_scale=log_scale, freeze=0)
         model, tokenizer = kind.open(folders / name, args)
         return kind, model.eval(), tokenizer
 

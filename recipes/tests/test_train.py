@@ -11,24 +11,11 @@ from safetensors.torch import load_file
 from transformers import T5ForConditionalGeneration
 
 import train
+from conftest import ROWS, SMALL, small_model
 from data import read
 from generated import GeneratedQuestions, held_out, sum_question
 from kinds import KINDS
 from objectives import Objective
-
-SMALL = "--batch 4 --d-model 16 --d-ff 32 --layers 1 --decoder-layers 1 --heads 2 --max-length 32 --vocabulary 100 --device cpu"
-ROWS = [
-    {"question": "What is 1 + 2?", "answer": "3"},
-    {"question": "Work out 10 - -200.", "answer": "210"},
-    {"question": "Put together 12.5 and 3.", "answer": "15.5"},
-]
-
-
-def small_model(name):
-    arguments = ["--dataset", "demo", "--output", "", "--tokenizer", "words", "--kind", name, *SMALL.split()]
-    torch.manual_seed(1)
-    model, tokenizer = KINDS[name].create(train.parse(arguments), ROWS * 40)
-    return model.eval(), tokenizer
 
 
 @pytest.mark.parametrize("name", ["t5", "t5-rt", "llama"])
@@ -51,6 +38,14 @@ def test_padding_adds_nothing_to_a_loss(name, objective):
     for name, value in together.items():
         want = sum(w * part[name].item() for w, part in zip(weights[name], parts)) / sum(weights[name])
         assert value.item() == pytest.approx(want, rel=1e-4), name
+
+
+def test_left_padding_does_not_change_a_regression_head():
+    kind, (model, tokenizer) = KINDS["llama-regression-head"], small_model("llama-regression-head")
+    together, alone = kind.collate(tokenizer, 32, ROWS), [kind.collate(tokenizer, 32, [row]) for row in ROWS]
+    assert together.pop("labels").tolist() == [3.0, 210.0, 15.5]
+    values = [kind.values(model, {name: row[name] for name in row if name != "labels"}).item() for row in alone]
+    assert kind.values(model, together).tolist() == pytest.approx(values, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["t5", "llama"])
@@ -95,7 +90,7 @@ def test_a_long_question_keeps_its_first_tokens_and_ntl_json_records_the_side(tm
     kind, (model, tokenizer) = KINDS[name], small_model(name)
     row = {"question": "What is 1 + 2 and what is 3 + 4 and what is 5 + 6?", "answer": "3"}
     whole, cut = (kind.collate(tokenizer, length, [row])["input_ids"][0].tolist() for length in (100, 6))
-    if name == "llama":
+    if name.startswith("llama"):
         assert cut[:6] == whole[:6] and len(whole) > len(cut)
     else:
         assert cut == [*whole[:5], tokenizer.eos_token_id] and len(whole) > 6
@@ -132,6 +127,7 @@ def test_a_resumed_run_keeps_its_tokenizer_when_the_data_has_changed(tmp_path, t
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-rt", "--objective", "ntl-was"], "omit --objective"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--heads", "3"], "not a multiple of --heads 3"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--model", "nowhere"], "nowhere: no such folder"),
+        ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "llama", "--freeze", "1"], "--freeze needs --model"),
         ({"a.txt": "q\n1"}, ["--train", "a.txt", "--kind", "t5-xval", "--max-length", "600"], "at most 512 tokens"),
     ],
 )

@@ -271,6 +271,34 @@ def test_a_judge_gives_the_expected_score_or_says_why_not(two, opened):
             expect(page.locator(".notice.warning").first).to_contain_text(want["reason"])
 
 
+def test_a_prefill_begins_the_answer_of_the_judge_and_a_step_refines_its_scale(chatting, opened):
+    page = opened(chatting, wait=False)
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("API key").press("Enter")
+    expect(page.get_by_label("API key")).to_be_hidden()
+    page.locator("#view-judge").click()
+    page.get_by_label("The model’s answer begins with").fill("Score: ")
+    page.get_by_label("in steps of").fill("0")
+    page.locator("#submit").click()
+    expect(page.get_by_role("alert")).to_have_text("“Step of the scale” is “0”, which is not a number above 0.")
+    page.get_by_label("in steps of").fill("0.5")
+    page.locator("#submit").click()
+    answered(page)
+    text = page.locator("#judge-prompt").text_content()
+    assert text.endswith("\nWrite only the score.\nScore: ")
+    question = {"role": "user", "content": text.removesuffix("\nScore: ")}
+    messages = [question, {"role": "assistant", "content": "Score: "}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False, "number": {"scale": [1, 5, 0.5]}}
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = httpx.post(f"{chatting.url}/v1/chat/completions", json=body, headers=headers, timeout=60).json()
+    value = answer["choices"][0]["number"]["value"]
+    assert shown(page.locator("article.panel")) == (value and pytest.approx(value))
+    page.get_by_role("button", name="Copy as code").click()
+    page.get_by_role("button", name="Python").click()
+    code = page.locator("#code-text").inner_text()
+    assert 'extra_body={"continue_final_message": True, "add_generation_prompt": False, "number": {"scale": [1, 5, 0.5]}}' in code
+
+
 def test_tokens_show_their_alternatives_by_mouse_and_keyboard(two, opened):
     page = opened(two)
     ask(page, QUESTION)

@@ -21,6 +21,8 @@ ITEMS = int(os.environ.get("NTL_FAULT_ITEMS", 300))
 EVAL = Path(os.environ.get("NTL_EVAL", Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")))
 TINY = Path(__file__).parents[2] / "models" / "tests" / "data" / "tiny" / "llama-ntl"
 FAULTS = ("kill", "stall", "garbage", "cut", "error")
+# Far more than a busy machine needs until the next request arrives, or until a replica is available again.
+PATIENCE = 600
 GARBAGE = (b"<html>busy</html>", b'{"choices": [{"index": 7}]}', b"[" * 5000, b'{"choices": []}', b"")
 
 
@@ -125,10 +127,10 @@ def test_faults_of_replicas_change_no_figure_of_a_judge(report, start, tmp_path)
         proxy, fault = proxies[turn % 2], FAULTS[turn % len(FAULTS)]
         before = proxy.injected[fault]
         proxy.fault = fault
-        front.wait(lambda: run.poll() is not None or proxy.injected[fault] > before, 60)
+        front.wait(lambda: run.poll() is not None or proxy.injected[fault] > before, PATIENCE)
         time.sleep(chooser.uniform(0.1, 0.5))
         proxy.fault = None
-        front.wait(lambda: run.poll() is not None or front.metric("ntl_upstream_up", replica=proxy.name) == 1, 60)
+        front.wait(lambda: run.poll() is not None or front.metric("ntl_upstream_up", replica=proxy.name) == 1, PATIENCE)
         turn += 1
     assert run.returncode == 0, run.stderr.read().decode()
     injected = {fault: sum(proxy.injected[fault] for proxy in proxies) for fault in FAULTS}

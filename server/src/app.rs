@@ -20,7 +20,9 @@ use crate::error::AppError;
 use crate::middleware::{admission, cors, forwarded, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
-use crate::routes::{chat, classify, completions, docs, models, ops, playground, responses, score, tokens};
+use crate::routes::{
+    chat, classify, completions, docs, labels, lora, models, ops, playground, responses, score, tokens,
+};
 use crate::state::AppState;
 
 pub fn router(app: AppState) -> Router {
@@ -32,9 +34,15 @@ pub fn router(app: AppState) -> Router {
     layered(work.merge(guarded).merge(public()).merge(metrics).merge(playground()), app)
 }
 
-/// Health, metrics and documentation alone, for operators.
+/// Health, metrics and documentation, for operators, and adapters if they may be loaded.
 pub fn admin_router(app: AppState) -> Router {
-    layered(public().merge(metrics()), app)
+    let operators = public().merge(metrics());
+    if app.settings.adapters_from.is_none() {
+        return layered(operators, app);
+    }
+    let check_key = middleware::from_fn_with_state(app.clone(), admission::check_key);
+    let admit = middleware::from_fn_with_state(app.clone(), admission::admit);
+    layered(operators.merge(adapters().route_layer((check_key, admit))), app)
 }
 
 fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
@@ -89,11 +97,17 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(score::score))
         .routes(routes!(classify::classify))
         .routes(routes!(classify::pool))
+        .routes(routes!(labels::generative_scoring))
         .routes(routes!(models::list))
         .routes(routes!(models::one))
         .routes(routes!(tokens::tokenize))
         .routes(routes!(tokens::detokenize))
         .routes(routes!(tokens::info))
+}
+
+/// Routes that load and unload adapters. The description leaves them out, because they are not on the port of the API.
+fn adapters() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(lora::load)).routes(routes!(lora::unload))
 }
 
 /// Routes that need a key.

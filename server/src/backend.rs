@@ -90,25 +90,17 @@ enum ModelLocation {
     Gguf(PathBuf),
 }
 
-/// Loads a checkpoint folder, a GGUF file, or a folder that holds one GGUF file, and merges a LoRA adapter
-/// into it.
+/// Loads a checkpoint folder, a GGUF file, or a folder that holds one GGUF file.
 ///
 /// # Errors
 /// When neither implementation serves the model or the chosen one does not (the message lists what is
 /// served), when it needs mistral.rs and this program was built without it, and when a file is missing or
 /// malformed.
-pub fn load(
-    path: &Path,
-    adapter: Option<&CheckpointFiles>,
-    options: &BackendOptions,
-) -> Result<LoadedModel, LoadError> {
+pub fn load(path: &Path, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
     if let ModelLocation::Gguf(file) = locate(path)? {
         let refuse = |reason| Err(LoadError::malformed(file.display().to_string(), reason));
         if options.backend == BackendChoice::Native {
             return refuse("the native engine does not read GGUF files, mistral.rs does");
-        }
-        if adapter.is_some() {
-            return refuse("adapters are not merged into GGUF files");
         }
         if options.isq.is_some() {
             return refuse("a GGUF file is quantised already; leave out --isq");
@@ -118,25 +110,20 @@ pub fn load(
         }
         return load_gguf(&file, options.load);
     }
-    load_files(&CheckpointFiles::folder(path)?, adapter, options)
+    load_files(&CheckpointFiles::folder(path)?, options)
 }
 
 /// Loads the files of a checkpoint, as [`load`] does.
 pub(crate) fn load_files(
     files: &CheckpointFiles,
-    adapter: Option<&CheckpointFiles>,
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
     let name = architecture(files)?;
     let backend = choose(&name, is_quantised(files)?, options)
         .map_err(|reason| LoadError::field(files.name_of(CONFIG_FILE), "architectures", reason))?;
-    match (backend, adapter) {
-        (Backend::Native, _) => ntl_models::load_adapted(files, adapter, options.load),
-        (Backend::Mistralrs, None) => load_folder(files, options),
-        (Backend::Mistralrs, Some(adapter)) => {
-            let reason = "the native engine merges adapters, mistral.rs does not; merge it with PEFT first";
-            Err(LoadError::malformed(adapter.place(), reason))
-        }
+    match backend {
+        Backend::Native => ntl_models::load(files, options.load),
+        Backend::Mistralrs => load_folder(files, options),
     }
 }
 
@@ -285,7 +272,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
         std::fs::write(&file, b"").unwrap();
-        let Err(error) = super::load(&file, None, &options) else { panic!("it was loaded") };
+        let Err(error) = super::load(&file, &options) else { panic!("it was loaded") };
         assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
     }
 
@@ -302,7 +289,7 @@ mod tests {
         std::fs::write(folder.path().join(CONFIG_FILE), b"{}").unwrap();
         assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Folder);
         let native = BackendOptions { backend: Native, ..BackendOptions::default() };
-        let error = load(&file, None, &native).err().unwrap().to_string();
+        let error = load(&file, &native).err().unwrap().to_string();
         assert!(error.contains("does not read GGUF files"), "{error}");
     }
 
@@ -314,10 +301,10 @@ mod tests {
             (Auto, Some(Isq::Q4k), "but no quantised weights"),
         ] {
             let options = BackendOptions { backend, isq, ..BackendOptions::default() };
-            let error = load_files(&files, None, &options).err().unwrap().to_string();
+            let error = load_files(&files, &options).err().unwrap().to_string();
             assert!(error.contains(want), "{error}");
         }
-        assert!(load_files(&files, None, &BackendOptions::default()).is_ok());
+        assert!(load_files(&files, &BackendOptions::default()).is_ok());
     }
 
     #[cfg(not(feature = "mistralrs"))]
@@ -329,7 +316,7 @@ mod tests {
         let gguf = folder.path().join("m.gguf");
         std::fs::write(&gguf, b"").unwrap();
         for path in [folder.path(), &gguf] {
-            let error = load(path, None, &BackendOptions::default()).err().unwrap().to_string();
+            let error = load(path, &BackendOptions::default()).err().unwrap().to_string();
             assert!(error.contains("--package ntl-server --features mistralrs"), "{error}");
         }
     }
@@ -339,7 +326,7 @@ mod tests {
     fn mistralrs_loads_what_the_native_engine_does_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("m.gguf"), b"GGUF").unwrap();
-        let error = load(folder.path(), None, &BackendOptions::default()).err().unwrap().to_string();
+        let error = load(folder.path(), &BackendOptions::default()).err().unwrap().to_string();
         assert!(error.contains("m.gguf is not usable"), "{error}");
     }
 }

@@ -86,7 +86,8 @@ fn one_line(error: &clap::Error) -> String {
 fn run(config: Config) -> anyhow::Result<Ended> {
     let read = config.tls.clone().map(Certificate::read).transpose();
     let certificate = read.context("cannot serve HTTPS")?;
-    let reloaded = Reloaded { keys: config.http.api_keys.clone(), certificate: certificate.clone() };
+    let app = serve::state(&config)?;
+    let reloaded = Reloaded { app: app.clone(), certificate: certificate.clone() };
     let signals = signals::listen(move || reloaded.reload())
         .context("the operating system refused a signal handler")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -95,7 +96,7 @@ fn run(config: Config) -> anyhow::Result<Ended> {
         .context("the operating system gave no threads")?;
     let ended = runtime.block_on(async {
         let listener = serve::listen(&config, certificate.as_ref()).await?;
-        serve::run(config, listener, signals).await
+        serve::run(config, app, listener, signals).await
     });
     // Does not wait for threads that still load or decode.
     runtime.shutdown_background();

@@ -6,9 +6,14 @@ pub(crate) const RESPONSES: &str = "/v1/responses";
 pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const CLASSIFY: &str = "/classify";
 pub(crate) const POOLING: &str = "/pooling";
+pub(crate) const GENERATIVE_SCORING: &str = "/generative_scoring";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Model names may contain slashes.
 pub(crate) const MODEL: &str = "/v1/models/{*id}";
+/// On the operators' port.
+pub(crate) const LOAD_LORA: &str = "/v1/load_lora_adapter";
+/// On the operators' port.
+pub(crate) const UNLOAD_LORA: &str = "/v1/unload_lora_adapter";
 pub(crate) const TOKENIZE: &str = "/tokenize";
 pub(crate) const DETOKENIZE: &str = "/detokenize";
 pub(crate) const TOKENIZER_INFO: &str = "/tokenizer_info";
@@ -38,5 +43,5 @@ pub(crate) fn names_a_model(path: &str) -> bool {
 
 /// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
-    [CHAT, COMPLETIONS, RESPONSES, SCORE, CLASSIFY, POOLING].contains(&path)
+    [CHAT, COMPLETIONS, RESPONSES, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING].contains(&path)
 }

@@ -1,26 +1,74 @@
-//! What a SIGHUP reads again: the API keys, and the certificate with its key. Running requests and open
-//! connections stay.
+//! What a SIGHUP reads again: the API keys, the certificate with its key, and the adapters. Running requests and
+//! open connections stay.
 
-use crate::keys::ApiKeys;
+use std::path::Path;
+
 use crate::listen::Certificate;
+use crate::served::{AdapterError, LoraWeights, ServedModel, adapter_files};
+use crate::state::AppState;
 
 #[derive(Clone)]
 pub struct Reloaded {
-    pub keys: ApiKeys,
+    pub app: AppState,
     pub certificate: Option<Certificate>,
 }
 
 impl Reloaded {
-    /// Reads the files again and logs the results. The present contents of a file that cannot be used stay.
+    /// Reads the files again and logs the results. The present contents of a file or a directory that cannot be used
+    /// stay.
     pub fn reload(&self) {
-        if !self.keys.has_file() && self.certificate.is_none() {
+        let keys = &self.app.settings.api_keys;
+        let models = self.app.models.all();
+        let mut adapters = models.iter().filter(|model| model.lora.is_some()).peekable();
+        if !keys.has_file() && self.certificate.is_none() && adapters.peek().is_none() {
             tracing::warn!(
-                "SIGHUP reads the files of --api-key-file, --tls-cert and --tls-key again, but there are none"
+                "SIGHUP reads adapters and the files of --api-key-file, --tls-cert and --tls-key again, but there are none"
             );
         }
-        self.keys.reload();
+        keys.reload();
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
+        adapters.for_each(|adapter| self.reload_adapter(adapter));
+    }
+
+    fn reload_adapter(&self, model: &ServedModel) {
+        let Some(lora) = &model.lora else { return };
+        let LoraWeights { folder, fingerprint, .. } = &lora.weights;
+        let name = &*model.name;
+        match self.changed_adapter(model, folder, fingerprint) {
+            Ok(None) => tracing::info!(adapter = name, "the adapter has not changed"),
+            Ok(Some(changed)) => {
+                let had_calibrations = !model.profile.calibrations.is_empty();
+                let fingerprint = changed.fingerprint.clone();
+                if self.app.models.replace_adapter(model, changed) {
+                    tracing::info!(adapter = name, fingerprint, "the adapter has changed and was read again");
+                }
+                if had_calibrations {
+                    tracing::warn!(adapter = name, "calibrations of the earlier adapter no longer apply");
+                }
+            }
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(
+                    error,
+                    adapter = name,
+                    "the adapter was not read again; the present one stays"
+                );
+            }
+        }
+    }
+
+    /// Reads an adapter whose directory has changed.
+    fn changed_adapter(
+        &self,
+        model: &ServedModel,
+        folder: &Path,
+        fingerprint: &str,
+    ) -> Result<Option<ServedModel>, AdapterError> {
+        if adapter_files(folder)?.fingerprint()? == fingerprint {
+            return Ok(None);
+        }
+        self.app.models.adapted(&model.name, Some(&model.label), folder).map(Some)
     }
 }

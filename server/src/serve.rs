@@ -7,14 +7,14 @@
 //! cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use ntl_engine::{CacheBudget, EngineLimits};
+use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
 use ntl_models::checkpoint::{
     CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
@@ -24,12 +24,12 @@ use tokio::sync::watch;
 
 use crate::backend::{self, BackendOptions};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
-use crate::config::{Config, ModelConfig, ModelSource, ToolParserChoice};
+use crate::config::{AdapterConfig, Config, ModelConfig, ModelSource, ToolParserChoice};
 use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
 use crate::remote::{ConnectedModel, RemoteError, connect};
-use crate::served::ServedModel;
+use crate::served::{AdapterError, ReadAdapter, ServedModel};
 use crate::signals::EndRequests;
 use crate::state::AppState;
 use crate::{app, cache_bytes, demo, start_lines};
@@ -57,6 +57,12 @@ pub enum ServeError {
         name: String,
         #[source]
         source: LoadError,
+    },
+    #[error("cannot load adapter `{name}`")]
+    Adapter {
+        name: String,
+        #[source]
+        source: AdapterError,
     },
     #[error("cannot serve model `{name}`")]
     Connect {
@@ -112,19 +118,24 @@ pub async fn listen(config: &Config, certificate: Option<&Certificate>) -> Resul
     }
 }
 
+/// Returns the state of a server whose models are not loaded yet.
+pub fn state(config: &Config) -> Result<AppState, ServeError> {
+    Ok(AppState::new(config.http.clone(), Metrics::new()?.into()))
+}
+
 /// Loads the models of a configuration and serves them until a signal.
-pub async fn run(config: Config, listener: Listener, signals: EndRequests) -> Result<Ended, ServeError> {
-    let app = AppState::new(config.http, Metrics::new()?.into());
-    log_start(&listener, &config.models, &app);
-    let start_lines = start_lines::text(&listener, &config.models, &app.settings);
-    let models = config.models;
-    let options = config.load;
+pub async fn run(
+    config: Config,
+    app: AppState,
+    listener: Listener,
+    signals: EndRequests,
+) -> Result<Ended, ServeError> {
+    log_start(&listener, &config, &app);
+    let start_lines = start_lines::text(&listener, &config, &app.settings);
+    let drain_time_max = config.drain_time_max;
     let state = app.clone();
-    let limits = config.engine;
-    let cache_bytes_max = config.cache_bytes_max;
-    let loading =
-        tokio::task::spawn_blocking(move || load_all(&models, options, limits, cache_bytes_max, &state));
-    let mut serving = pin!(serve(listener, app, signals, config.drain_time_max));
+    let loading = tokio::task::spawn_blocking(move || load_all(&config, &state));
+    let mut serving = pin!(serve(listener, app, signals, drain_time_max));
     let threads = tokio::select! {
         // A signal arrived before the models were loaded: loading ends with the process.
         ended = &mut serving => return Ok(ended),
@@ -217,8 +228,9 @@ async fn engine_dies(app: &AppState) {
 }
 
 /// The models whose engines have died.
-fn dead_engines(app: &AppState) -> Vec<&str> {
-    app.models.all().iter().filter(|model| !model.is_alive()).map(|model| &*model.name).collect()
+fn dead_engines(app: &AppState) -> Vec<String> {
+    let all = app.models.all();
+    all.iter().filter(|model| !model.is_alive()).map(|model| model.name.to_string()).collect()
 }
 
 /// Waits for a signal. Never returns if the sender is dropped.
@@ -228,8 +240,8 @@ async fn wait(signals: &mut EndRequests) {
     }
 }
 
-fn log_start(listener: &Listener, models: &[ModelConfig], app: &AppState) {
-    let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+fn log_start(listener: &Listener, config: &Config, app: &AppState) {
+    let names: Vec<&str> = config.names().collect();
     let text = |address: Option<SocketAddr>| address.map(|address| address.to_string());
     tracing::info!(
         address = text(listener.local_addr()),
@@ -244,19 +256,18 @@ fn log_start(listener: &Listener, models: &[ModelConfig], app: &AppState) {
 }
 
 /// Loads all models in order and serves them once they are complete.
-fn load_all(
-    models: &[ModelConfig],
-    options: BackendOptions,
-    limits: EngineLimits,
-    cache_bytes_max: Option<u64>,
-    app: &AppState,
-) -> Result<Vec<JoinHandle<()>>, ServeError> {
-    let load_one = |model: &ModelConfig| load_or_connect(model, &options, &app.metrics);
+fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let Config { models, adapters, load: options, engine: limits, .. } = config;
+    let load_one = |model: &ModelConfig| load_or_connect(model, options, &app.metrics);
     // Before anything that takes long.
-    let calibrations = models.iter().map(read_calibrations).collect::<Result<Vec<_>, _>>()?;
+    let calibrations = models.iter().map(|model| read_calibrations(&model.calibrations));
+    let calibrations = calibrations.collect::<Result<Vec<_>, _>>()?;
+    let adapter_calibrations = adapters.iter().map(|adapter| read_calibrations(&adapter.calibrations));
+    let adapter_calibrations = adapter_calibrations.collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
+    let read = read_adapters(adapters, models, &loaded, app)?;
     // The default depends on the memory that the weights leave free.
-    let cache_bytes_max = cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
+    let cache_bytes_max = config.cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
     for (model, loaded) in models.iter().zip(&loaded) {
         if let Loaded::Here(loaded) = loaded {
@@ -269,7 +280,7 @@ fn load_all(
         let loaded = match loaded {
             Loaded::Here(loaded) => loaded,
             Loaded::Elsewhere(connected, requests_max) => {
-                let remote = ServedModel::remote(&model.name, connected, limits, requests_max, &app.metrics);
+                let remote = ServedModel::remote(&model.name, connected, *limits, requests_max, &app.metrics);
                 served.push(calibrated(with_tool_parser(remote, model.tool_parser), &calibrations)?);
                 continue;
             }
@@ -278,7 +289,7 @@ fn load_all(
         let own = own_facts(model).map_err(named)?;
         let fingerprint = fingerprint(model).map_err(named)?;
         let tool_parser = model.tool_parser;
-        let (model, thread) = ServedModel::start(&model.name, loaded, limits, &budget, &app.metrics)
+        let (model, thread) = ServedModel::start(&model.name, loaded, *limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
         let model = with_tool_parser(model, tool_parser);
         let mut model = model.with_examples(own.examples).with_fingerprint(fingerprint);
@@ -288,9 +299,39 @@ fn load_all(
         served.push(calibrated(model, &calibrations)?);
         threads.push(thread);
     }
+    for ((adapter, ReadAdapter { base, weights }), calibrations) in
+        adapters.iter().zip(read).zip(adapter_calibrations)
+    {
+        let base = served.iter().find(|model| *model.name == *base);
+        let missing = || ServeError::Adapter { name: adapter.name.clone(), source: AdapterError::NoBase };
+        let model = base.ok_or_else(missing)?.adapted(&adapter.name, &adapter.name.as_str().into(), weights);
+        served.push(calibrated(model, &calibrations)?);
+    }
     app.models.publish(served);
-    tracing::info!(models = models.len(), cache_bytes_max, "ready");
+    tracing::info!(models = models.len(), adapters = adapters.len(), cache_bytes_max, "ready");
     Ok(threads)
+}
+
+/// Reads the adapters for their base models.
+fn read_adapters(
+    adapters: &[AdapterConfig],
+    models: &[ModelConfig],
+    loaded: &[Loaded],
+    app: &AppState,
+) -> Result<Vec<ReadAdapter>, ServeError> {
+    let reader = |(model, loaded): (&'_ ModelConfig, &'_ Loaded)| match loaded {
+        Loaded::Here(LoadedModel { adapters: Some(reader), .. }) => {
+            Some((model.name.clone(), reader.clone()))
+        }
+        _ => None,
+    };
+    let readers: Vec<_> = models.iter().zip(loaded).filter_map(reader).collect();
+    let readers: Vec<_> = readers.iter().map(|(name, reader)| (name.as_str(), reader)).collect();
+    let read = |adapter: &AdapterConfig| {
+        let read = app.models.adapter_memory().read(&adapter.folder, &readers);
+        read.map_err(|source| ServeError::Adapter { name: adapter.name.clone(), source })
+    };
+    adapters.iter().map(read).collect()
 }
 
 fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel {
@@ -337,36 +378,23 @@ fn check_cache(name: &str, loaded: &LoadedModel, budget: &CacheBudget) -> Result
 }
 
 fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
-    let adapter = model.adapter.as_deref().map(adapter_files).transpose()?;
     match &model.source {
-        ModelSource::Demo => backend::load_files(&demo::files()?, adapter.as_ref(), options),
-        ModelSource::Path(path) => backend::load(path, adapter.as_ref(), options),
+        ModelSource::Demo => backend::load_files(&demo::files()?, options),
+        ModelSource::Path(path) => backend::load(path, options),
         ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
     }
 }
 
-fn adapter_files(folder: &Path) -> Result<CheckpointFiles, LoadError> {
-    CheckpointFiles::folder(folder).map_err(|error| match error {
-        LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
-        other => other,
-    })
+fn read_calibrations(paths: &[PathBuf]) -> Result<Vec<CalibrationFile>, CalibrationFileError> {
+    paths.iter().map(|path| CalibrationFile::read(path)).collect()
 }
 
-fn read_calibrations(model: &ModelConfig) -> Result<Vec<CalibrationFile>, CalibrationFileError> {
-    model.calibrations.iter().map(|path| CalibrationFile::read(path)).collect()
-}
-
-/// Returns the fingerprint of the checkpoint and of the adapter that is merged into it.
 fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
-    let own = match &model.source {
-        ModelSource::Demo => demo::files()?.fingerprint()?,
-        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint()?,
-        ModelSource::Path(path) => file_fingerprint(path)?,
-        ModelSource::Remote(_) => return Err(LoadError::NoFolder(model.name.clone().into())),
-    };
-    match &model.adapter {
-        None => Ok(own),
-        Some(folder) => Ok(format!("{own}+{}", CheckpointFiles::folder(folder)?.fingerprint()?)),
+    match &model.source {
+        ModelSource::Demo => demo::files()?.fingerprint(),
+        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
+        ModelSource::Path(path) => file_fingerprint(path),
+        ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
     }
 }
 

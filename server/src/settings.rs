@@ -1,5 +1,6 @@
 //! The settings of HTTP requests: limits, API keys, allowed origins. `config` derives them from the flags.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -45,6 +46,10 @@ pub struct HttpSettings {
     pub metrics_compat: Option<MetricsCompat>,
     /// Whether only the listener for operators has `/metrics`.
     pub metrics_on_admin_only: bool,
+    /// The directory from which adapters may be loaded at run time; `None` allows none.
+    pub adapters_from: Option<PathBuf>,
+    /// Maximum memory of all adapters, in bytes.
+    pub adapter_bytes_max: u64,
     /// Whether request bodies are logged.
     pub log_prompts: bool,
     /// The device as `GET /version` reports it.

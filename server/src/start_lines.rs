@@ -3,20 +3,20 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 
-use crate::config::{ModelConfig, ModelSource};
+use crate::config::{Config, ModelConfig, ModelSource};
 use crate::listen::Listener;
 use crate::printable::printable;
 use crate::settings::HttpSettings;
 use crate::telemetry;
 
-pub(crate) fn text(listener: &Listener, models: &[ModelConfig], settings: &HttpSettings) -> String {
+pub(crate) fn text(listener: &Listener, config: &Config, settings: &HttpSettings) -> String {
     let address = listener.local_addr().map(reachable).unwrap_or_default();
     let scheme = if listener.is_tls() { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
     let metrics_url = listener.admin_addr().map(|admin| format!("http://{}", reachable(admin)));
-    let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+    let names: Vec<&str> = config.names().collect();
     let names = printable(&names.join(", ")).into_owned();
-    let demo = matches!(models, [ModelConfig { source: ModelSource::Demo, .. }]);
+    let demo = matches!(&config.models[..], [ModelConfig { source: ModelSource::Demo, .. }]);
     lines(&url, metrics_url.as_ref().unwrap_or(&url), &names, demo, settings)
 }
 

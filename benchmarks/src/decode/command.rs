@@ -11,6 +11,7 @@ use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::adapters::AdapterArgs;
 use super::roofline::Roofline;
 use super::{Decoder, PromptTokens, Run, parse_prompts, random_prompts};
 use crate::setup;
@@ -19,6 +20,9 @@ use crate::table::write_table;
 
 /// Number of timed one-row runs for the roofline, if no measured batch has one row.
 const ROOFLINE_RUNS: usize = 5;
+
+/// The batch of the roofline.
+const ONE_ROW: Load = Load { batch: 1, adapted: false };
 
 /// Greedy decoding in this process, without a server.
 #[derive(Debug, clap::Args)]
@@ -58,11 +62,22 @@ pub struct DecodeArgs {
     /// Print JSON, including greedy ids, instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    adapters: AdapterArgs,
+}
+
+/// A batch to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Load {
+    batch: usize,
+    /// Whether its prompts use adapters.
+    adapted: bool,
 }
 
 #[derive(Serialize)]
 struct Row {
-    batch: usize,
+    #[serde(flatten)]
+    load: Load,
     tokens_per_second: Spread,
     first_seconds: Spread,
     step_seconds: Spread,
@@ -83,9 +98,12 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         .split(',')
         .map(|batch| batch.parse().context(format!("--batch {batch}")))
         .collect::<Result<_, _>>()?;
-    let run = |batch| decoder.run(batch);
-    let measured = measure(&batches, args.rounds, run)?;
-    let roofline = roofline(args, &decoder, &one_row_steps(&measured, run)?)?;
+    let variants = if decoder.adapters.is_empty() { &[false][..] } else { &[false, true] };
+    let loads =
+        batches.iter().flat_map(|&batch| variants.iter().map(move |&adapted| Load { batch, adapted }));
+    let run = |Load { batch, adapted }| if adapted { decoder.run_adapted(batch) } else { decoder.run(batch) };
+    let measured = measure(&loads.collect::<Vec<_>>(), args.rounds, run)?;
+    let roofline = roofline(args, &decoder, &one_row_steps(&measured, |batch| decoder.run(batch))?)?;
     let rows = measured.into_iter().map(|measured| row(args, &decoder, measured));
     let rows: Vec<Row> = rows.collect::<anyhow::Result<_>>()?;
     if args.json {
@@ -95,9 +113,22 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let cells = rows.iter().map(|row| {
         let [first, step] = [row.first_seconds, row.step_seconds].map(|seconds| seconds.times(1e3));
         let rate = row.tokens_per_second;
-        format!("{} | {rate:.1} | {first:.1} | {step:.2}", row.batch)
+        let adapters = if row.load.adapted { decoder.adapters.len() } else { 0 };
+        format!("{} | {adapters} | {rate:.1} | {first:.1} | {step:.2}", row.load.batch)
     });
-    write_table(out, 0, "batch | tokens/s | first token ms | step ms", cells)?;
+    write_table(out, 0, "batch | adapters | tokens/s | first token ms | step ms", cells)?;
+    for [plain, adapted] in rows.as_chunks().0.iter().filter(|_| variants.len() == 2) {
+        let ratio = |speed: fn(&Run) -> f64| {
+            let rounds = plain.runs.iter().zip(&adapted.runs);
+            Spread::of(rounds.map(|(plain, adapted)| speed(adapted) / speed(plain)))
+        };
+        let (all, steps) = (ratio(|run| run.tokens_per_second), ratio(|run| run.step_seconds.recip()));
+        let batch = plain.load.batch;
+        writeln!(
+            out,
+            "\nbatch {batch} with adapters: {all:.2} times the tokens/s, {steps:.2} times the steps/s"
+        )?;
+    }
     Ok(writeln!(out, "\n{}", roofline.line())?)
 }
 
@@ -114,7 +145,8 @@ fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
         None => random_prompts(loaded.model.info(), 64, args.prompt_tokens),
         Some(file) => parse_prompts(&setup::read(file)?).with_context(|| file.display().to_string())?,
     };
-    Ok(Decoder { engine: setup::engine(loaded)?, prompts, new_tokens: args.new_tokens })
+    let adapters = args.adapters.create(loaded.adapters.as_ref())?;
+    Ok(Decoder { engine: setup::engine(loaded)?, prompts, new_tokens: args.new_tokens, adapters })
 }
 
 fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
@@ -129,20 +161,20 @@ fn about(args: &DecodeArgs, decoder: &Decoder) -> Value {
 
 /// The timed runs of one batch.
 struct Measured {
-    batch: usize,
+    load: Load,
     runs: Vec<Run>,
 }
 
 /// Runs each batch once to warm up, then once in each round.
 fn measure(
-    batches: &[usize],
+    loads: &[Load],
     rounds: usize,
-    mut run: impl FnMut(usize) -> anyhow::Result<Run>,
+    mut run: impl FnMut(Load) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<Measured>> {
-    let mut measured: Vec<_> = batches.iter().map(|&batch| Measured { batch, runs: Vec::new() }).collect();
+    let mut measured: Vec<_> = loads.iter().map(|&load| Measured { load, runs: Vec::new() }).collect();
     for round in 0..=rounds.max(1) {
-        for Measured { batch, runs } in &mut measured {
-            let run = run(*batch)?;
+        for Measured { load, runs } in &mut measured {
+            let run = run(*load)?;
             if round > 0 {
                 runs.push(run);
             }
@@ -157,22 +189,22 @@ fn one_row_steps(
     measured: &[Measured],
     mut run: impl FnMut(usize) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<f64>> {
-    if let Some(Measured { runs, .. }) = measured.iter().find(|measured| measured.batch == 1) {
+    if let Some(Measured { runs, .. }) = measured.iter().find(|measured| measured.load == ONE_ROW) {
         return Ok(runs.iter().map(|run| run.step_seconds).collect());
     }
     run(1)?;
     (0..ROOFLINE_RUNS).map(|_| Ok(run(1)?.step_seconds)).collect()
 }
 
-/// Summarises a batch. Only JSON shows the greedy ids, which need a separate run.
-fn row(args: &DecodeArgs, decoder: &Decoder, Measured { batch, runs }: Measured) -> anyhow::Result<Row> {
+/// Summarises a batch. Only JSON shows the greedy ids, which need a separate run without adapters.
+fn row(args: &DecodeArgs, decoder: &Decoder, Measured { load, runs }: Measured) -> anyhow::Result<Row> {
     let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
     Ok(Row {
-        batch,
+        load,
         tokens_per_second: spread(|run| run.tokens_per_second),
         first_seconds: spread(|run| run.first_seconds),
         step_seconds: spread(|run| run.step_seconds),
-        ids: if args.json { decoder.ids(batch)? } else { Vec::new() },
+        ids: if args.json && !load.adapted { decoder.ids(load.batch)? } else { Vec::new() },
         runs,
     })
 }
@@ -220,7 +252,9 @@ mod tests {
                 let step_seconds = ran.len() as f64;
                 Ok(Run { batch, seconds, first_seconds: 1.0, step_seconds, tokens_per_second: 1.0 })
             };
-            let measured = measure(&batches, 1, &mut run).unwrap();
+            let plain = |&batch: &usize| Load { batch, adapted: false };
+            let loads: Vec<_> = batches.iter().map(plain).collect();
+            let measured = measure(&loads, 1, |load| run(load.batch)).unwrap();
             // The first run of each batch is the warm-up.
             let steps = one_row_steps(&measured, &mut run).unwrap();
             let timed = if batches[0] == 1 { vec![3.0] } else { vec![4.0, 5.0, 6.0, 7.0, 8.0] };

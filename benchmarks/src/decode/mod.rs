@@ -5,6 +5,7 @@
 //! [`TextJob::min_tokens`] keeps the end-of-sequence token from being chosen, so that every run has the same
 //! length. [`command`] prints the results.
 
+mod adapters;
 pub mod command;
 pub mod roofline;
 
@@ -12,7 +13,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ntl_core::contract::{Event, Job, ModelInfo, Request, TextJob};
+use ntl_core::contract::{Adapter, Event, Job, ModelInfo, Request, TextJob};
 use ntl_engine::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,6 +26,8 @@ pub struct Decoder {
     /// A batch uses the prompts in order. If the batch is larger, it starts again with the first prompt.
     pub prompts: Vec<Vec<u32>>,
     pub new_tokens: usize,
+    /// The adapters that the prompts of a batch may use in turn.
+    pub adapters: Vec<Adapter>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -41,10 +44,23 @@ pub struct Run {
 }
 
 impl Decoder {
+    /// Decodes a batch without adapters.
     pub fn run(&self, batch: usize) -> anyhow::Result<Run> {
+        self.run_jobs(self.jobs(batch, None))
+    }
+
+    /// Decodes a batch with adapters.
+    pub fn run_adapted(&self, batch: usize) -> anyhow::Result<Run> {
+        let adapters = self.adapters.iter().cycle();
+        let jobs = self.jobs(batch, None).into_iter().zip(adapters);
+        self.run_jobs(jobs.map(|(job, adapter)| Job { adapter: Some(adapter.clone()), ..job }).collect())
+    }
+
+    fn run_jobs(&self, jobs: Vec<Job>) -> anyhow::Result<Run> {
+        let batch = jobs.len();
         let started = Instant::now();
         let mut first = None;
-        for answer in self.engine.submit_all(self.jobs(batch, None))? {
+        for answer in self.engine.submit_all(jobs)? {
             for event in events(answer) {
                 if let Event::Text { .. } = event? {
                     first.get_or_insert_with(|| started.elapsed());
@@ -151,7 +167,8 @@ mod tests {
     fn every_answer_has_the_requested_number_of_tokens_alone_and_in_a_batch() {
         let loaded = demo().unwrap();
         let prompts = random_prompts(loaded.model.info(), 3, PromptTokens { min: 8, max: 8 });
-        let decoder = Decoder { engine: engine(loaded).unwrap(), prompts, new_tokens: 20 };
+        let adapters = Vec::new();
+        let decoder = Decoder { engine: engine(loaded).unwrap(), prompts, new_tokens: 20, adapters };
         let one = decoder.ids(1).unwrap();
         let four = decoder.ids(4).unwrap();
         assert!(four.iter().all(|ids| ids.len() == 20), "{four:?}");

@@ -82,6 +82,7 @@ impl Common {
             template: self.template.clone().or_else(|| self.template_file.clone()),
             system: self.system.clone(),
             after: self.after.clone(),
+            prefill: None,
             score: self.score,
             limit: self.limit,
             seed: self.seed,

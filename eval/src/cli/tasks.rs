@@ -23,6 +23,7 @@ use crate::tasks::{
     Suite, arithmetic, custom, densities, gsm8k, judge, mathematics, multiplication, multirc, nupa,
     regression_in_context, rjokes, word,
 };
+use crate::template::unescaped;
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
@@ -103,6 +104,9 @@ impl Task {
             // Its numbers are longer than the server's defaults allow.
             settings.number.digits_max.get_or_insert(NUPA_DIGITS_MAX);
             settings.number.decimals_max.get_or_insert(NUPA_DIGITS_MAX);
+        }
+        if let Self::Judge(args) = self {
+            settings.prefill.clone_from(&args.prefill);
         }
         settings
     }
@@ -365,8 +369,17 @@ pub struct JudgeArgs {
     /// flag an empty text is judged, and a missing one is an error.
     #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
     pub skip_missing: bool,
+    /// The beginning of the judge's answer, such as `Score: `: the score, or the reasoning before `--after`,
+    /// continues it. It is a message of the assistant with `--api chat`, and the end of the prompt without.
+    #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
+    pub prefill: Option<String>,
     #[command(flatten)]
     pub common: Common,
+}
+
+fn prefill(text: &str) -> Result<String, String> {
+    let text = unescaped(text).map_err(|error| error.to_string())?;
+    if text.trim().is_empty() { Err("expected a text such as `Score: `".to_owned()) } else { Ok(text) }
 }
 
 impl JudgeArgs {

@@ -33,6 +33,9 @@ pub struct RequestTemplate {
     pub after: Option<String>,
     /// System message of chat requests.
     pub system: Option<String>,
+    /// The beginning of the answer, which chat requests send as the assistant's message. In completions, it
+    /// is the end of the prompt.
+    pub prefill: Option<String>,
     pub return_token_ids: bool,
     /// Replaces the decoding of the mode.
     pub protocol: Option<Box<dyn Protocol>>,
@@ -131,9 +134,14 @@ impl RequestTemplate {
         if self.api == Api::Chat {
             let content = prompt.unwrap_or_default();
             let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+            let begun = self.prefill.iter().map(|text| json!({ "role": "assistant", "content": text }));
             let messages: Vec<Value> =
-                system.chain([json!({ "role": "user", "content": content })]).collect();
+                system.chain([json!({ "role": "user", "content": content })]).chain(begun).collect();
             request.others.insert("messages".to_owned(), json!(messages));
+            if self.prefill.is_some() {
+                request.others.insert("continue_final_message".to_owned(), json!(true));
+                request.others.insert("add_generation_prompt".to_owned(), json!(false));
+            }
         } else {
             request.prompt = match &overrides.prompt {
                 Some(prompt) => Some(Prompts::Ids(prompt.kept.clone())),
@@ -211,6 +219,7 @@ mod tests {
             stop: &["Question:"],
             after: Some("#### ".to_owned()),
             system: None,
+            prefill: None,
             return_token_ids: false,
             number: NumberSettings::default(),
             protocol: mode.protocol(None),

@@ -224,6 +224,7 @@ mod tests {
             stop: &[],
             after: None,
             system: None,
+            prefill: None,
             return_token_ids: false,
             protocol: None,
             number: NumberSettings::default(),

@@ -224,6 +224,7 @@ impl Session<'_> {
             stop: if protocol.is_some() { &[] } else { traits.stop },
             after: self.settings.after.clone().or_else(|| traits.after.map(str::to_owned)),
             system: self.settings.system.clone(),
+            prefill: self.settings.prefill.clone(),
             // A number has no tokens.
             return_token_ids: protocol.is_some() || self.settings.score && mode != Mode::Regress,
             protocol,
@@ -351,6 +352,9 @@ impl Session<'_> {
             ("bootstrap_resamples", json!(RESAMPLES)),
         ] {
             all.insert(name.to_owned(), value);
+        }
+        if let Some(prefill) = &self.settings.prefill {
+            all.insert("prefill".to_owned(), json!(prefill));
         }
         if let Some(Truncation { side, .. }) = self.truncation() {
             all.insert("truncation_side".to_owned(), json!(side));

@@ -22,6 +22,8 @@ pub struct RunSettings {
     pub system: Option<String>,
     /// Regress mode: the text after which the model's number is read. The task has a default.
     pub after: Option<String>,
+    /// The beginning of the model's answer.
+    pub prefill: Option<String>,
     /// Whether to request the likelihood of the true answers as well.
     pub score: bool,
     /// Maximum number of items.

@@ -17,7 +17,7 @@ use crate::data::{DataError, Item};
 use crate::error::UsageError;
 use crate::metrics::judgement::Preference;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Api, Mode};
 use crate::settings::number::RatingScale;
 use crate::stats::Interval;
 use crate::template::{Template, UnknownField};
@@ -146,6 +146,8 @@ struct Judge<'a> {
     scale_fields: [(&'static str, String); 4],
     /// Without and with a reference.
     rubrics: [Template; 2],
+    /// Text after the rubric, which begins the judge's answer in a completion.
+    lead_in: String,
 }
 
 impl<'a> Judge<'a> {
@@ -164,17 +166,22 @@ impl<'a> Judge<'a> {
                 check_template(task, template)?;
                 [template.clone(), template.clone()]
             }
-            None => {
-                [false, true].map(|reference| default_rubric(task.pairs, reference, run.after.as_deref()))
-            }
+            None => [false, true].map(|reference| {
+                default_rubric(task.pairs, reference, run.after.as_deref(), run.prefill.is_some())
+            }),
         };
+        let prefill = run.prefill.as_ref().filter(|_| run.server.api == Api::Completions);
+        let lead_in = prefill.map_or_else(String::new, |prefill| match run.template {
+            Some(_) => prefill.clone(),
+            None => format!("\n{prefill}"),
+        });
         let scale_fields = [
             ("low", ends.low.to_string()),
             ("high", ends.high.to_string()),
             ("step", scale.step().to_string()),
             ("middle", f64::midpoint(ends.low, ends.high).to_string()),
         ];
-        Ok(Self { task, scale: ends, human_scale, scale_fields, rubrics })
+        Ok(Self { task, scale: ends, human_scale, scale_fields, rubrics, lead_in })
     }
 
     fn rubric(&self, record: &Record) -> &Template {
@@ -191,7 +198,7 @@ impl<'a> Judge<'a> {
         let prompt = |answers| {
             let words = Words { judge: self, record, input, answers };
             let worded = self.rubric(record).render(|name| words.get(name));
-            worded.map_err(|UnknownField(name)| record.without(&name))
+            worded.map(|text| text + &self.lead_in).map_err(|UnknownField(name)| record.without(&name))
         };
         let swapped_prompt = second.map(|second| prompt([second, answer])).transpose()?;
         let human = record.get(&task.human_field).map(str::trim).filter(|human| !human.is_empty());
@@ -306,15 +313,20 @@ fn check_template(task: &JudgeTask, template: &Template) -> Result<(), UsageErro
 /// Names of a rubric that do not stand for the file's fields of the same name.
 const OWN_NAMES: [&str; 8] = ["input", "answer", "answer_b", "reference", "low", "high", "step", "middle"];
 
-/// `after`: the text that ends the reasoning before the score, if the judge reasons.
-fn default_rubric(pairs: bool, reference: bool, after: Option<&str>) -> Template {
+/// `after`: the text that ends the reasoning before the score, if the judge reasons. `is_begun`: whether a
+/// prefill follows, which replaces the rubric's last line.
+fn default_rubric(pairs: bool, reference: bool, after: Option<&str>, is_begun: bool) -> Template {
     let task = if pairs { COMPARE } else { GRADE };
     let reference = if reference { REFERENCE } else { "" };
     let answers = if pairs { TWO_ANSWERS } else { ONE_ANSWER };
-    let end = after.map_or(SCORE.to_owned(), |after| {
-        let marker = after.trim().replace('{', "{{").replace('}', "}}");
-        format!("Explain your judgement in a few sentences. Then write \"{marker}\" and the score.")
-    });
+    let end = match after {
+        Some(after) => {
+            let marker = after.trim().replace('{', "{{").replace('}', "}}");
+            format!("Explain your judgement in a few sentences. Then write \"{marker}\" and the score.")
+        }
+        None if is_begun => ONLY_SCORE.to_owned(),
+        None => format!("{ONLY_SCORE}\nScore:"),
+    };
     let text = format!("{task}{QUESTION}{reference}{answers}{end}");
     #[expect(clippy::expect_used, reason = "its parts are constants, and braces of the marker are doubled")]
     Template::from_text(&text).expect("the default rubric is a template")
@@ -328,7 +340,7 @@ const QUESTION: &str = "[Question]\n{input}\n\n";
 const REFERENCE: &str = "[Right answer]\n{reference}\n\n";
 const ONE_ANSWER: &str = "[Answer]\n{answer}\n\n";
 const TWO_ANSWERS: &str = "[First answer]\n{answer}\n\n[Second answer]\n{answer_b}\n\n";
-const SCORE: &str = "Write only the score.\nScore:";
+const ONLY_SCORE: &str = "Write only the score.";
 
 #[cfg(test)]
 mod tests {
@@ -338,10 +350,10 @@ mod tests {
     fn the_default_rubrics_are_those_of_the_manual() {
         let manual = include_str!("../../../docs/JUDGE.md");
         for (pairs, reference, after) in [(false, true, None), (true, false, None)] {
-            let rubric = default_rubric(pairs, reference, after);
+            let rubric = default_rubric(pairs, reference, after, false);
             assert!(manual.contains(&format!("```\n{}\n```", rubric.source())), "{}", rubric.source());
         }
-        let explained = default_rubric(false, false, Some("\n{Score}: "));
+        let explained = default_rubric(false, false, Some("\n{Score}: "), false);
         assert!(
             explained.source().ends_with("Then write \"{{Score}}:\" and the score."),
             "{}",

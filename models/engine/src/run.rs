@@ -219,6 +219,7 @@ impl Runner {
             prompt: &prompt,
             paper_decoding: job.paper_decoding,
             cache_salt: job.cache_salt,
+            adapter: job.adapter.as_ref(),
         };
         let opened = guarded(&*self.observer, || self.model.begin(request));
         drop(prompt);

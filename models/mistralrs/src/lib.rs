@@ -63,7 +63,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
     let model = SequenceModel::new(Box::new(runner), info, prepared.begin)
         .map_err(|error| LoadError::malformed(&prepared.place, format!("mistral.rs: {error}")))?;
     let vocabulary = vocabulary(&tokenizer, model.info());
-    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary })
+    Ok(LoadedModel { model: Box::new(model), tokenizer, vocabulary, adapters: None })
 }
 
 /// Runs `load` on a separate thread and converts a panic into an error, since mistral.rs panics on many

@@ -1,76 +1,109 @@
-//! Reads PEFT's `adapter_config.json` and rejects adapters that cannot be merged.
+//! Reads PEFT's `adapter_config.json` and rejects adapters that cannot be applied.
 
-use std::collections::BTreeMap;
-
+use regex::Regex;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use crate::checkpoint::{CheckpointFiles, LoadError};
+use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 const FILE: &str = "adapter_config.json";
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Fields that change the computation in ways that are not supported. They are unset if they are false, null, empty
+/// or missing.
+const UNSUPPORTED: [&str; 10] = [
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "lora_bias",
+    "kasa_config",
+    "monteclora_config",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "trainable_token_indices",
+    "modules_to_save",
+];
+
+#[derive(Debug, Clone)]
 pub(super) struct AdapterConfig {
     alpha: f64,
+    /// Other values of `alpha`, for the modules whose names match.
+    alpha_pattern: Vec<(Regex, f64)>,
     /// The rank of every module, unless the file leaves it out or lists different ranks.
     pub(super) rank: Option<u64>,
     /// rsLoRA: the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
     rank_stabilized: bool,
+    /// The name or directory of the model that the adapter was trained on.
+    pub(super) base: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Stored {
     peft_type: String,
+    base_model_name_or_path: Option<String>,
     lora_alpha: Option<f64>,
     r: Option<serde_json::Number>,
     #[serde(default)]
-    rank_pattern: BTreeMap<String, serde_json::Number>,
+    rank_pattern: Map<String, Value>,
+    #[serde(default)]
+    alpha_pattern: Map<String, Value>,
     #[serde(default)]
     use_rslora: bool,
-    #[serde(default)]
-    use_dora: bool,
     bias: Option<String>,
-    modules_to_save: Option<Vec<String>>,
-    #[serde(default)]
-    alpha_pattern: BTreeMap<String, f64>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 impl AdapterConfig {
-    pub(super) fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+    pub(super) fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let file = files.name_of(FILE);
         let stored: Stored = files.require_json(FILE)?;
-        let refused = |field, reason: String| Err(LoadError::field(&file, field, reason));
+        let refused = |field: &str, reason: String| Err(LoadError::field(&file, field, reason));
         if stored.peft_type != "LORA" {
-            return refused("peft_type", format!("`{}` cannot be merged, LORA can", stored.peft_type));
-        }
-        if stored.use_dora {
-            return refused("use_dora", "DoRA is not supported".to_owned());
+            return refused("peft_type", format!("`{}` is not supported, LORA is", stored.peft_type));
         }
         if let Some(bias) = stored.bias.filter(|bias| bias != "none") {
             return refused("bias", format!("`{bias}`: trained biases are not supported"));
         }
-        if let Some(modules) = stored.modules_to_save.filter(|modules| !modules.is_empty()) {
-            return refused(
-                "modules_to_save",
-                format!("{} replaced, which is not supported", modules.join(", ")),
-            );
-        }
-        if !stored.alpha_pattern.is_empty() {
-            return refused("alpha_pattern", "different scales are not supported".to_owned());
+        let is_set = |field: &&str| stored.others.get(*field).is_some_and(|value| !is_unset(value));
+        if let Some(field) = UNSUPPORTED.into_iter().find(is_set) {
+            return refused(field, format!("{} is not supported", stored.others[field]));
         }
         let rank = stored.r.map(|r| r.as_u64().filter(|&rank| rank > 0).ok_or(r)).transpose();
         let rank = match rank {
             Ok(rank) => rank.filter(|_| stored.rank_pattern.is_empty()),
             Err(r) => return refused("r", format!("{r} is not an integer of at least 1")),
         };
-        match stored.lora_alpha {
-            Some(alpha) if alpha.is_finite() => Ok(Self { alpha, rank, rank_stabilized: stored.use_rslora }),
-            _ => refused("lora_alpha", "missing".to_owned()),
-        }
+        let Some(alpha) = stored.lora_alpha.filter(|alpha| alpha.is_finite()) else {
+            return refused("lora_alpha", "missing".to_owned());
+        };
+        let pattern = |(pattern, alpha): (String, Value)| {
+            let wrong = |reason: String| LoadError::field(&file, "alpha_pattern", reason);
+            let number =
+                alpha.as_f64().ok_or_else(|| wrong(format!("`{pattern}`: {alpha} is not a number")))?;
+            // The whole name, or its end after a dot.
+            let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"))
+                .map_err(|_| wrong(format!("`{pattern}` is not a regular expression that is supported")))?;
+            Ok((regex, number))
+        };
+        let alpha_pattern = stored.alpha_pattern.into_iter().map(pattern).collect::<LoadResult<_>>()?;
+        let base = stored.base_model_name_or_path;
+        Ok(Self { alpha, alpha_pattern, rank, rank_stabilized: stored.use_rslora, base })
     }
 
-    /// Returns the factor of `B A`.
-    pub(super) fn scale(&self, rank: usize) -> f64 {
+    /// Returns the factor of a module's `B A`.
+    pub(super) fn scale(&self, module: &str, rank: usize) -> f64 {
+        let special = self.alpha_pattern.iter().find(|(pattern, _)| pattern.is_match(module));
+        let alpha = special.map_or(self.alpha, |(_, alpha)| *alpha);
         let rank = rank as f64;
-        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
+        alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
+    }
+}
+
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
     }
 }

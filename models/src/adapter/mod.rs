@@ -1,134 +1,226 @@
-//! Merges LoRA adapters in PEFT's format into the weights that they were trained for.
+//! LoRA adapters in PEFT's format for the layers of a loaded model.
 //!
-//! In: a directory with `adapter_config.json` and `adapter_model.safetensors`. Out: weights `W + scale * B A`
-//! (LoRA, arXiv 2106.09685), so that serving has no extra cost. Anything in an adapter that cannot be merged
-//! is an error.
+//! In: a directory with `adapter_config.json` and `adapter_model.safetensors`. Out: an
+//! [`Adapter`](ntl_core::contract::Adapter), with which the model computes `W x + scale * B A x` (LoRA, arXiv
+//! 2106.09685) in place of `W x`. Anything in a directory that the model cannot apply is an error.
 
 mod config;
+mod layers;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use ntl_core::contract::{Adapter, ModelError};
 
-use crate::checkpoint::{CheckpointFiles, LoadError, Weights};
+use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::ops::{AdapterWeights, Change, ModelResult, Placement};
 
 use config::AdapterConfig;
+pub(crate) use layers::AdaptableLayers;
+use layers::Layer;
 
 const FILE: &str = "adapter_model.safetensors";
 
 /// PEFT's prefix of module names.
 const ROOT: &str = "base_model.model.";
 
-/// The change of one module: `scale * b * a`.
-struct Change {
-    /// `[r, in]`.
-    a: Option<Tensor>,
-    /// `[out, r]`.
-    b: Option<Tensor>,
+/// Prefix of the modules of a vision tower.
+const VISION: &str = "model.encoder.vision_tower.";
+
+/// Reads the adapters of one model. Clones read for the same model.
+#[derive(Clone)]
+pub struct AdapterReader {
+    layers: Arc<[Layer]>,
+    place: Placement,
 }
 
-pub(crate) struct Adapter {
+/// An adapter whose tables fit the model, and whose weights are not read yet.
+pub struct OpenAdapter<'a> {
+    reader: &'a AdapterReader,
     file: String,
+    weights: Weights<'a>,
     config: AdapterConfig,
-    /// Changes that are not merged yet, by module name, such as `model.layers.0.self_attn.q_proj`.
-    changes: RefCell<BTreeMap<String, Change>>,
+    modules: BTreeMap<String, Module>,
 }
 
-impl Adapter {
-    pub(crate) fn open(files: &CheckpointFiles) -> Result<Self, LoadError> {
+/// The names of a module's tensors, and their rank.
+struct Module {
+    a: String,
+    b: String,
+    rank: usize,
+}
+
+/// The weights, and the layers that they fit.
+struct Read {
+    weights: Arc<AdapterWeights>,
+    layers: Arc<[Layer]>,
+}
+
+/// The names and shapes of a module's tensors.
+#[derive(Default)]
+struct Pair<'a> {
+    a: Option<(&'a str, &'a [usize])>,
+    b: Option<(&'a str, &'a [usize])>,
+}
+
+/// Returns the name or the directory of the model that an adapter was trained on, if its configuration states it.
+pub fn adapter_base(files: &CheckpointFiles) -> LoadResult<Option<String>> {
+    AdapterConfig::read(files).map(|config| config.base)
+}
+
+impl AdapterReader {
+    /// Creates a reader for a model with these layers at `place`.
+    pub(crate) fn new(layers: AdaptableLayers, place: &Placement) -> Self {
+        Self { layers: layers.into_layers().into(), place: place.clone() }
+    }
+
+    /// Reads the configuration and the table of tensors.
+    ///
+    /// # Errors
+    /// If the model has no such layers, or the directory contains anything that cannot be applied.
+    pub fn open<'a>(&'a self, files: &'a CheckpointFiles) -> LoadResult<OpenAdapter<'a>> {
         let config = AdapterConfig::read(files)?;
         let file = files.name_of(FILE);
         let weights = Weights::open_file(files, FILE)?;
-        let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+        let mut pairs: BTreeMap<String, Pair<'_>> = BTreeMap::new();
         for (name, shape) in weights.shapes() {
             let wrong = |reason: String| LoadError::tensor(&file, name, reason);
             let (module, part) = target(name).ok_or_else(|| wrong("is not part of a LoRA".to_owned()))?;
             if shape.len() != 2 || shape.contains(&0) {
                 return Err(wrong(format!("shape {shape:?} is not the shape of a matrix")));
             }
-            let tensor = weights.tensor(name, shape, DType::F32, &Device::Cpu)?;
-            let change = changes.entry(module.to_owned()).or_insert(Change { a: None, b: None });
+            // A T5Gemma 2 is served without its vision tower, which does not affect texts.
+            if module.starts_with(VISION) {
+                continue;
+            }
+            let pair = pairs.entry(module).or_default();
             match part {
-                Part::A => change.a = Some(tensor),
-                Part::B => change.b = Some(tensor),
+                Part::A => pair.a = Some((name, shape)),
+                Part::B => pair.b = Some((name, shape)),
             }
         }
-        if changes.is_empty() {
+        if pairs.is_empty() {
             return Err(LoadError::malformed(file, "it holds no tensors"));
         }
-        Ok(Self { file, config, changes: RefCell::new(changes) })
+        let mut modules = BTreeMap::new();
+        for (module, pair) in pairs {
+            let checked = self.checked(&module, &pair, &file, &config)?;
+            modules.insert(module, checked);
+        }
+        Ok(OpenAdapter { reader: self, file, weights, config, modules })
     }
 
-    /// Adds the adapter's change, if it has one, to the weight `[out, in]` of a module.
-    pub(crate) fn merge(&self, module: &str, weight: Tensor) -> Result<Tensor, LoadError> {
-        let Some(change) = self.changes.borrow_mut().remove(module) else { return Ok(weight) };
-        let name = |part: &str| format!("{ROOT}{module}.{part}.weight");
-        let missing = |part| LoadError::MissingTensor { file: self.file.clone(), name: name(part) };
-        let a = change.a.ok_or_else(|| missing("lora_A"))?;
-        let b = change.b.ok_or_else(|| missing("lora_B"))?;
-        let wrong =
-            |part: &str, reason| Err(LoadError::Tensor { file: self.file.clone(), name: name(part), reason });
-        let rank = a.dims()[0];
-        let of = weight.dims();
-        if a.dims()[1] != of[1] {
-            return wrong("lora_A", format!("shape {:?} does not fit the weight {of:?}", a.dims()));
-        }
-        if b.dims() != [of[0], rank] {
-            let reason = format!("shape {:?} does not fit the weight {of:?} at rank {rank}", b.dims());
-            return wrong("lora_B", reason);
-        }
-        if let Some(stated) = self.config.rank.filter(|&stated| stated != rank as u64) {
-            return wrong(
-                "lora_A",
-                format!("its rank is {rank}, but field `r` of the configuration is {stated}"),
-            );
-        }
-        let scale = self.config.scale(rank);
-        let add = || {
-            let change = (b.matmul(&a)? * scale)?;
-            let wide = weight.to_dtype(DType::F32)?;
-            let merged = (&wide + change.to_device(weight.device())?)?.to_dtype(weight.dtype())?;
-            let values: Vec<f32> = merged.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-            Ok(Some(merged).filter(|_| values.iter().all(|value| value.is_finite())))
+    /// Returns the modules that an adapter can change, with their numbers of outputs and inputs. A module in several
+    /// layers appears several times.
+    pub fn modules(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
+        self.layers.iter().flat_map(|layer| {
+            layer.modules.iter().map(|module| (module.name.as_str(), [module.outputs, layer.inputs]))
+        })
+    }
+
+    /// Checks the tensors of a module.
+    fn checked(
+        &self,
+        module: &str,
+        pair: &Pair<'_>,
+        file: &str,
+        config: &AdapterConfig,
+    ) -> LoadResult<Module> {
+        let missing = |part: &str| {
+            let name = format!("{ROOT}{module}.{part}.weight");
+            LoadError::MissingTensor { file: file.to_owned(), name }
         };
-        match add().map_err(|error: candle_core::Error| LoadError::Device(error.to_string()))? {
-            Some(merged) => Ok(merged),
-            None => wrong(
-                "lora_B",
-                format!(
-                    "the merged weight is not finite; `lora_alpha` and the rank give the scale {scale:e}"
-                ),
-            ),
+        let (a_name, a) = pair.a.ok_or_else(|| missing("lora_A"))?;
+        let (b_name, b) = pair.b.ok_or_else(|| missing("lora_B"))?;
+        let wrong = |name: &str, reason: String| Err(LoadError::tensor(file, name, reason));
+        let Some([outputs, inputs]) = self.layers.iter().find_map(|layer| layer.shape(module)) else {
+            return wrong(a_name, format!("the model has no projection `{module}`"));
+        };
+        let rank = a[0];
+        let weight = [outputs, inputs];
+        if a[1] != inputs {
+            return wrong(a_name, format!("shape {a:?} does not fit the weight {weight:?}"));
         }
+        if b != [outputs, rank] {
+            return wrong(b_name, format!("shape {b:?} does not fit the weight {weight:?} at rank {rank}"));
+        }
+        if let Some(stated) = config.rank.filter(|&stated| stated != rank as u64) {
+            let reason = format!("its rank is {rank}, but field `r` of the configuration is {stated}");
+            return wrong(a_name, reason);
+        }
+        Ok(Module { a: a_name.to_owned(), b: b_name.to_owned(), rank })
     }
 
-    /// # Errors
-    /// If a change was not merged, because the model has no such module or the module is not a projection.
-    pub(crate) fn finish(&self) -> Result<(), LoadError> {
-        match self.changes.borrow().keys().next() {
-            None => Ok(()),
-            Some(module) => Err(LoadError::Tensor {
-                file: self.file.clone(),
-                name: format!("{ROOT}{module}.lora_A.weight"),
-                reason: format!("the model has no projection `{module}`"),
-            }),
-        }
+    /// Returns the weights of an adapter that this reader has read.
+    pub(crate) fn weights(&self, adapter: Option<&Adapter>) -> ModelResult<Option<Arc<AdapterWeights>>> {
+        let Some(adapter) = adapter else { return Ok(None) };
+        let read = adapter.weights::<Read>().filter(|read| Arc::ptr_eq(&read.layers, &self.layers));
+        read.map(|read| Some(Arc::clone(&read.weights))).ok_or(ModelError::ForeignAdapter)
     }
 }
 
+impl OpenAdapter<'_> {
+    /// Returns the memory of its weights, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let elements = self.reader.modules().filter_map(|(module, [outputs, inputs])| {
+            let rank = self.modules.get(module)?.rank;
+            Some((rank * (inputs + outputs)) as u64)
+        });
+        elements.sum::<u64>() * size_of::<f32>() as u64
+    }
+
+    /// Reads the weights.
+    pub fn read(&self) -> LoadResult<Adapter> {
+        let layers = &self.reader.layers;
+        let changes = layers.iter().map(|layer| self.changes(layer)).collect::<LoadResult<Vec<_>>>()?;
+        let widths = layers.iter().map(|layer| layer.widths.as_slice());
+        let weights = AdapterWeights::new(changes.into_iter().zip(widths), &self.reader.place)?;
+        Ok(Adapter::new(Read { weights: Arc::new(weights), layers: Arc::clone(layers) }))
+    }
+
+    fn changes(&self, layer: &Layer) -> LoadResult<Vec<Change>> {
+        let mut first = 0;
+        let mut changes = Vec::new();
+        for module in &layer.modules {
+            if let Some(Module { a, b: b_name, rank }) = self.modules.get(&module.name) {
+                let rank = *rank;
+                let a = self.weights.tensor(a, &[rank, layer.inputs], DType::F32, &Device::Cpu)?;
+                let b = self.weights.tensor(b_name, &[module.outputs, rank], DType::F32, &Device::Cpu)?;
+                let scale = self.config.scale(&module.name, rank);
+                let b = (b * scale)?;
+                if !(largest(&a)? * largest(&b)? * rank as f32).is_finite() {
+                    let reason = format!(
+                        "its product with lora_A may not be finite; `lora_alpha` and the rank give the scale {scale:e}"
+                    );
+                    return Err(LoadError::tensor(&self.file, b_name, reason));
+                }
+                changes.push(Change { first, a, b });
+            }
+            first += module.outputs;
+        }
+        Ok(changes)
+    }
+}
+
+fn largest(tensor: &Tensor) -> LoadResult<f32> {
+    Ok(tensor.abs()?.max_all()?.to_scalar()?)
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Part {
     A,
     B,
 }
 
-/// Returns the module that a tensor changes. Older files contain the adapter's name:
-/// `q_proj.lora_A.default.weight`.
-fn target(name: &str) -> Option<(&str, Part)> {
+/// Returns the module that a tensor changes. Older files contain the adapter's name (`q_proj.lora_A.default.weight`),
+/// and newer classes of T5Gemma 2 have the encoder of texts within another module.
+fn target(name: &str) -> Option<(String, Part)> {
     let path = name.strip_prefix(ROOT)?.strip_suffix(".weight")?;
     let path = path.strip_suffix(".default").unwrap_or(path);
     let a = path.strip_suffix(".lora_A").map(|module| (module, Part::A));
-    a.or_else(|| Some((path.strip_suffix(".lora_B")?, Part::B)))
+    let (module, part) = a.or_else(|| Some((path.strip_suffix(".lora_B")?, Part::B)))?;
+    Some((module.replacen(".encoder.text_model.", ".encoder.", 1), part))
 }
 
 #[cfg(test)]

@@ -1,22 +1,47 @@
-//! Compares adapters that are merged at load with weights that the test merges itself, on the tiny models of
-//! `tests/data/causal`.
+//! Compares adapters with weights that the test merges itself, and rows of several adapters in one batch with the same
+//! rows alone, on the tiny models of `tests/data`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use ntl_core::Prompt;
-use ntl_core::contract::{BatchModel, NodeId, PathRow, Row};
+use ntl_core::contract::{
+    BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, PrefillChunk, Row,
+};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::causal::{Causal, CausalOptions};
+use crate::checkpoint::Choices;
+use crate::ops::composed;
+use crate::{DtypeChoice, LoadOptions, LoadedModel, load};
+
+/// Decoder-only models without tokenizers.
+const CAUSAL: [&str; 4] = ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window"];
+
+/// Models of every other kind: multipliers, norms of heads, ReLU and gated feed-forward parts, number embeddings,
+/// separate and merged attention to the prompt, nested backbones, heads.
+const TINY: [&str; 11] = [
+    "granite",
+    "qwen3",
+    "gpt2",
+    "t5-ce",
+    "t5-rt",
+    "t5-v11",
+    "t5-regression-head",
+    "t5gemma",
+    "t5gemma2",
+    "regresslm-hf-p10",
+    "regresslm-hf-head",
+];
 
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/causal").join(name)
+    let folder = if CAUSAL.contains(&name) { "causal" } else { "tiny" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name)
 }
 
-fn random(rows: usize, columns: usize) -> Tensor {
-    Tensor::randn(0f32, 0.5f32, (rows, columns), &Device::Cpu).unwrap()
+fn random(rows: usize, columns: usize, deviation: f32) -> Tensor {
+    Tensor::randn(0f32, deviation, (rows, columns), &Device::Cpu).unwrap()
 }
 
 /// Creates a directory with an adapter.
@@ -28,169 +53,463 @@ fn adapter(config: &Value, tensors: &HashMap<String, Tensor>) -> tempfile::TempD
 }
 
 fn config() -> Value {
-    json!({"peft_type": "LORA", "lora_alpha": 3, "r": 2, "bias": "none", "use_rslora": false,
-        "target_modules": ["q_proj"], "modules_to_save": null})
+    json!({"peft_type": "LORA", "lora_alpha": 3, "r": 2, "bias": "none", "use_rslora": false, "use_dora": false,
+        "target_modules": ["q_proj"], "modules_to_save": null, "fan_in_fan_out": true, "layer_replication": null,
+        "base_model_name_or_path": "/models/base"})
 }
 
-fn load(folder: &Path, adapter: Option<&Adapter>) -> Result<Causal, LoadError> {
+/// A model, and the reader of its adapters.
+struct Opened {
+    model: Box<dyn BatchModel>,
+    reader: AdapterReader,
+}
+
+fn open_in(folder: &Path, dtype: DtypeChoice) -> Opened {
     let files = CheckpointFiles::folder(folder).unwrap();
-    let options = CausalOptions { tokens: 36, place: crate::Placement::default(), prefix_bytes_max: 0 };
-    Causal::load_adapted(&files, &options, adapter)
-}
-
-/// Returns the logits after a fixed text.
-fn logits(mut model: Causal) -> Vec<f32> {
-    let context = model.open(&[(&Prompt::from(vec![5, 9, 30, 7])).into()]).unwrap()[0].context;
-    let row = |parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
-    model.step(&[row(None, 7), row(Some(0), 11)]).unwrap().row(1).to_vec()
-}
-
-/// Copies a model and adds changes to the named weights.
-fn merged_by_hand(name: &str, changes: &[(&str, Tensor)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(data(name).join("config.json"), folder.path().join("config.json")).unwrap();
-    let weights = data(name).join("model.safetensors");
-    let mut weights = candle_core::safetensors::load(weights, &Device::Cpu).unwrap();
-    for (weight, change) in changes {
-        let merged = (&weights[*weight] + change).unwrap();
-        weights.insert((*weight).to_owned(), merged);
+    let choices = Choices { log_scale_embeddings: Some(false), ..Choices::default() };
+    let options = LoadOptions { dtype, choices, ..LoadOptions::default() };
+    if !folder.join("tokenizer_config.json").exists() && !folder.join("encoder_tokenizer").exists() {
+        let place = options.place().unwrap();
+        let options = CausalOptions { tokens: 36, place, prefix_bytes_max: 1 << 20 };
+        let model = Causal::load(&files, &options).unwrap();
+        return Opened { reader: model.adapters().clone(), model: Box::new(model) };
     }
-    candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-    folder
+    let LoadedModel { model, adapters, .. } = load(&files, options).unwrap();
+    Opened { model, reader: adapters.unwrap() }
 }
 
-fn open(folder: &Path) -> Result<Adapter, LoadError> {
-    Adapter::open(&CheckpointFiles::folder(folder).unwrap())
+fn open(name: &str) -> Opened {
+    open_in(&data(name), DtypeChoice::F32)
+}
+
+impl Opened {
+    fn read(&self, folder: &Path) -> LoadResult<Adapter> {
+        self.reader.open(&CheckpointFiles::folder(folder).unwrap())?.read()
+    }
+
+    /// Returns the modules that adapters can change, with their shapes.
+    fn modules(&self) -> BTreeMap<String, [usize; 2]> {
+        self.reader.modules().map(|(name, shape)| (name.to_owned(), shape)).collect()
+    }
+
+    /// Returns a random adapter for all modules.
+    fn random(&self) -> Adapter {
+        let folder = adapter(&config(), &pairs(&self.modules()));
+        self.read(folder.path()).unwrap()
+    }
+
+    fn begin(&mut self, prompt: &[u32], adapter: Option<&Adapter>) -> OpenedContext {
+        let prompt = Prompt::from(prompt.to_vec());
+        self.model.begin(ContextRequest { adapter, ..ContextRequest::from(&prompt) }).unwrap()
+    }
 }
 
 /// Returns both matrices of each module, of rank 2, under PEFT's names.
-fn tensors(modules: &[(&str, [usize; 2])]) -> HashMap<String, Tensor> {
-    let pair = |(module, [output, input]): &(&str, [usize; 2])| {
+fn pairs(modules: &BTreeMap<String, [usize; 2]>) -> HashMap<String, Tensor> {
+    let pair = |(module, &[output, input]): (&String, &[usize; 2])| {
         let name = |part: &str| format!("base_model.model.{module}.{part}.weight");
-        [(name("lora_A"), random(2, *input)), (name("lora_B"), random(*output, 2))]
+        [(name("lora_A"), random(2, input, 0.3)), (name("lora_B"), random(output, 2, 0.3))]
     };
     modules.iter().flat_map(pair).collect()
 }
 
+fn modules(modules: &[(&str, [usize; 2])]) -> BTreeMap<String, [usize; 2]> {
+    modules.iter().map(|(name, shape)| ((*name).to_owned(), *shape)).collect()
+}
+
+/// Returns the rows of a small tree after each of the prompts, computed in one step.
+fn rows(opened: &[OpenedContext], token: u32) -> Vec<Row> {
+    let row =
+        |context, parent: Option<u32>, token| Row { context, path: PathRow::new(parent.map(NodeId), token) };
+    let tree = |opened: &OpenedContext| {
+        let context = opened.context;
+        [
+            row(context, None, opened.first_token),
+            row(context, Some(0), token),
+            row(context, Some(0), token + 1),
+            row(context, Some(1), token + 2),
+        ]
+    };
+    opened.iter().flat_map(tree).collect()
+}
+
+/// Returns the logits of a row, and the value of its number head.
+fn row(logits: &Logits, index: usize) -> Vec<f32> {
+    logits.row(index).iter().copied().chain(logits.head_value(index)).collect()
+}
+
+/// Returns the results of prompts with their adapters, computed together, in chunks of this work.
+fn together(model: &mut Opened, prompts: &[(&[u32], Option<&Adapter>)], work: usize) -> Vec<Vec<Vec<f32>>> {
+    let mut opened: Vec<_> = prompts.iter().map(|(prompt, adapter)| model.begin(prompt, *adapter)).collect();
+    while opened.iter().any(|opened| opened.prefill.work_left > 0) {
+        let mut left: Vec<_> = opened.iter_mut().filter(|opened| opened.prefill.work_left > 0).collect();
+        let chunks: Vec<_> =
+            left.iter().map(|opened| PrefillChunk { context: opened.context, work }).collect();
+        let progress = model.model.prefill(&chunks).unwrap();
+        left.iter_mut().zip(progress).for_each(|(opened, progress)| opened.prefill = progress);
+    }
+    let rows = rows(&opened, 4);
+    let logits = model.model.step(&rows).unwrap();
+    opened.iter().for_each(|opened| model.model.close(opened.context));
+    let of = |prompt: usize| (0..4).map(|index| row(&logits, 4 * prompt + index)).collect();
+    (0..prompts.len()).map(of).collect()
+}
+
+/// Returns the results of a fixed prompt.
+fn answers(model: &mut Opened, adapter: Option<&Adapter>) -> Vec<f32> {
+    together(model, &[(&[5, 9, 12, 7, 1], adapter)], usize::MAX).concat().concat()
+}
+
+/// Returns the largest difference, as a share of the largest number.
+fn off(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let largest = want.iter().fold(1.0f32, |most, value| most.max(value.abs()));
+    got.iter().zip(want).map(|(got, want)| (got - want).abs() / largest).fold(0.0, f32::max)
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &to) } else { _ = std::fs::copy(&path, &to).unwrap() }
+    }
+}
+
+/// Copies a model and adds `scale * B A` to its weights. Returns the modules whose weights are not in the file.
+fn merged(name: &str, tensors: &HashMap<String, Tensor>, scale: f64) -> (tempfile::TempDir, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&data(name), folder.path());
+    let file = folder.path().join("model.safetensors");
+    let mut weights = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+    let mut missing = Vec::new();
+    for a in tensors.keys().filter(|name| name.contains("lora_A")) {
+        let module = a.strip_prefix(ROOT).unwrap().strip_suffix(".lora_A.weight").unwrap();
+        let weight = [module, module.trim_start_matches("transformer.")].map(|name| format!("{name}.weight"));
+        let Some(weight) = weight.into_iter().find(|name| weights.contains_key(name)) else {
+            missing.push(module.to_owned());
+            continue;
+        };
+        let change = (tensors[&a.replace("lora_A", "lora_B")].matmul(&tensors[a]).unwrap() * scale).unwrap();
+        let is_turned = name.starts_with("gpt2") && module != "lm_head";
+        let change = if is_turned { change.t().unwrap() } else { change };
+        let sum = (&weights[&weight].to_dtype(DType::F32).unwrap() + change).unwrap();
+        weights.insert(weight, sum.contiguous().unwrap());
+    }
+    candle_core::safetensors::save(&weights, file).unwrap();
+    (folder, missing)
+}
+
 #[test]
-fn adapters_merged_at_load_give_the_logits_of_merged_weights() {
-    for (name, modules, turned) in [
-        (
-            "qwen2",
-            &[
-                ("model.layers.0.self_attn.q_proj", [16, 16]),
-                ("model.layers.1.mlp.down_proj", [16, 24]),
-                ("lm_head", [36, 16]),
-            ][..],
-            false,
-        ),
-        ("gpt2-by-depth", &[("transformer.h.1.attn.c_attn", [48, 16])], true),
-    ] {
+fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind() {
+    for name in CAUSAL.into_iter().chain(TINY) {
+        let mut model = open(name);
+        let mut modules = model.modules();
+        // The weight of a tied output layer is the table of embeddings, which adapters of other layers leave alone.
+        for missing in merged(name, &pairs(&modules), 1.0).1 {
+            assert!(missing.contains("lm_head"), "{name}: {missing}");
+            modules.remove(&missing);
+        }
         for by_root in [false, true] {
-            let tensors = tensors(modules);
+            let tensors = pairs(&modules);
             let mut config = config();
             config["use_rslora"] = by_root.into();
             let scale = 3.0 / if by_root { 2f64.sqrt() } else { 2.0 };
-            let changes = modules.iter().map(|(module, _)| {
-                let part = |part: &str| &tensors[&format!("base_model.model.{module}.{part}.weight")];
-                let change = (part("lora_B").matmul(part("lora_A")).unwrap() * scale).unwrap();
-                (format!("{module}.weight"), if turned { change.t().unwrap() } else { change })
-            });
-            let changes: Vec<_> = changes.collect();
-            let changes: Vec<_> =
-                changes.iter().map(|(name, change)| (name.as_str(), change.clone())).collect();
             let folder = adapter(&config, &tensors);
-            let merged = open(folder.path()).unwrap();
-            let got = logits(load(&data(name), Some(&merged)).unwrap());
-            let want = logits(load(merged_by_hand(name, &changes).path(), None).unwrap());
-            let plain = logits(load(&data(name), None).unwrap());
-            let off = |other: &[f32]| got.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(off(&want) < 1e-4, "{name}: {}", off(&want));
-            assert!(off(&plain) > 0.01, "{name}: the adapter changes nothing");
+            let read = model.read(folder.path()).unwrap();
+            let got = answers(&mut model, Some(&read));
+            let want = answers(&mut open_in(merged(name, &tensors, scale).0.path(), DtypeChoice::F32), None);
+            assert!(off(&got, &want) < 1e-4, "{name}: {}", off(&got, &want));
+            let plain = answers(&mut model, None);
+            assert!(off(&plain, &want) > 0.01, "{name}: the adapter changes nothing");
         }
     }
 }
 
 #[test]
+fn adapters_that_peft_has_saved_give_its_logits() {
+    for name in ["llama-ntl", "gpt2", "t5-ce", "t5gemma2"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters").join(name);
+        let golden: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
+        let ids = |field: &str| serde_json::from_value::<Vec<u32>>(golden[field].clone()).unwrap();
+        let mut model = open(name);
+        let read = model.read(&folder).unwrap();
+        let mut opened = model.begin(&ids("prompt"), Some(&read));
+        while opened.prefill.work_left > 0 {
+            let chunk = PrefillChunk { context: opened.context, work: usize::MAX };
+            opened.prefill = model.model.prefill(&[chunk]).unwrap()[0];
+        }
+        let path: Vec<u32> = std::iter::once(opened.first_token).chain(ids("path")).collect();
+        let row = |(index, &token): (usize, &u32)| {
+            let parent = index.checked_sub(1).map(|parent| NodeId(parent as u32));
+            Row { context: opened.context, path: PathRow::new(parent, token) }
+        };
+        let logits = model.model.step(&path.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap();
+        let want: Vec<f32> = serde_json::from_value(golden["logits"].clone()).unwrap();
+        let got = &logits.row(path.len() - 1)[..want.len().min(logits.row(0).len())];
+        assert!(off(got, &want[..got.len()]) < 1e-4, "{name}: {}", off(got, &want[..got.len()]));
+    }
+}
+
+#[test]
+fn an_adapter_of_a_tied_output_layer_changes_the_logits_and_not_the_embeddings() {
+    for name in ["gpt2-by-depth", "t5-ce"] {
+        let mut model = open(name);
+        let [outputs, inputs] = model.modules()["lm_head"];
+        let tensors = pairs(&modules(&[("lm_head", [outputs, inputs])]));
+        let folder = adapter(&config(), &tensors);
+        let read = model.read(folder.path()).unwrap();
+        let got = answers(&mut model, Some(&read));
+        let plain = answers(&mut model, None);
+        let change: Vec<f32> = got.iter().zip(&plain).map(|(got, plain)| got - plain).collect();
+        // The changes of all rows have the rank of the adapter.
+        let change = Tensor::from_vec(change, (4, got.len() / 4), &Device::Cpu).unwrap();
+        let b = &tensors["base_model.model.lm_head.lora_B.weight"].narrow(0, 0, got.len() / 4).unwrap();
+        let [first, second] = [0, 1].map(|column| b.narrow(1, column, 1).unwrap());
+        let normal = |x: &Tensor, y: &Tensor| (x * y).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+        let (aa, ab, bb) = (normal(&first, &first), normal(&first, &second), normal(&second, &second));
+        for row in 0..4 {
+            let row = change.narrow(0, row, 1).unwrap().t().unwrap();
+            let (a, b) = (normal(&row, &first), normal(&row, &second));
+            let (x, y) = ((a * bb - b * ab) / (aa * bb - ab * ab), (b * aa - a * ab) / (aa * bb - ab * ab));
+            let fit = ((&first * f64::from(x)).unwrap() + (&second * f64::from(y)).unwrap()).unwrap();
+            let rest = (row.clone() - fit).unwrap();
+            let size = normal(&row, &row);
+            assert!(size > 1e-3 && normal(&rest, &rest) < 1e-6 * size, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_row_is_bit_identical_alone_and_in_a_batch_with_rows_of_other_adapters() {
+    let long: Vec<u32> = (0..50u32).map(|id| 3 + id * 7 % 29).collect();
+    for (name, dtypes) in [
+        ("qwen2", &[DtypeChoice::F32, DtypeChoice::Int8, DtypeChoice::Bf16, DtypeChoice::Q8_0][..]),
+        ("gpt2-by-depth", &[DtypeChoice::F32, DtypeChoice::Int8]),
+        ("t5-ce", &[DtypeChoice::F32, DtypeChoice::Int8]),
+        ("t5gemma2", &[DtypeChoice::F32]),
+        ("regresslm-hf-p10", &[DtypeChoice::F32]),
+    ] {
+        for &dtype in dtypes {
+            let mut model = open_in(&data(name), dtype);
+            let adapters = [model.random(), model.random()];
+            let long = if name.starts_with("regresslm") { &long[..20] } else { &long[..] };
+            let prompts: [(&[u32], Option<&Adapter>); 6] = [
+                (long, Some(&adapters[0])),
+                (&[5, 9, 11, 7], None),
+                (&[8, 4], Some(&adapters[1])),
+                (long, None),
+                (&[5, 9, 11, 7], Some(&adapters[0])),
+                (long, Some(&adapters[1])),
+            ];
+            let mixed = together(&mut model, &prompts, usize::MAX);
+            for (index, prompt) in prompts.into_iter().enumerate() {
+                let alone = together(&mut model, &[prompt], 3);
+                assert_eq!(alone[0], mixed[index], "{name} {dtype:?}: prompt {index}");
+            }
+            assert_ne!(mixed[1], mixed[4], "{name}: the adapter changes nothing");
+            assert_ne!(mixed[0], mixed[5], "{name}: both adapters are the same");
+        }
+    }
+}
+
+#[test]
+fn devices_compute_the_same_with_their_operations() {
+    let prompts = |adapters: &[Adapter; 2], model: &mut Opened| {
+        let prompts: [(&[u32], Option<&Adapter>); 4] = [
+            (&[5, 9, 11, 7, 3], Some(&adapters[0])),
+            (&[8, 4], None),
+            (&[6, 3, 10], Some(&adapters[1])),
+            (&[9, 12], Some(&adapters[0])),
+        ];
+        let alone = together(model, &prompts[..1], usize::MAX);
+        [together(model, &prompts, usize::MAX), alone].concat().concat().concat()
+    };
+    for name in
+        ["qwen2", "gpt2-by-depth", "granite", "t5-ce", "t5-v11", "t5gemma", "t5gemma2", "regresslm-hf-head"]
+    {
+        let mut model = open(name);
+        let folders = [(); 2].map(|()| adapter(&config(), &pairs(&model.modules())));
+        let read = |model: &Opened| folders.each_ref().map(|folder| model.read(folder.path()).unwrap());
+        let want = prompts(&read(&model), &mut model);
+        let got = composed::during(|| {
+            let mut model = open(name);
+            prompts(&read(&model), &mut model)
+        });
+        assert!(off(&got, &want) < 1e-4, "{name}: {}", off(&got, &want));
+    }
+}
+
+#[test]
+fn prompts_share_a_cached_prefix_only_if_they_have_the_same_adapter() {
+    let mut model = open("qwen2");
+    let adapters = [model.random(), model.random()];
+    let prompt: Vec<u32> = (0..50).map(|id| 3 + id % 20).collect();
+    let mut cached = |adapter: Option<&Adapter>| {
+        let request = Prompt::from(prompt.clone());
+        let request = ContextRequest { adapter, ..ContextRequest::from(&request) };
+        model.model.open(&[request]).unwrap()[0].prefill.cached_tokens
+    };
+    assert_eq!([cached(None), cached(Some(&adapters[0])), cached(Some(&adapters[1]))], [0, 0, 0]);
+    assert_eq!([cached(None), cached(Some(&adapters[0])), cached(Some(&adapters[1]))], [32, 32, 32]);
+}
+
+#[test]
+fn prompts_with_other_adapters_do_not_wait_for_each_others_blocks() {
+    let mut model = open("qwen2");
+    let adapters = [model.random(), model.random()];
+    let prompt: Vec<u32> = (0..60).map(|id| 3 + id % 20).collect();
+    let prompts =
+        [Some(&adapters[0]), Some(&adapters[1]), Some(&adapters[0])].map(|adapter| (&prompt[..], adapter));
+    let [one, other, again] = <[_; 3]>::try_from(together(&mut model, &prompts, usize::MAX)).unwrap();
+    assert!(one == again && one != other);
+}
+
+#[test]
+fn a_context_keeps_the_weights_of_an_adapter_that_is_dropped() {
+    for name in ["qwen2", "t5-ce"] {
+        let mut model = open(name);
+        let adapter = model.random();
+        let want = answers(&mut model, Some(&adapter));
+        let weights = Arc::downgrade(&adapter.weights::<Read>().unwrap().weights);
+        let opened = model.begin(&[5, 9, 12, 7, 1], Some(&adapter));
+        drop(adapter);
+        let chunk = PrefillChunk { context: opened.context, work: usize::MAX };
+        model.model.prefill(&[chunk]).unwrap();
+        let logits = model.model.step(&rows(&[opened], 4)).unwrap();
+        assert_eq!((0..4).flat_map(|index| row(&logits, index)).collect::<Vec<_>>(), want);
+        assert!(weights.upgrade().is_some());
+        model.model.close(opened.context);
+        assert!(weights.upgrade().is_none(), "{name}: the weights are not freed");
+    }
+}
+
+#[test]
+fn a_model_rejects_the_adapter_of_another_model() {
+    let mut model = open("qwen2");
+    let foreign = [open("qwen2").random(), Adapter::new(5)];
+    for foreign in &foreign {
+        let prompt = Prompt::from(vec![5, 9]);
+        let request = ContextRequest { adapter: Some(foreign), ..ContextRequest::from(&prompt) };
+        let error = model.model.begin(request).unwrap_err();
+        assert_eq!(error.to_string(), "the adapter belongs to another model");
+    }
+}
+
+#[test]
+fn the_memory_of_an_adapter_is_known_before_its_weights_are_read() {
+    let model = open("gpt2-by-depth");
+    let folder = adapter(&config(), &pairs(&modules(&[("transformer.h.1.attn.c_attn", [48, 16])])));
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let open = model.reader.open(&files).unwrap();
+    assert_eq!(open.bytes(), 2 * (48 + 16) * 4);
+    assert_eq!(adapter_base(&files).unwrap().as_deref(), Some("/models/base"));
+}
+
+#[test]
+fn modules_have_the_scales_of_their_patterns() {
+    let [query, down] = ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"];
+    let mut config = config();
+    config["r"] = json!(8);
+    config["rank_pattern"] = json!({"q_proj": 2, "down_proj": 2});
+    config["alpha_pattern"] = json!({r"layers\.\d+\.mlp\.down_proj": 8, "proj": 100});
+    let mut model = open("qwen2");
+    let tensors = pairs(&modules(&[(query, [16, 16]), (down, [16, 24])]));
+    let folder = adapter(&config, &tensors);
+    let read = model.read(folder.path()).unwrap();
+    let got = answers(&mut model, Some(&read));
+    let scaled: HashMap<String, Tensor> = tensors
+        .iter()
+        .map(|(name, tensor)| {
+            let scale = match name {
+                name if name.contains("lora_A") => 1.0,
+                name if name.contains(down) => 8.0 / 2.0,
+                _ => 3.0 / 2.0,
+            };
+            (name.clone(), (tensor * scale).unwrap())
+        })
+        .collect();
+    let want = answers(&mut open_in(merged("qwen2", &scaled, 1.0).0.path(), DtypeChoice::F32), None);
+    assert!(off(&got, &want) < 1e-4, "{}", off(&got, &want));
+}
+
+#[test]
 fn tensors_that_do_not_fit_are_rejected_with_their_names() {
     let query = "model.layers.0.self_attn.q_proj";
-    for (modules, parts) in [
-        ([(query, [16, 24])], ["q_proj.lora_A", "[2, 24] does not fit the weight [16, 16]"]),
-        ([(query, [17, 16])], ["q_proj.lora_B", "[17, 2] does not fit the weight [16, 16] at rank 2"]),
-        ([("model.layers.9.mlp.up_proj", [24, 16])], ["layers.9.mlp.up_proj", "the model has no projection"]),
-        ([("model.embed_tokens", [36, 16])], ["embed_tokens", "the model has no projection"]),
+    let model = open("qwen2");
+    let message = |config: &Value, tensors: &HashMap<String, Tensor>| {
+        let folder = adapter(config, tensors);
+        model.read(folder.path()).unwrap_err().to_string()
+    };
+    for (changed, parts) in [
+        ((query, [16, 24]), ["q_proj.lora_A", "[2, 24] does not fit the weight [16, 16]"]),
+        ((query, [17, 16]), ["q_proj.lora_B", "[17, 2] does not fit the weight [16, 16] at rank 2"]),
+        (("model.layers.9.mlp.up_proj", [24, 16]), ["layers.9.mlp.up_proj", "the model has no projection"]),
+        (("model.embed_tokens", [36, 16]), ["embed_tokens", "the model has no projection"]),
     ] {
-        let folder = adapter(&config(), &tensors(&modules));
-        let merged = open(folder.path()).unwrap();
-        let Err(error) = load(&data("qwen2"), Some(&merged)) else { panic!("{parts:?} is merged") };
-        let message = error.to_string();
+        let message = message(&config(), &pairs(&modules(&[changed])));
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
-    let lonely = HashMap::from([(format!("base_model.model.{query}.lora_A.weight"), random(2, 16))]);
-    let folder = adapter(&config(), &lonely);
-    let Err(error) = load(&data("qwen2"), Some(&open(folder.path()).unwrap())) else {
-        panic!("half is merged")
-    };
-    assert!(error.to_string().ends_with("q_proj.lora_B.weight` is missing"), "{error}");
-}
-
-#[test]
-fn the_error_names_the_field_of_an_adapter_that_cannot_be_merged() {
-    let good = tensors(&[("model.layers.0.self_attn.q_proj", [16, 16])]);
-    for (field, value, part) in [
-        ("peft_type", json!("IA3"), "`IA3` cannot be merged"),
-        ("use_dora", json!(true), "DoRA"),
-        ("bias", json!("all"), "trained biases"),
-        ("modules_to_save", json!(["lm_head"]), "lm_head"),
-        ("alpha_pattern", json!({"q_proj": 4}), "different scales"),
-        ("lora_alpha", Value::Null, "missing"),
-        ("r", json!(-1), "-1 is not an integer of at least 1"),
-        ("r", json!(0), "0 is not an integer of at least 1"),
-        ("r", json!(1e9), "1000000000.0 is not an integer of at least 1"),
-    ] {
-        let mut config = config();
-        config[field] = value;
-        let Err(error) = open(adapter(&config, &good).path()) else { panic!("{field} is taken") };
-        let message = error.to_string();
-        assert!(message.contains(&format!("field `{field}`")) && message.contains(part), "{message}");
-    }
-    let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), random(2, 2))]);
-    let Err(error) = open(adapter(&config(), &odd).path()) else { panic!("it is taken") };
-    assert!(error.to_string().contains("is not part of a LoRA"), "{error}");
-    let nothing = tempfile::tempdir().unwrap();
-    let Err(error) = open(nothing.path()) else { panic!("it is there") };
-    assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
-}
-
-#[test]
-fn a_rank_that_contradicts_the_tensors_and_merged_weights_that_are_not_finite_are_rejected() {
-    let query = "model.layers.0.self_attn.q_proj";
-    let good = tensors(&[(query, [16, 16])]);
+    let name = |part: &str| format!("base_model.model.{query}.{part}.weight");
+    let lonely = HashMap::from([(name("lora_A"), random(2, 16, 0.5))]);
+    assert!(message(&config(), &lonely).ends_with("q_proj.lora_B.weight` is missing"));
+    let flat = HashMap::from([(name("lora_A"), Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap())]);
+    assert!(message(&config(), &flat).ends_with("shape [4] is not the shape of a matrix"));
+    let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), random(2, 2, 0.5))]);
+    assert!(message(&config(), &odd).contains("is not part of a LoRA"));
+    assert!(message(&config(), &HashMap::new()).ends_with("it holds no tensors"));
+    let good = pairs(&modules(&[(query, [16, 16])]));
     let huge: HashMap<String, Tensor> =
         good.iter().map(|(name, tensor)| (name.clone(), (tensor * 1e30).unwrap())).collect();
     for (field, value, tensors, parts) in [
         ("r", json!(1_000_000_000), &good, ["q_proj.lora_A", "its rank is 2, but field `r`", "1000000000"]),
-        ("lora_alpha", json!(1e300), &good, ["q_proj.lora_B", "not finite", "`lora_alpha`"]),
-        ("lora_alpha", json!(1), &huge, ["q_proj.lora_B", "not finite", "scale 5e-1"]),
+        ("lora_alpha", json!(1e300), &good, ["q_proj.lora_B", "not be finite", "`lora_alpha`"]),
+        ("lora_alpha", json!(1), &huge, ["q_proj.lora_B", "not be finite", "scale 5e-1"]),
     ] {
         let mut config = config();
         config[field] = value;
-        let merged = open(adapter(&config, tensors).path()).unwrap();
-        let Err(error) = load(&data("qwen2"), Some(&merged)) else { panic!("{parts:?} is merged") };
-        let message = error.to_string();
+        let message = message(&config, tensors);
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
-    let mut config = config();
-    config["r"] = json!(8);
-    config["rank_pattern"] = json!({"q_proj": 2});
-    assert!(load(&data("qwen2"), Some(&open(adapter(&config, &good).path()).unwrap())).is_ok());
 }
 
 #[test]
-fn names_of_older_files_which_contain_the_adapters_name_are_read() {
-    let modules = ["x.lora_A.default.weight", "x.lora_B.weight"];
-    for name in modules {
-        assert!(target(&format!("{ROOT}{name}")).is_some_and(|(module, _)| module == "x"), "{name}");
+fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
+    let model = open("qwen2");
+    let good = pairs(&modules(&[("model.layers.0.self_attn.q_proj", [16, 16])]));
+    for (field, value, part) in [
+        ("peft_type", json!("IA3"), "`IA3` is not supported"),
+        ("use_dora", json!(true), "true is not supported"),
+        ("bias", json!("all"), "trained biases"),
+        ("modules_to_save", json!(["lm_head"]), "lm_head"),
+        ("alora_invocation_tokens", json!([5]), "[5] is not supported"),
+        ("layer_replication", json!([[0, 2], [1, 2]]), "not supported"),
+        ("lora_bias", json!(true), "not supported"),
+        ("alpha_pattern", json!({"q_proj": "4"}), "`q_proj`: \"4\" is not a number"),
+        ("alpha_pattern", json!({"(?<!x)q": 4}), "is not a regular expression that is supported"),
+        ("lora_alpha", json!(null), "missing"),
+        ("r", json!(0), "0 is not an integer of at least 1"),
+        ("r", json!(2.5), "2.5 is not an integer of at least 1"),
+    ] {
+        let mut config = config();
+        config[field] = value;
+        let message = model.read(adapter(&config, &good).path()).unwrap_err().to_string();
+        assert!(message.contains(&format!("field `{field}`")) && message.contains(part), "{message}");
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let error = model.read(nothing.path()).unwrap_err();
+    assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
+}
+
+#[test]
+fn names_of_other_versions_of_peft_and_transformers_are_read() {
+    for (name, want) in [
+        ("x.lora_A.default.weight", "x"),
+        ("x.lora_B.weight", "x"),
+        ("model.encoder.text_model.layers.0.mlp.up_proj.lora_A.weight", "model.encoder.layers.0.mlp.up_proj"),
+    ] {
+        assert!(target(&format!("{ROOT}{name}")).is_some_and(|(module, _)| module == want), "{name}");
     }
     assert!(target("x.lora_A.weight").is_none() && target("base_model.model.x.lora_A").is_none());
 }

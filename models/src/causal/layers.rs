@@ -6,21 +6,22 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use crate::adapter::Adapter;
+use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{LoadResult, Weights};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
-    AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase, Placement, QkvInput,
-    StoredLinear, Visible, Weight, is_placeholder,
+    AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
+    Phase, Placement, QkvInput, StoredLinear, Visible, Weight, is_placeholder,
 };
 
 use super::block::Block;
 use super::config::{CausalConfig, LayerConfig, Naming};
+use super::prefill::Prefill;
 
 /// Reads the tensors of one model to one placement.
 pub(super) struct Loader<'a> {
     pub(super) weights: &'a Weights<'a>,
-    pub(super) adapter: Option<&'a Adapter>,
+    pub(super) adaptable: &'a AdaptableLayers,
     pub(super) config: &'a CausalConfig,
     pub(super) place: &'a Placement,
     /// Number of weights read so far.
@@ -48,7 +49,7 @@ impl Loader<'_> {
         Ok(Weight::new(tensor, self.place)?)
     }
 
-    /// Reads a layer from `input` to `output` elements and applies the adapter.
+    /// Reads a layer from `input` to `output` elements.
     fn stored(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> LoadResult<StoredLinear> {
         let weight = format!("{name}.weight");
         let weight = match self.config.naming {
@@ -59,35 +60,37 @@ impl Loader<'_> {
                 if is_placeholder(&transposed) { transposed } else { transposed.contiguous()? }
             }
         };
-        let weight = self.merged(name, weight)?;
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[output])?) } else { None };
-        Ok(StoredLinear { weight, bias })
+        let module = self.config.naming.module(name).into_owned();
+        Ok(StoredLinear { module, weight, bias })
     }
 
-    fn merged(&self, name: &str, weight: Tensor) -> LoadResult<Tensor> {
-        match self.adapter {
-            Some(adapter) => adapter.merge(&self.config.naming.module(name), weight),
-            None => Ok(weight),
-        }
+    fn combined<const P: usize>(&self, stored: &[StoredLinear], widths: [usize; P]) -> LoadResult<Linear<P>> {
+        Ok(self.adaptable.combine(stored, widths, self.place)?)
     }
 
-    /// Reads a separate output layer, `[vocab, hidden]`.
-    pub(super) fn head(&self) -> LoadResult<Weight> {
-        let weight = self.tensor("lm_head.weight", &[self.config.vocab_size, self.config.hidden_size])?;
-        self.packed(self.merged("lm_head", weight)?)
+    /// Returns the output layer, `[vocab, hidden]`, which may be the table of embeddings.
+    pub(super) fn head(&self, embeddings: &Weight) -> LoadResult<Linear> {
+        let shape = [self.config.vocab_size, self.config.hidden_size];
+        let weight = if self.config.tied {
+            embeddings.clone()
+        } else {
+            self.packed(self.tensor("lm_head.weight", &shape)?)?
+        };
+        Ok(self.adaptable.head("lm_head", weight, shape))
     }
 
-    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32.
-    pub(super) fn score(&self, labels: usize) -> LoadResult<Weight> {
+    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32. Adapters do not change it.
+    pub(super) fn score(&self, labels: usize) -> LoadResult<Linear> {
         let exact = self.place.exact();
         let weight = self.tensor_as("score.weight", &[labels, self.config.hidden_size], &exact)?;
-        Ok(Weight::new(self.merged("score", weight)?, &exact)?)
+        Ok(Linear::plain(Weight::new(weight, &exact)?, [labels]))
     }
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.
     fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
         let stored = self.stored(name, shape, bias)?;
-        Ok(Linear::new(&[stored], [shape[0]], self.place)?.scaled(factor))
+        Ok(self.combined(&[stored], [shape[0]])?.scaled(factor))
     }
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
@@ -124,9 +127,9 @@ impl Loader<'_> {
             mlp: Mlp {
                 up: if config.gated {
                     let stored = [up("mlp.gate_proj")?, up(names.up)?];
-                    MlpInput::Gated(Linear::new(&stored, [intermediate; 2], self.place)?)
+                    MlpInput::Gated(self.combined(&stored, [intermediate; 2])?)
                 } else {
-                    MlpInput::Plain(Linear::new(&[up(names.up)?], [intermediate], self.place)?)
+                    MlpInput::Plain(self.combined(&[up(names.up)?], [intermediate])?)
                 },
                 down: self.scaled(&part(names.down), [hidden, intermediate], config.mlp_bias, residual)?,
                 activation: config.activation,
@@ -149,7 +152,7 @@ impl Loader<'_> {
             }
             Naming::Gpt2 => vec![self.stored(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?],
         };
-        Ok(Linear::new(&stored, [queries, keys, keys], self.place)?)
+        self.combined(&stored, [queries, keys, keys])
     }
 }
 
@@ -230,6 +233,7 @@ pub(super) struct ContextRows<'a> {
     pub(super) visible: Vec<Visible<'a>>,
     /// Position of the root of the paths.
     pub(super) start: usize,
+    pub(super) adapter: Option<&'a Arc<AdapterWeights>>,
     phase: Phase,
 }
 
@@ -241,17 +245,19 @@ impl<'a> ContextRows<'a> {
             written: group.written(context),
             visible: group.paths.iter().map(|path| Visible::Nodes(path)).collect(),
             start: context.prompt.iter().map(|block| block.len()).sum(),
+            adapter: context.adapter.as_ref(),
             phase: Phase::Decode,
         }
     }
 
     /// Creates the rows of the next tokens of a prompt, after its first blocks.
-    pub(super) fn of_prompt(blocks: &'a [Arc<Block>], positions: &'a Positions, count: usize) -> Self {
+    pub(super) fn of_prompt(prompt: &'a Prefill, positions: &'a Positions, count: usize) -> Self {
         Self {
-            blocks: blocks.iter().map(Arc::as_ref).collect(),
+            blocks: prompt.blocks.iter().map(Arc::as_ref).collect(),
             written: WrittenRows { positions, first: 0, count },
             visible: (1..=count).map(Visible::First).collect(),
-            start: blocks.iter().map(|block| block.len()).sum(),
+            start: prompt.computed(),
+            adapter: prompt.adapter.as_ref(),
             phase: Phase::Prefill,
         }
     }
@@ -281,6 +287,7 @@ pub(super) struct Pass<'a> {
     /// Has a view for each window.
     pub(super) kv: Box<dyn KvPass + 'a>,
     pub(super) rope: Option<PassRope>,
+    pub(super) rows: AdaptedRows,
 }
 
 /// One layer: attention and the MLP, each after a normalisation.
@@ -300,8 +307,8 @@ impl Layer {
     /// Returns the hidden states `[R, hidden]` after the layer. Writes the rows' keys and values.
     pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
         let q = self.write_kv(&x, index, pass)?;
-        let x = self.output.added(&pass.kv.attend(index, self.view, &q, self.heads)?, x)?;
-        self.mlp.added(&self.mlp_norm.forward(&x)?, x)
+        let x = self.output.added(&pass.kv.attend(index, self.view, &q, self.heads)?, x, &pass.rows)?;
+        self.mlp.added(&self.mlp_norm.forward(&x)?, x, &pass.rows)
     }
 
     /// Writes the keys and values of rows, given their hidden states `[R, hidden]` before the layer. Returns
@@ -313,6 +320,7 @@ impl Layer {
             heads: self.heads,
             head_norms: self.head_norms.as_ref(),
             rope: pass.rope.as_ref(),
+            rows: &pass.rows,
         };
         pass.kv.write(index, &input)
     }

@@ -14,13 +14,13 @@ use super::block::Block;
 use super::config::{CausalConfig, PositionEncoding};
 use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
-use super::prefix::SharedPrefixCache;
-use crate::adapter::Adapter;
+use super::prefix::{PrefixScope, SharedPrefixCache};
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache};
 use crate::logits_reducer::LogitsReducer;
-use crate::ops::{ModelResult, Norm, Placement, Product, Weight, compute_error};
+use crate::ops::{AdaptedRows, Linear, ModelResult, Norm, Placement, Product, Weight, compute_error};
 
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
@@ -42,7 +42,8 @@ pub struct Causal {
     layers: Vec<Layer>,
     norm: Norm,
     /// `[vocab, hidden]`, or `[labels, hidden]`.
-    head: Weight,
+    head: Linear,
+    adapters: AdapterReader,
     prefixes: SharedPrefixCache,
     work: TokenWork,
     /// Contexts whose prompts are not computed completely.
@@ -54,15 +55,6 @@ pub struct Causal {
 
 impl Causal {
     pub fn load(files: &CheckpointFiles, options: &CausalOptions) -> LoadResult<Self> {
-        Self::load_adapted(files, options, None)
-    }
-
-    /// Loads a checkpoint with an adapter merged into its weights.
-    pub(crate) fn load_adapted(
-        files: &CheckpointFiles,
-        options: &CausalOptions,
-        adapter: Option<&Adapter>,
-    ) -> LoadResult<Self> {
         let config = CausalConfig::read(files)?;
         if options.tokens > config.vocab_size {
             let reason =
@@ -72,7 +64,8 @@ impl Causal {
         let weights = Weights::open(files)?;
         let place = &options.place;
         let parameters = Cell::default();
-        let loader = Loader { weights: &weights, adapter, config: &config, place, parameters };
+        let adaptable = AdaptableLayers::default();
+        let loader = Loader { weights: &weights, adaptable: &adaptable, config: &config, place, parameters };
         let [embeddings, norm, learned] = config.naming.ends(&weights);
         let embeddings =
             loader.packed(loader.tensor(&embeddings, &[config.vocab_size, config.hidden_size])?)?;
@@ -84,12 +77,10 @@ impl Causal {
         };
         let head = match &config.score {
             Some(score) => loader.score(score.labels.names.len())?,
-            None if config.tied => embeddings.clone(),
-            None => loader.head()?,
+            None => loader.head(&embeddings)?,
         };
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<LoadResult<_>>()?;
         let norm = loader.norm(&norm, config.hidden_size)?.exact();
-        adapter.map_or(Ok(()), Adapter::finish)?;
         let info = info(&config, loader.parameters.get(), options);
         let kv_cache = KvCache::new(config.layers.len(), config.key_width(), place);
         let outputs = config.score.as_ref().map_or(options.tokens, |score| score.labels.names.len());
@@ -103,11 +94,17 @@ impl Causal {
             layers,
             norm,
             head,
+            adapters: AdapterReader::new(adaptable, place),
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             prefills: HashMap::new(),
             kv_cache,
             reducer: LogitsReducer::new(outputs),
         })
+    }
+
+    /// Returns the reader of its adapters.
+    pub fn adapters(&self) -> &AdapterReader {
+        &self.adapters
     }
 
     /// Checks that the tokens and their positions have embeddings.
@@ -156,7 +153,8 @@ impl Causal {
             bias: None,
         };
         let views = self.config.windows().into_iter().map(view).collect();
-        Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope })
+        let rows = AdaptedRows::new(contexts.iter().map(|rows| (rows.adapter, rows.visible.len())));
+        Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
 
     /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, of rows whose embeddings are `x` `[R, hidden]`.
@@ -168,7 +166,7 @@ impl Causal {
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
-        self.head.product(&hidden)
+        self.head.product(&hidden, &pass.rows)
     }
 
     /// Only writes the keys and values of rows in every layer.
@@ -189,9 +187,8 @@ impl Causal {
         let lengths: Vec<usize> = next.iter().map(|tokens| tokens.len()).collect();
         let positions = self.kv_cache.allocate(&lengths).map_err(compute_error)?;
         let rows = turns.iter().zip(&positions).zip(&lengths);
-        let rows = rows.map(|((turn, positions), &length)| {
-            ContextRows::of_prompt(&turn.prompt.blocks, positions, length)
-        });
+        let rows =
+            rows.map(|((turn, positions), &length)| ContextRows::of_prompt(&turn.prompt, positions, length));
         let rows: Vec<_> = rows.collect();
         let x = self.embed(&next.concat(), rows.iter().flat_map(ContextRows::positions))?;
         self.write_kv(x, &rows).map_err(compute_error)?;
@@ -246,9 +243,10 @@ impl BatchModel for Causal {
         }
         let first_token = tokens.pop().unwrap_or(begin);
         self.check(&tokens, 0..tokens.len())?;
-        let context = self.kv_cache.open(Vec::new());
-        let prefill =
-            self.put_back(context, Turn::new(Prefill::new(tokens, request.cache_salt, &self.prefixes), 0));
+        let adapter = self.adapters.weights(request.adapter)?;
+        let context = self.kv_cache.open(Vec::new(), adapter.clone());
+        let prompt = Prefill::new(tokens, PrefixScope::of(request), adapter, &self.prefixes);
+        let prefill = self.put_back(context, Turn::new(prompt, 0));
         Ok(OpenedContext { context, first_token, prefill })
     }
 

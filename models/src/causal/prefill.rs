@@ -7,8 +7,8 @@ use ntl_core::contract::PrefillProgress;
 
 use super::block::{BLOCK, Block};
 use super::config::CausalConfig;
-use super::prefix::SharedPrefixCache;
-use crate::ops::Placement;
+use super::prefix::{PrefixScope, SharedPrefixCache};
+use crate::ops::{AdapterWeights, Placement};
 
 /// The work for a token by its position, in the unit of `PrefillChunk::work`.
 pub(super) struct TokenWork {
@@ -50,8 +50,8 @@ impl TokenWork {
 pub(super) struct Prefill {
     /// All tokens except the last, which is the first row.
     tokens: Vec<u32>,
-    /// See `ContextRequest::cache_salt`.
-    salt: u64,
+    scope: PrefixScope,
+    pub(super) adapter: Option<Arc<AdapterWeights>>,
     /// Blocks at the beginning that are computed. Only the last one of a complete prompt is shorter.
     pub(super) blocks: Vec<Arc<Block>>,
     /// Number of tokens that came from the prefix cache.
@@ -66,8 +66,13 @@ pub(super) struct Turn {
 }
 
 impl Prefill {
-    pub(super) fn new(tokens: Vec<u32>, salt: u64, prefixes: &SharedPrefixCache) -> Self {
-        let mut prompt = Self { tokens, salt, blocks: Vec::new(), cached: 0 };
+    pub(super) fn new(
+        tokens: Vec<u32>,
+        scope: PrefixScope,
+        adapter: Option<Arc<AdapterWeights>>,
+        prefixes: &SharedPrefixCache,
+    ) -> Self {
+        let mut prompt = Self { tokens, scope, adapter, blocks: Vec::new(), cached: 0 };
         prompt.skip_cached(prefixes);
         prompt
     }
@@ -84,7 +89,7 @@ impl Prefill {
     /// Continues after the longest cached prefix if more tokens are cached than computed.
     fn skip_cached(&mut self, prefixes: &SharedPrefixCache) {
         let computed = self.computed();
-        let cached = prefixes.lock().longest_prefix(self.salt, &self.tokens);
+        let cached = prefixes.lock().longest_prefix(self.scope, &self.tokens);
         let end = cached.len() * BLOCK;
         if end > computed {
             self.blocks = cached;
@@ -94,7 +99,7 @@ impl Prefill {
 
     /// Caches the complete blocks for later prompts.
     pub(super) fn cache(&self, prefixes: &SharedPrefixCache) {
-        prefixes.lock().insert(self.salt, &self.tokens, &self.blocks);
+        prefixes.lock().insert(self.scope, &self.tokens, &self.blocks);
     }
 
     /// Returns the tokens up to the end of the block that is computed next; `None` if the prompt ends in it.
@@ -129,7 +134,7 @@ impl Turn {
 
 /// The blocks that prompts of one call are computing. Other prompts with the same prefix wait for them.
 #[derive(Default)]
-pub(super) struct Claims(HashSet<(u64, Vec<u32>)>);
+pub(super) struct Claims(HashSet<(PrefixScope, Vec<u32>)>);
 
 impl Claims {
     /// Divides prompts into those that can be computed now and those that wait for one of them.
@@ -146,7 +151,7 @@ impl Claims {
             if turn.prompt.is_complete() {
                 continue;
             }
-            if next.is_none_or(|next| self.0.insert((turn.prompt.salt, next.to_vec()))) {
+            if next.is_none_or(|next| self.0.insert((turn.prompt.scope, next.to_vec()))) {
                 now.push(turn)
             } else {
                 later.push(turn)

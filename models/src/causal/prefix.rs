@@ -1,19 +1,34 @@
 //! The prefix cache: blocks of earlier prompts, indexed by the tokens that lead to them.
 //!
-//! A block's keys and values depend only on the tokens up to its end, so any prompt with the same prefix may
-//! use it. The time of a response shows whether its prefix was cached, so prompts share blocks only if their
-//! salts are equal. Invariants: the cached blocks use at most `bytes_max` bytes, and a block is cached only while its
+//! A block's keys and values depend only on the adapter and the tokens up to its end, so any prompt with the same
+//! adapter and prefix may use it. The time of a response shows whether its prefix was cached, so prompts share
+//! blocks only if their salts are equal, too. Invariants: the cached blocks use at most `bytes_max` bytes, and a block is cached only while its
 //! predecessor is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ntl_core::contract::EvictableCache;
+use ntl_core::contract::{Adapter, ContextRequest, EvictableCache};
 
 use super::block::{BLOCK, Block};
 
-/// The salt, the id of the previous block (0 for none) and a block's own tokens.
-type Key = (u64, u64, Box<[u32]>);
+/// Prompts share blocks only if their scopes are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct PrefixScope {
+    /// See `ContextRequest::cache_salt`.
+    salt: u64,
+    /// The id of the adapter, or 0.
+    adapter: u64,
+}
+
+impl PrefixScope {
+    pub(super) fn of(request: ContextRequest<'_>) -> Self {
+        Self { salt: request.cache_salt, adapter: request.adapter.map_or(0, Adapter::id) }
+    }
+}
+
+/// The scope, the id of the previous block (0 for none) and a block's own tokens.
+type Key = (PrefixScope, u64, Box<[u32]>);
 
 struct CachedBlock {
     /// Id of the block in the keys of its successors; never 0.
@@ -74,17 +89,17 @@ impl PrefixCache {
         Self { blocks: HashMap::new(), by_use: BTreeMap::new(), bytes: 0, bytes_max, clock: 0 }
     }
 
-    /// Returns the longest cached prefix of `tokens` with this salt.
-    pub(super) fn longest_prefix(&mut self, salt: u64, tokens: &[u32]) -> Vec<Arc<Block>> {
-        let keys = self.lookup(salt, tokens);
+    /// Returns the longest cached prefix of `tokens` in this scope.
+    pub(super) fn longest_prefix(&mut self, scope: PrefixScope, tokens: &[u32]) -> Vec<Arc<Block>> {
+        let keys = self.lookup(scope, tokens);
         let blocks = keys.iter().filter_map(|key| Some(Arc::clone(&self.blocks.get(key)?.block))).collect();
         self.touch(keys);
         blocks
     }
 
     /// Caches the full blocks of a prompt, as far as they fit.
-    pub(super) fn insert(&mut self, salt: u64, tokens: &[u32], blocks: &[Arc<Block>]) {
-        let mut keys = self.lookup(salt, tokens);
+    pub(super) fn insert(&mut self, scope: PrefixScope, tokens: &[u32], blocks: &[Arc<Block>]) {
+        let mut keys = self.lookup(scope, tokens);
         let full = tokens.chunks_exact(BLOCK).zip(blocks);
         for (tokens, block) in full.skip(keys.len()) {
             let Some(room) = self.bytes_max.checked_sub(block.bytes()) else { break };
@@ -92,7 +107,7 @@ impl PrefixCache {
                 break;
             }
             let before = keys.last().and_then(|key| self.blocks.get(key)).map_or(0, |cached| cached.id);
-            let key: Key = (salt, before, tokens.into());
+            let key: Key = (scope, before, tokens.into());
             let id = self.tick();
             let used = self.tick();
             self.bytes += block.bytes();
@@ -103,12 +118,12 @@ impl PrefixCache {
         self.touch(keys);
     }
 
-    /// Returns the keys of the cached blocks that form a prefix of `tokens` with this salt.
-    fn lookup(&self, salt: u64, tokens: &[u32]) -> Vec<Key> {
+    /// Returns the keys of the cached blocks that form a prefix of `tokens` in this scope.
+    fn lookup(&self, scope: PrefixScope, tokens: &[u32]) -> Vec<Key> {
         let mut keys = Vec::new();
         let mut before = 0;
         for tokens in tokens.chunks_exact(BLOCK) {
-            let key: Key = (salt, before, tokens.into());
+            let key: Key = (scope, before, tokens.into());
             let Some(cached) = self.blocks.get(&key) else { break };
             before = cached.id;
             keys.push(key);

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 
 use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
-use crate::ops::{Activation, Linear, Mlp, MlpInput, Placement};
+use crate::ops::{Activation, Mlp, MlpInput, Placement};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
     LearnedPositions, Loader, NormsAfter, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention,
@@ -105,7 +106,8 @@ pub(super) fn load(
     let weights = Weights::open(files)?;
     let (labels, info) = described(files, facts, config.positions_max(), weights.parameters(), place)?;
     let prefix = if head == Head::Pooler { "bert." } else { "roberta." };
-    let loader = Loader { weights: &weights, config: &config, place, prefix };
+    let adaptable = AdaptableLayers::default();
+    let loader = Loader { weights: &weights, config: &config, place, prefix, adaptable: &adaptable };
     let exact = place.exact();
     let exact = Loader { place: &exact, ..loader };
     let parts = PooledParts {
@@ -118,9 +120,9 @@ pub(super) fn load(
         encoder: loader.encoder(&exact)?,
         sizes: config.sizes.stack(false),
         pooling: Pooling::First,
-        head: exact.head(head, labels.names.len())?,
+        head: exact.pooled_head(head, labels.names.len())?,
     };
-    Ok(PooledEncoder::new(parts, place))
+    Ok(PooledEncoder::new(parts, adaptable, place))
 }
 
 impl Loader<'_, Config> {
@@ -150,7 +152,7 @@ impl Loader<'_, Config> {
                 attention: SelfAttention {
                     kind: 0,
                     norm: None,
-                    qkv: Linear::new(&qkv, [hidden; 3], self.place)?,
+                    qkv: self.adaptable.combine(&qkv, [hidden; 3], self.place)?,
                     head_norms: None,
                     output: self.dense(&part("attention.output.dense"), [hidden; 2], true)?,
                 },
@@ -181,7 +183,7 @@ impl Loader<'_, Config> {
     }
 
     /// Reads a head, in f32.
-    fn head(&self, head: Head, labels: usize) -> LoadResult<PooledHead> {
+    fn pooled_head(&self, head: Head, labels: usize) -> LoadResult<PooledHead> {
         let hidden = self.config.sizes.hidden;
         let whole = Self { prefix: "", ..*self };
         let (dense, out) = match head {

@@ -4,8 +4,9 @@
 use serde::Deserialize;
 
 use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
-use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, Window};
+use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
@@ -169,7 +170,9 @@ pub(super) fn load(
     facts.check_vocabulary(files, "vocab_size", vocab)?;
     let weights = Weights::open(files)?;
     let (labels, info) = described(files, facts, positions, weights.parameters(), place)?;
-    let loader = Loader { weights: &weights, config: &config, place, prefix: "model." };
+    let adaptable = AdaptableLayers::default();
+    let loader =
+        Loader { weights: &weights, config: &config, place, prefix: "model.", adaptable: &adaptable };
     let exact = place.exact();
     let exact = Loader { place: &exact, ..loader };
     let mut sizes = config.sizes.stack(true);
@@ -181,9 +184,9 @@ pub(super) fn load(
         encoder: loader.encoder()?,
         sizes,
         pooling: config.pooling,
-        head: Loader { prefix: "", ..exact }.head(labels.names.len())?,
+        head: Loader { prefix: "", ..exact }.pooled_head(labels.names.len())?,
     };
-    Ok(PooledEncoder::new(parts, place))
+    Ok(PooledEncoder::new(parts, adaptable, place))
 }
 
 impl Loader<'_, Config> {
@@ -204,14 +207,14 @@ impl Loader<'_, Config> {
                     kind: self.config.layers[index],
                     // The embeddings are already normalised.
                     norm: if index == 0 { None } else { Some(self.norm(&part("attn_norm"))?) },
-                    qkv: Linear::new(&[qkv], [hidden; 3], self.place)?,
+                    qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place)?,
                     head_norms: None,
                     output: self.dense(&part("attn.Wo"), [hidden; 2], attention_bias)?,
                 },
                 feed_forward: FeedForward {
                     norm: Some(self.norm(&part("mlp_norm"))?),
                     mlp: Mlp {
-                        up: MlpInput::Gated(Linear::new(&[up], [intermediate; 2], self.place)?),
+                        up: MlpInput::Gated(self.adaptable.combine(&[up], [intermediate; 2], self.place)?),
                         down: self.dense(&part("mlp.Wo"), [hidden, intermediate], mlp_bias)?,
                         activation,
                     },
@@ -228,7 +231,7 @@ impl Loader<'_, Config> {
     }
 
     /// Reads the head, in f32.
-    fn head(&self, labels: usize) -> LoadResult<PooledHead> {
+    fn pooled_head(&self, labels: usize) -> LoadResult<PooledHead> {
         let Config { sizes: Sizes { hidden, .. }, classifier_bias, classifier_activation, .. } = *self.config;
         Ok(PooledHead {
             hidden: Some(HiddenLayer {

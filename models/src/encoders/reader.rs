@@ -106,12 +106,12 @@ impl<C> Loader<'_, C> {
     ) -> LoadResult<StoredLinear> {
         let weight = self.tensor(&format!("{name}.weight"), &[output, input])?;
         let bias = has_bias.then(|| self.tensor(&format!("{name}.bias"), &[output])).transpose()?;
-        Ok(StoredLinear { weight, bias })
+        Ok(StoredLinear { module: self.module(name), weight, bias })
     }
 
     /// Like [`Self::stored`], packed.
     pub(super) fn dense(&self, name: &str, shape: [usize; 2], has_bias: bool) -> LoadResult<Linear> {
-        Ok(Linear::new(&[self.stored(name, shape, has_bias)?], [shape[0]], self.place)?)
+        Ok(self.adaptable.combine(&[self.stored(name, shape, has_bias)?], [shape[0]], self.place)?)
     }
 
     /// Reads a normalisation by mean and variance.

@@ -103,6 +103,13 @@ fn check_keywords(root: &Value) -> Result<(), GuideError> {
         if let Some(keyword) = UNSUPPORTED.iter().find(|&&keyword| schema.contains_key(keyword)) {
             return Err(failed(format!("the keyword `{keyword}` at `#{path}` is not supported")));
         }
+        // The library counts a name that is written twice as two properties.
+        let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+        if schema.get("minProperties").and_then(Value::as_f64).is_some_and(|min| min > required.max(1) as f64)
+        {
+            let reason = "is not supported above 1 and above the number of `required` names";
+            return Err(failed(format!("the keyword `minProperties` at `#{path}` {reason}")));
+        }
         // With these, the library reads `items` as older drafts do, which have no `prefixItems`.
         let is_older =
             schema.contains_key("additionalItems") || schema.get("items").is_some_and(Value::is_array);

@@ -13,13 +13,14 @@ mod store;
 mod tensors;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::Result;
 use ntl_core::contract::{CacheCost, ContextId, ModelError, NodeId, Row};
 
 pub(crate) use store::{KeyGroup, KeyView, KvPass, KvStore, Positions, WrittenRows};
 
-use crate::ops::{ModelResult, Placement, compute_error};
+use crate::ops::{AdapterWeights, ModelResult, Placement, compute_error};
 use slab::Slab;
 use store::PositionShape;
 use tensors::TensorStore;
@@ -52,6 +53,7 @@ impl Nodes {
 /// One request. `P` is the data that it keeps for its prompt.
 pub(crate) struct Context<P> {
     pub(crate) prompt: P,
+    pub(crate) adapter: Option<Arc<AdapterWeights>>,
     pub(crate) nodes: Nodes,
 }
 
@@ -107,17 +109,22 @@ impl<P> KvCache<P> {
         counts.iter().map(|&count| self.store.allocate(count)).collect()
     }
 
-    pub(crate) fn open(&mut self, prompt: P) -> ContextId {
+    pub(crate) fn open(&mut self, prompt: P, adapter: Option<Arc<AdapterWeights>>) -> ContextId {
         self.opened += 1;
         let context = ContextId(self.opened);
         let nodes = Nodes { positions: self.store.none(), parents: Vec::new() };
-        self.contexts.insert(context, Context { prompt, nodes });
+        self.contexts.insert(context, Context { prompt, adapter, nodes });
         context
     }
 
     /// Returns the data that an open context keeps for its prompt.
     pub(crate) fn prompt(&self, context: ContextId) -> Option<&P> {
         self.contexts.get(&context).map(|context| &context.prompt)
+    }
+
+    /// Returns the adapter of an open context.
+    pub(crate) fn adapter(&self, context: ContextId) -> Option<&Arc<AdapterWeights>> {
+        self.contexts.get(&context)?.adapter.as_ref()
     }
 
     /// Returns the data that an open context keeps for its prompt.

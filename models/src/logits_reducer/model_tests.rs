@@ -62,7 +62,7 @@ fn size(wanted: &LogitsRequest, vocab: usize) -> usize {
 
 /// Steps all requests together until the last has ended. If `vocab` is `None`, all logits are requested.
 fn run(loaded: &mut LoadedModel, requests: &[(&str, Request)], vocab: Option<usize>) -> Outcome {
-    let LoadedModel { model, vocabulary, tokenizer } = loaded;
+    let LoadedModel { model, vocabulary, tokenizer, .. } = loaded;
     let prompts: Vec<Prompt> =
         requests.iter().map(|(text, _)| tokenizer.encode_prompt(text, true).unwrap()).collect();
     let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();

@@ -1,13 +1,17 @@
-//! Linear layers with optional biases. Several layers over the same input are computed as one matmul.
+//! Linear layers with optional biases, and with the changes of adapters. Several layers over the same input are
+//! computed as one matmul.
 
 use candle_core::{DType, Result, Tensor};
+use ntl_kernels::Matrix;
 
-use super::tensors::{add_product, is_placeholder, slice, uses_kernels};
-use super::weight::{product, product_parts, tensor};
-use super::{Activation, Norm, Placement, Weight};
+use super::tensors::{add_product, is_placeholder, matmul, slice, uses_kernels, wide_product};
+use super::weight::{product_parts, tensor};
+use super::{Activation, AdaptedRows, Norm, Placement, Product, Site, Weight};
 
 /// A layer as stored in a checkpoint: weight `[out, in]`, bias `[out]`.
 pub(crate) struct StoredLinear {
+    /// Its name within the complete model, by which adapters refer to it.
+    pub(crate) module: String,
     pub(crate) weight: Tensor,
     pub(crate) bias: Option<Tensor>,
 }
@@ -22,6 +26,8 @@ pub(crate) struct Linear<const P: usize = 1> {
     factor: Option<f64>,
     /// Normalises the outputs before they are added to a residual.
     norm: Option<Norm>,
+    /// Where adapters can change the layer.
+    site: Option<Site>,
 }
 
 impl<const P: usize> Linear<P> {
@@ -42,12 +48,49 @@ impl<const P: usize> Linear<P> {
         );
         let biases: Option<Vec<&Tensor>> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
         let bias = biases.map(|biases| Tensor::cat(&biases, 0)?.to_dtype(DType::F32)).transpose()?;
-        Ok(Self { weight: Weight::new(weight, place)?, bias, widths, factor: None, norm: None })
+        Ok(Self { bias, ..Self::plain(Weight::new(weight, place)?, widths) })
+    }
+
+    /// Creates a layer without a bias from a weight that may be shared.
+    pub(crate) fn plain(weight: Weight, widths: [usize; P]) -> Self {
+        Self { weight, bias: None, widths, factor: None, norm: None, site: None }
+    }
+
+    /// Returns the same layer, which adapters can change.
+    pub(crate) fn adaptable(self, site: Site) -> Self {
+        Self { site: Some(site), ..self }
+    }
+
+    /// Returns the sum of all widths.
+    fn outputs(&self) -> usize {
+        self.widths.iter().sum()
+    }
+
+    /// Returns the outputs without the bias, in parts of these widths, on the CPU.
+    fn values<const Q: usize>(
+        &self,
+        matrix: &Matrix,
+        x: &Tensor,
+        widths: [usize; Q],
+        rows: &AdaptedRows,
+    ) -> Result<[Vec<f32>; Q]> {
+        let mut parts = product_parts(matrix, x, widths)?;
+        rows.add(self.site, x, &mut parts, widths)?;
+        Ok(parts)
     }
 
     /// Maps `[M, in]` to `[M, width]` for each part, in the type of the weight; in f32 if there is a bias.
-    pub(crate) fn parts(&self, x: &Tensor) -> Result<[Tensor; P]> {
-        let mut parts = self.weight.parts(x, self.widths, self.bias.is_some())?;
+    pub(crate) fn parts(&self, x: &Tensor, rows: &AdaptedRows) -> Result<[Tensor; P]> {
+        let mut parts = match &self.weight {
+            Weight::Packed(matrix) => {
+                let parts = self.values(matrix, x, self.widths, rows)?.into_iter().zip(self.widths);
+                into_parts(parts.map(|(part, width)| tensor(x, part, width)))?
+            }
+            Weight::Whole(weight) => match rows.change(self.site, x, self.outputs())? {
+                Some(change) => self.changed_parts(weight, x, &change)?,
+                None => product_by_part(weight, x, self.widths, self.bias.is_some())?,
+            },
+        };
         if let Some(bias) = &self.bias {
             let mut from = 0;
             for (part, width) in parts.iter_mut().zip(self.widths) {
@@ -56,6 +99,18 @@ impl<const P: usize> Linear<P> {
             }
         }
         Ok(parts)
+    }
+
+    /// Like [`Self::parts`], but without the bias and with a change f32 `[M, sum of widths]`.
+    fn changed_parts(&self, weight: &Tensor, x: &Tensor, change: &Tensor) -> Result<[Tensor; P]> {
+        let dtype = if self.bias.is_some() { DType::F32 } else { weight.dtype() };
+        let mut from = 0;
+        let changed = |(part, width): (Tensor, usize)| {
+            from += width;
+            (part + change.narrow(1, from - width, width)?)?.to_dtype(dtype)
+        };
+        let parts = product_by_part(weight, x, self.widths, true)?;
+        into_parts(parts.into_iter().zip(self.widths).map(changed))
     }
 
     pub(crate) fn widths(&self) -> [usize; P] {
@@ -68,8 +123,21 @@ impl<const P: usize> Linear<P> {
     }
 
     /// Maps `[M, in]` to `[M, sum of widths]`, with all parts side by side, as one matmul in f32.
-    pub(crate) fn together(&self, x: &Tensor) -> Result<Tensor> {
-        let product = self.weight.wide(x)?;
+    pub(crate) fn together(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Tensor> {
+        let product = match &self.weight {
+            Weight::Packed(matrix) => {
+                let outputs = self.outputs();
+                let [all] = self.values(matrix, x, [outputs], rows)?;
+                tensor(x, all, outputs)?
+            }
+            Weight::Whole(weight) => {
+                let product = wide_product(&x.to_dtype(weight.dtype())?, weight)?;
+                match rows.change(self.site, x, self.outputs())? {
+                    Some(change) => (product + change)?,
+                    None => product,
+                }
+            }
+        };
         match &self.bias {
             Some(bias) => product.broadcast_add(bias),
             None => Ok(product),
@@ -90,34 +158,63 @@ impl Linear {
         Self { norm: Some(norm.exact()), ..self }
     }
 
-    /// Maps `[M, in]` to `[M, out]`.
+    /// Maps `[M, in]` to `[M, out]`, without adapters.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.parts(x).map(|[all]| all)
+        self.parts(x, &AdaptedRows::default()).map(|[all]| all)
+    }
+
+    /// Maps `[M, in]` to `[M, out]` without the bias, and without a tensor if none is needed, so that reading the
+    /// numbers copies nothing.
+    pub(crate) fn product(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {
+        match &self.weight {
+            Weight::Packed(matrix) => {
+                let [values] = self.values(matrix, x, self.widths, rows)?;
+                Ok(Product::Values { values, n: matrix.outputs() })
+            }
+            Weight::Whole(weight) => {
+                let change = rows.change(self.site, x, self.outputs())?;
+                let x = x.to_dtype(weight.dtype())?;
+                let product = match change {
+                    Some(change) => wide_product(&x, weight)? + change,
+                    None => matmul(&x, &weight.t()?),
+                };
+                product.map(Product::Tensor)
+            }
+        }
     }
 
     /// Returns `activation(forward(x))`, on devices in `dtype`.
-    fn activated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
+    fn activated(
+        &self,
+        x: &Tensor,
+        activation: Activation,
+        dtype: DType,
+        rows: &AdaptedRows,
+    ) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
-                let mut values = product(matrix, x)?;
+                let [mut values] = self.values(matrix, x, self.widths, rows)?;
                 activation.apply(&mut values);
                 tensor(x, values, matrix.outputs())
             }
             // Clipping at 0 is exact in 16 bits.
-            _ if activation == Activation::Relu => activation.apply(&self.forward(x)?),
-            _ => activation.rounded(&self.together(x)?, dtype),
+            _ if activation == Activation::Relu => {
+                let [all] = self.parts(x, rows)?;
+                activation.apply(&all)
+            }
+            _ => activation.rounded(&self.together(x, rows)?, dtype),
         }
     }
 
     /// Returns `norm(factor * forward(x)) + residual`. `residual` is f32 `[M, out]`, and no other tensor may
     /// share its storage: a device adds in place.
-    pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
+    pub(crate) fn added(&self, x: &Tensor, residual: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
         if let Some(norm) = &self.norm {
-            return residual + norm.forward(&self.multiplied(x)?)?;
+            return residual + norm.forward(&self.multiplied(x, rows)?)?;
         }
         match (&self.weight, &self.bias) {
             (Weight::Packed(matrix), None) if uses_kernels(&residual) => {
-                let mut values = product(matrix, x)?;
+                let [mut values] = self.values(matrix, x, self.widths, rows)?;
                 if let Some(factor) = self.factor {
                     values.iter_mut().for_each(|value| *value *= factor as f32);
                 }
@@ -126,15 +223,20 @@ impl Linear {
                 tensor(x, values, matrix.outputs())
             }
             (Weight::Whole(weight), None) => {
-                add_product(residual, &x.to_dtype(weight.dtype())?, weight, self.factor.unwrap_or(1.0))
+                let factor = self.factor.unwrap_or(1.0);
+                let sum = add_product(residual, &x.to_dtype(weight.dtype())?, weight, factor)?;
+                match rows.change(self.site, x, self.outputs())? {
+                    Some(change) => sum + (change * factor)?,
+                    None => Ok(sum),
+                }
             }
-            _ => residual + self.multiplied(x)?,
+            _ => residual + self.multiplied(x, rows)?,
         }
     }
 
     /// Returns `factor * forward(x)` in f32.
-    fn multiplied(&self, x: &Tensor) -> Result<Tensor> {
-        let product = self.together(x)?;
+    fn multiplied(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Tensor> {
+        let product = self.together(x, rows)?;
         match self.factor {
             Some(factor) => product * factor,
             None => Ok(product),
@@ -145,16 +247,40 @@ impl Linear {
 impl Linear<2> {
     /// Returns the activation of the first part times the second. Both have the same width. On devices in
     /// `dtype`.
-    fn gated(&self, x: &Tensor, activation: Activation, dtype: DType) -> Result<Tensor> {
+    fn gated(&self, x: &Tensor, activation: Activation, dtype: DType, rows: &AdaptedRows) -> Result<Tensor> {
         match (&self.weight, &self.bias, activation.kernel()) {
             (Weight::Packed(matrix), None, Some(activation)) => {
-                let [mut gate, up] = product_parts(matrix, x, self.widths)?;
+                let [mut gate, up] = self.values(matrix, x, self.widths, rows)?;
                 activation.apply_gated(&mut gate, &up);
                 tensor(x, gate, self.widths[0])
             }
-            _ => activation.gated(&self.together(x)?, dtype),
+            _ => activation.gated(&self.together(x, rows)?, dtype),
         }
     }
+}
+
+/// Returns the columns of the product of `x` `[M, K]` and a weight `[N, K]` in parts: `[M, width]` for each of
+/// `widths`, which add up to `N`. One matmul per part: splitting a single result would copy every part. If `wide`,
+/// the sums stay f32.
+fn product_by_part<const P: usize>(
+    weight: &Tensor,
+    x: &Tensor,
+    widths: [usize; P],
+    wide: bool,
+) -> Result<[Tensor; P]> {
+    let x = x.to_dtype(weight.dtype())?;
+    let mut from = 0;
+    let part = |width| {
+        from += width;
+        let weight = weight.narrow(0, from - width, width)?;
+        if wide { wide_product(&x, &weight) } else { matmul(&x, &weight.t()?) }
+    };
+    into_parts(widths.into_iter().map(part))
+}
+
+fn into_parts<const P: usize>(parts: impl Iterator<Item = Result<Tensor>>) -> Result<[Tensor; P]> {
+    let parts: Vec<Tensor> = parts.collect::<Result<_>>()?;
+    parts.try_into().map_err(|_| candle_core::Error::Msg(format!("expected {P} parts")))
 }
 
 /// The feed-forward part of a layer.
@@ -172,13 +298,13 @@ pub(crate) enum MlpInput {
 
 impl Mlp {
     /// Maps `[M, hidden]` to the same shape and adds `residual`, whose storage no other tensor may share.
-    pub(crate) fn added(&self, x: &Tensor, residual: Tensor) -> Result<Tensor> {
+    pub(crate) fn added(&self, x: &Tensor, residual: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
         let dtype = self.down.weight.dtype();
         let wide = match &self.up {
-            MlpInput::Gated(both) => both.gated(x, self.activation, dtype)?,
-            MlpInput::Plain(up) => up.activated(x, self.activation, dtype)?,
+            MlpInput::Gated(both) => both.gated(x, self.activation, dtype, rows)?,
+            MlpInput::Plain(up) => up.activated(x, self.activation, dtype, rows)?,
         };
-        self.down.added(&wide, residual)
+        self.down.added(&wide, residual, rows)
     }
 }
 
@@ -197,8 +323,11 @@ mod tests {
         let x = x.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
         let exact = (x.matmul(&weight.to_dtype(DType::F32).unwrap().t().unwrap()).unwrap() * 0.22).unwrap();
         let place = Placement { dtype, ..Placement::default() };
-        let layer = Linear::new(&[StoredLinear { weight, bias: None }], [5], &place).unwrap().scaled(0.22);
-        let got = layer.added(&x, exact.zeros_like().unwrap()).unwrap();
+        let layer =
+            Linear::new(&[StoredLinear { module: "down".to_owned(), weight, bias: None }], [5], &place)
+                .unwrap()
+                .scaled(0.22);
+        let got = layer.added(&x, exact.zeros_like().unwrap(), &AdaptedRows::default()).unwrap();
         [got, exact].map(|tensor| tensor.flatten_all().unwrap().to_vec1().unwrap())
     }
 

@@ -5,6 +5,7 @@
 mod activation;
 mod attention;
 mod linear;
+mod low_rank;
 mod norm;
 mod projected_rows;
 mod rope;
@@ -17,6 +18,7 @@ pub(crate) use attention::{
     prompt_query,
 };
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
+pub(crate) use low_rank::{AdaptedRows, AdapterWeights, Change, Site};
 pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Phase, Visible};
 pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Heads, Linear, Norm, PassRope, apply_rope};
+use super::{AdaptedRows, Heads, Linear, Norm, PassRope, apply_rope};
 
 /// The normalised input of a layer's attention, and how queries, keys and values are computed from it.
 pub(crate) struct QkvInput<'a> {
@@ -12,6 +12,7 @@ pub(crate) struct QkvInput<'a> {
     pub(crate) heads: Heads,
     pub(crate) head_norms: Option<&'a HeadNorms>,
     pub(crate) rope: Option<&'a PassRope>,
+    pub(crate) rows: &'a AdaptedRows,
 }
 
 /// The input from which only keys and values are computed, without positions.
@@ -21,6 +22,7 @@ pub(crate) struct KvInput<'a> {
     pub(crate) kv: &'a Linear<2>,
     pub(crate) heads: Heads,
     pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) rows: &'a AdaptedRows,
 }
 
 /// Normalisation of each head's queries and keys (Qwen3).
@@ -32,7 +34,7 @@ pub(crate) struct HeadNorms {
 impl QkvInput<'_> {
     /// Returns queries `[R, H * D]`, keys and values `[R, G * D]`.
     pub(crate) fn parts(&self) -> Result<[Tensor; 3]> {
-        let [q, k, v] = self.qkv.parts(self.x)?;
+        let [q, k, v] = self.qkv.parts(self.x, self.rows)?;
         let q = HeadNorms::rotated(self.head_norms.map(|norms| &norms.q), q, self.rope)?;
         let k = HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, self.rope)?;
         Ok([q, k, v])
@@ -42,7 +44,7 @@ impl QkvInput<'_> {
     /// the queries f32 `[R, H * D]`.
     pub(crate) fn store_and_query(&self, slab: &Tensor, slots: &Tensor) -> Result<Tensor> {
         let rows = ProjectedRows {
-            qkv: &self.qkv.together(self.x)?,
+            qkv: &self.qkv.together(self.x, self.rows)?,
             queries: self.heads.queries,
             keys: self.heads.keys,
             head_norms: self.head_norms,
@@ -56,14 +58,14 @@ impl QkvInput<'_> {
 impl KvInput<'_> {
     /// Returns keys and values, `[R, G * D]`.
     pub(crate) fn parts(&self) -> Result<[Tensor; 2]> {
-        let [k, v] = self.kv.parts(self.x)?;
+        let [k, v] = self.kv.parts(self.x, self.rows)?;
         Ok([HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, None)?, v])
     }
 
     /// On a device: writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`.
     pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<()> {
         let rows = ProjectedRows {
-            qkv: &self.kv.together(self.x)?,
+            qkv: &self.kv.together(self.x, self.rows)?,
             queries: 0,
             keys: self.heads.keys,
             head_norms: self.head_norms,

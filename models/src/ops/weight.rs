@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{Format, Matrix};
 
-use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels, wide_product};
+use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels};
 
 /// The device and the element types in which a model stores and computes.
 #[derive(Debug, Clone)]
@@ -138,57 +138,12 @@ impl Weight {
         }
     }
 
-    /// Like [`Self::forward`], but without a tensor if none is needed, so that reading the numbers copies
-    /// nothing.
-    pub(crate) fn product(&self, x: &Tensor) -> Result<Product> {
-        match self {
-            Self::Whole(_) => self.forward(x).map(Product::Tensor),
-            Self::Packed(matrix) => Ok(Product::Values { values: product(matrix, x)?, n: matrix.outputs() }),
-        }
-    }
-
-    /// Like [`Self::forward`], but in f32: sums are not rounded to the element type of the weight.
-    pub(super) fn wide(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Whole(weight) => wide_product(&x.to_dtype(weight.dtype())?, weight),
-            Self::Packed(_) => self.forward(x),
-        }
-    }
-
     /// Returns the element type of the weight, in which the matmul is computed.
     pub(super) fn dtype(&self) -> DType {
         match self {
             Self::Whole(weight) => weight.dtype(),
             Self::Packed(_) => DType::F32,
         }
-    }
-
-    /// Returns the columns of `forward(x)` in parts: `[M, width]` for each of `widths`, which add up to `N`.
-    /// If `wide`, the sums stay f32.
-    pub(crate) fn parts<const P: usize>(
-        &self,
-        x: &Tensor,
-        widths: [usize; P],
-        wide: bool,
-    ) -> Result<[Tensor; P]> {
-        let parts = match self {
-            // One matmul per part: splitting a single result would copy every part.
-            Self::Whole(weight) => {
-                let x = x.to_dtype(weight.dtype())?;
-                let mut from = 0;
-                let part = |width| {
-                    from += width;
-                    let weight = weight.narrow(0, from - width, width)?;
-                    if wide { wide_product(&x, &weight) } else { matmul(&x, &weight.t()?) }
-                };
-                widths.into_iter().map(part).collect::<Result<Vec<_>>>()?
-            }
-            Self::Packed(matrix) => {
-                let parts = product_parts(matrix, x, widths)?.into_iter().zip(widths);
-                parts.map(|(part, width)| tensor(x, part, width)).collect::<Result<_>>()?
-            }
-        };
-        parts.try_into().map_err(|_| candle_core::Error::Msg(format!("expected {P} parts")))
     }
 
     /// Returns the rows of the weight with these ids, `[ids, K]`, as for an embedding table. The caller

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 use super::attention::AttentionKind;
 use super::layers::{CrossAttention, FeedForward, SelfAttention};
 use crate::kv_cache::{Context, KeyGroup, KeyView, KvCache, KvPass, Positions, RowGroup, WrittenRows};
-use crate::ops::{AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Visible};
+use crate::ops::{AdaptedRows, AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Visible};
 
 /// Keys and values of a prompt of `length` tokens.
 pub(super) struct PromptKv {
@@ -57,6 +57,7 @@ struct Pass<'a> {
     kv: Box<dyn KvPass + 'a>,
     /// The rotation of each kind.
     ropes: Vec<Option<PassRope>>,
+    rows: &'a AdaptedRows,
 }
 
 impl Decoder {
@@ -65,11 +66,13 @@ impl Decoder {
         self.layers.first().map_or(0, |layer| layer.prompt_kv.widths()[0])
     }
 
-    /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`.
+    /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`, some of
+    /// which may have adapters.
     pub(super) fn write(
         &self,
         written: &[WrittenRows<'_>],
         encoded: &Tensor,
+        rows: &AdaptedRows,
         kv_cache: &KvCache<PromptKv>,
     ) -> Result<()> {
         let pass = kv_cache.store().pass(written, Vec::new())?;
@@ -78,7 +81,7 @@ impl Decoder {
                 Some(_) => None,
                 None => layer.self_attention.head_norms.as_ref(),
             };
-            let input = KvInput { x: encoded, kv: &layer.prompt_kv, heads: self.heads, head_norms };
+            let input = KvInput { x: encoded, kv: &layer.prompt_kv, heads: self.heads, head_norms, rows };
             pass.write_keys_and_values(index, &input)?;
         }
         Ok(())
@@ -88,6 +91,7 @@ impl Decoder {
     ///
     /// * `x` `[R, d_model]`: embeddings of the rows' tokens
     /// * `groups`: the rows by context, in order
+    /// * `rows`: the rows that have adapters
     ///
     /// Returns `[R, d_model]`, normalised. Writes the rows' keys and values to their contexts.
     pub(super) fn forward(
@@ -95,20 +99,26 @@ impl Decoder {
         mut x: Tensor,
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
+        rows: &AdaptedRows,
     ) -> Result<Tensor> {
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
-        let pass = self.pass(&groups, kv_cache)?;
+        let pass = self.pass(&groups, kv_cache, rows)?;
         for (index, layer) in self.layers.iter().enumerate() {
             x = self.attend_to_path(&layer.self_attention, index, x, &pass)?;
             if let Some(attention) = &layer.cross_attention {
                 x = self.attend_to_prompt(attention, index, x, &pass)?;
             }
-            x = layer.feed_forward.forward(x)?;
+            x = layer.feed_forward.forward(x, pass.rows)?;
         }
         self.norm.forward(&x)
     }
 
-    fn pass<'a>(&'a self, groups: &[StepGroup<'a>], kv_cache: &'a KvCache<PromptKv>) -> Result<Pass<'a>> {
+    fn pass<'a>(
+        &'a self,
+        groups: &[StepGroup<'a>],
+        kv_cache: &'a KvCache<PromptKv>,
+        rows: &'a AdaptedRows,
+    ) -> Result<Pass<'a>> {
         let is_merged = self.layers.iter().all(|layer| layer.cross_attention.is_none());
         let written: Vec<_> = groups.iter().map(|(group, context)| group.written(context)).collect();
         let mut views: Vec<_> =
@@ -118,7 +128,7 @@ impl Decoder {
         }
         let positions = || groups.iter().flat_map(|(group, _)| group.paths.iter().map(|path| path.len() - 1));
         let ropes = self.kinds.iter().map(|kind| kind.rope(positions())).collect();
-        Ok(Pass { kv: kv_cache.store().pass(&written, views)?, ropes })
+        Ok(Pass { kv: kv_cache.store().pass(&written, views)?, ropes, rows })
     }
 
     /// Returns the view of the rows' paths, which are after their prompts if `is_merged`.
@@ -158,9 +168,9 @@ impl Decoder {
         pass: &Pass<'_>,
     ) -> Result<Tensor> {
         let normed = layer.normed(&x)?;
-        let input = layer.input(&normed, self.heads, pass.ropes[layer.kind].as_ref());
+        let input = layer.input(&normed, self.heads, pass.ropes[layer.kind].as_ref(), pass.rows);
         let q = pass.kv.write(index, &input)?;
-        layer.output.added(&pass.kv.attend(index, layer.kind, &q, self.heads)?, x)
+        layer.output.added(&pass.kv.attend(index, layer.kind, &q, self.heads)?, x, pass.rows)
     }
 
     /// Computes each row's separate attention to its prompt, and adds the residual.
@@ -171,8 +181,8 @@ impl Decoder {
         x: Tensor,
         pass: &Pass<'_>,
     ) -> Result<Tensor> {
-        let q = layer.query.together(&layer.norm.forward(&x)?)?;
-        layer.output.added(&pass.kv.attend(index, self.kinds.len(), &q, self.heads)?, x)
+        let q = layer.query.together(&layer.norm.forward(&x)?, pass.rows)?;
+        layer.output.added(&pass.kv.attend(index, self.kinds.len(), &q, self.heads)?, x, pass.rows)
     }
 }
 

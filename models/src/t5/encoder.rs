@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::attention::AttentionKind;
 use super::layers::{FeedForward, SelfAttention};
 use crate::ops::{
-    Heads, KeyValues, Norm, PassRope, Phase, PromptAttention, TensorGroup, attend, prompt_query,
+    AdaptedRows, Heads, KeyValues, Norm, PassRope, Phase, PromptAttention, TensorGroup, attend, prompt_query,
 };
 
 /// A stack that encodes prompts. It has at least one layer.
@@ -35,18 +35,19 @@ impl Encoder {
     ///
     /// * `x` `[T, d_model]`: concatenated embeddings of all prompts, which nothing else reads afterwards
     /// * `lengths`: number of tokens of each prompt, at least one; their sum is `T`
+    /// * `rows`: the rows that have adapters
     ///
     /// Returns `[T, d_model]` in the same order.
-    pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
+    pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize], rows: &AdaptedRows) -> Result<Tensor> {
         let prompts = |kind| Self::prompts(kind, &x, lengths);
         let attentions = self.kinds.iter().map(prompts).collect::<Result<Vec<_>>>()?;
         for layer in &self.layers {
             let (attention, rope) = &attentions[layer.attention.kind];
             let normed = layer.attention.normed(&x)?;
-            let input = layer.attention.input(&normed, self.heads, rope.as_ref());
+            let input = layer.attention.input(&normed, self.heads, rope.as_ref(), rows);
             let attended = attention.attend(&input)?;
             drop(normed);
-            x = layer.rest(&attended, x)?;
+            x = layer.rest(&attended, x, rows)?;
         }
         self.output(x)
     }
@@ -136,7 +137,12 @@ impl Encoder {
     }
 
     /// Computes the next `count` rows of a stage. Returns their outputs `[count, d_model]` in the last stage.
-    pub(super) fn advance(&self, state: &mut Encoding, count: usize) -> Result<Option<Tensor>> {
+    pub(super) fn advance(
+        &self,
+        state: &mut Encoding,
+        count: usize,
+        adapted: &AdaptedRows,
+    ) -> Result<Option<Tensor>> {
         let Encoding { x: all, q: queries, seen, next, stage, row } = state;
         let first = *row;
         let mut x = all.narrow(0, first, count)?;
@@ -147,14 +153,15 @@ impl Encoder {
             let rows: Vec<_> = (first..first + count).map(query).collect();
             let group = TensorGroup { before: Vec::new(), own: seen, queries: &rows, phase: Phase::Prefill };
             let q = queries.narrow(0, first, count)?;
-            x = layer.rest(&attend(&q, &[group], self.heads, kind.bias.as_ref())?, x)?;
+            x = layer.rest(&attend(&q, &[group], self.heads, kind.bias.as_ref())?, x, adapted)?;
             all.slice_set(&x, 0, first)?;
         }
         let output = match self.layers.get(*stage) {
             Some(layer) => {
                 let rope = self.kind(layer).rope(first..first + count);
                 let normed = layer.attention.normed(&x)?;
-                let projections = layer.attention.input(&normed, self.heads, rope.as_ref()).parts()?;
+                let input = layer.attention.input(&normed, self.heads, rope.as_ref(), adapted);
+                let projections = input.parts()?;
                 for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
                     all.slice_set(some, 0, first)?;
                 }
@@ -175,14 +182,14 @@ impl Encoder {
 impl EncoderLayer {
     /// Computes the layer after its attention. `x` are the hidden states before the layer, whose storage no
     /// other tensor may share on a device.
-    fn rest(&self, attended: &Tensor, x: Tensor) -> Result<Tensor> {
-        let x = self.attention.output.added(attended, x)?;
+    fn rest(&self, attended: &Tensor, x: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
+        let x = self.attention.output.added(attended, x, rows)?;
         match &self.norms_after {
             Some(norms) => {
                 let x = norms.attention.forward(&x)?;
-                norms.feed_forward.forward(&self.feed_forward.forward(x)?)
+                norms.feed_forward.forward(&self.feed_forward.forward(x, rows)?)
             }
-            None => self.feed_forward.forward(x),
+            None => self.feed_forward.forward(x, rows),
         }
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::layers::Loader;
 use crate::checkpoint::LoadResult;
-use crate::ops::{Product, Weight};
+use crate::ops::{AdaptedRows, Linear, Product, Weight};
 
 const NAME: &str = "lm_head";
 /// xVal's bigger head: two layers, named by their indices in a `torch.nn.Sequential`.
@@ -15,7 +15,7 @@ pub(super) const WIDE: usize = 1024;
 
 pub(super) struct Head {
     /// `[vocab, d_model]`, or `[vocab, WIDE]` after a hidden layer.
-    weight: Weight,
+    weight: Linear,
     /// `[WIDE, d_model]`, followed by a GELU.
     hidden: Option<Weight>,
     scale: Option<f64>,
@@ -33,18 +33,19 @@ impl Head {
         let stored_scale = scale.filter(|_| loader.config.scale_stored_head);
         if loader.has(&format!("{}.weight", BIGGER[0])) {
             let hidden = Some(loader.weight(BIGGER[0], [WIDE, d_model])?);
-            let weight = loader.weight(BIGGER[1], [vocab, WIDE])?;
+            let weight = loader.head(BIGGER[1], loader.weight(BIGGER[1], [vocab, WIDE])?, [vocab, WIDE]);
             return Ok(Self { weight, hidden, scale: stored_scale, cap: None });
         }
         if !loader.has(&format!("{NAME}.weight")) {
-            return Ok(Self { weight: embeddings.clone(), hidden: None, scale, cap: None });
+            let weight = loader.head(NAME, embeddings.clone(), [vocab, d_model]);
+            return Ok(Self { weight, hidden: None, scale, cap: None });
         }
-        let weight = loader.weight(NAME, [vocab, d_model])?;
+        let weight = loader.head(NAME, loader.weight(NAME, [vocab, d_model])?, [vocab, d_model]);
         Ok(Self { weight, hidden: None, scale: stored_scale, cap: None })
     }
 
     /// Creates an output layer `[vocab, d_model]` whose logits are limited by `cap`.
-    pub(super) fn capped(weight: Weight, cap: Option<f32>) -> Self {
+    pub(super) fn capped(weight: Linear, cap: Option<f32>) -> Self {
         Self { weight, hidden: None, scale: None, cap }
     }
 
@@ -58,10 +59,10 @@ impl Head {
     }
 
     /// Maps scaled hidden states `[R, d_model]` to logits `[R, vocab]`.
-    pub(super) fn logits(&self, scaled: &Tensor) -> Result<Product> {
+    pub(super) fn logits(&self, scaled: &Tensor, rows: &AdaptedRows) -> Result<Product> {
         let logits = match &self.hidden {
-            Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?)?,
-            None => self.weight.product(scaled)?,
+            Some(hidden) => self.weight.product(&hidden.forward(scaled)?.gelu_erf()?, rows)?,
+            None => self.weight.product(scaled, rows)?,
         };
         match self.cap {
             Some(cap) => logits.capped(cap),

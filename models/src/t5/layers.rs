@@ -3,8 +3,11 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::T5Config;
+use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{LoadResult, Weights};
-use crate::ops::{HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, StoredLinear, Weight};
+use crate::ops::{
+    AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, StoredLinear, Weight,
+};
 
 /// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
 pub(crate) struct Loader<'a, C = T5Config> {
@@ -13,6 +16,7 @@ pub(crate) struct Loader<'a, C = T5Config> {
     pub(crate) place: &'a Placement,
     /// Prefix of the tensors' names in the file.
     pub(crate) prefix: &'a str,
+    pub(crate) adaptable: &'a AdaptableLayers,
 }
 
 impl<C> Loader<'_, C> {
@@ -35,10 +39,10 @@ impl<C> Loader<'_, C> {
     ) -> LoadResult<Linear<P>> {
         let stored = |(name, width): (String, usize)| {
             let weight = self.tensor(&format!("{name}.weight"), &[width, input])?;
-            Ok(StoredLinear { weight, bias: None })
+            Ok(StoredLinear { module: self.module(&name), weight, bias: None })
         };
         let layers = names.into_iter().zip(widths).map(stored).collect::<LoadResult<Vec<_>>>()?;
-        Ok(Linear::new(&layers, widths, self.place)?)
+        Ok(self.adaptable.combine(&layers, widths, self.place)?)
     }
 
     /// Reads the last layer of a feed-forward part.
@@ -50,11 +54,22 @@ impl<C> Loader<'_, C> {
         Loader { place, ..*self }.linear([name], [output], input)
     }
 
-    /// Reads the layer `name` with its bias.
+    /// Reads the layer `name` with its bias. Adapters do not change it.
     pub(crate) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
         let weight = self.tensor(&format!("{name}.weight"), &shape)?;
         let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
-        Ok(Linear::new(&[StoredLinear { weight, bias }], [shape[0]], self.place)?)
+        let stored = StoredLinear { module: self.module(name), weight, bias };
+        Ok(Linear::new(&[stored], [shape[0]], self.place)?)
+    }
+
+    /// Returns the name of a layer within the complete model.
+    pub(crate) fn module(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Returns the output layer `name` with a weight that may be shared.
+    pub(super) fn head(&self, name: &str, weight: Weight, shape: [usize; 2]) -> Linear {
+        self.adaptable.head(&self.module(name), weight, shape)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -85,8 +100,9 @@ impl SelfAttention {
         normed: &'a Tensor,
         heads: Heads,
         rope: Option<&'a PassRope>,
+        rows: &'a AdaptedRows,
     ) -> QkvInput<'a> {
-        QkvInput { x: normed, qkv: &self.qkv, heads, head_norms: self.head_norms.as_ref(), rope }
+        QkvInput { x: normed, qkv: &self.qkv, heads, head_norms: self.head_norms.as_ref(), rope, rows }
     }
 }
 
@@ -112,7 +128,7 @@ fn normed(norm: Option<&Norm>, x: &Tensor) -> Result<Tensor> {
 
 impl FeedForward {
     /// Maps `[M, d_model]` to `[M, d_model]`, and adds the residual.
-    pub(super) fn forward(&self, x: Tensor) -> Result<Tensor> {
-        self.mlp.added(&normed(self.norm.as_ref(), &x)?, x)
+    pub(super) fn forward(&self, x: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
+        self.mlp.added(&normed(self.norm.as_ref(), &x)?, x, rows)
     }
 }

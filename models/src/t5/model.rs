@@ -9,10 +9,11 @@ use ntl_core::contract::{
 use super::T5Config;
 use super::head::Head;
 use super::layers::Loader;
-use super::prompts::PromptEncoder;
+use super::prompts::{PromptEncoder, PromptRows};
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
@@ -106,7 +107,8 @@ impl T5 {
     ) -> LoadResult<Self> {
         let config = facts.config(files)?;
         let weights = Weights::open(files)?;
-        let loader = Loader { weights: &weights, config: &config, place, prefix: "" };
+        let adaptable = AdaptableLayers::default();
+        let loader = Loader { weights: &weights, config: &config, place, prefix: "", adaptable: &adaptable };
         // Logits are computed in f32, so their tables are f32, too, including a tied one.
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..loader };
@@ -118,7 +120,7 @@ impl T5 {
         let table = Weight::new(table, place)?;
         let head = Head::load(&exact, &table)?;
         let embeddings = summed.map_or(Ok(table), |summed| Weight::new(summed, place))?;
-        let stacks = load_stacks(&loader, embeddings)?;
+        let parts = load_stacks(&loader, embeddings)?;
         let mut info = facts.info(config.family, config.eos_token_ids.clone(), place, weights.parameters());
         let mut xval = None;
         if let T5Kind::Xval(scaling) = kind {
@@ -126,6 +128,7 @@ impl T5 {
             info.prompt_tokens_max = info.prompt_tokens_max.min(POSITIONS);
             info.answer_tokens_max = Some(POSITIONS);
         }
+        let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
         let reducer = LogitsReducer::new(info.tokens);
         Ok(Self { info, stacks, head, xval, reducer })
     }
@@ -136,11 +139,17 @@ impl T5 {
         Self { info, stacks, head, xval: None, reducer }
     }
 
-    /// Encodes several prompts of any lengths, each at least one token. Returns one `[T, d_model]` per
+    /// Returns the reader of its adapters.
+    pub fn adapters(&self) -> &AdapterReader {
+        self.stacks.adapters()
+    }
+
+    /// Encodes several prompts of any lengths, each at least one token, without adapters. Returns one `[T, d_model]` per
     /// prompt.
     pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
         let x = embed_prompts(&self.stacks.prompts, self.xval.as_ref(), requests)?;
-        self.stacks.prompts.encode(x, requests)?.split().map_err(compute_error)
+        let prompts: Vec<_> = requests.iter().map(|request| PromptRows::plain(request.prompt)).collect();
+        self.stacks.prompts.encode(x, &prompts)?.split().map_err(compute_error)
     }
 }
 
@@ -194,7 +203,8 @@ impl BatchModel for T5 {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
         let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute_error)?;
-        let logits = self.reducer.reduce(self.head.logits(&hidden).map_err(compute_error)?, rows)?;
+        let logits = self.head.logits(&hidden, &self.stacks.adapted(&groups)).map_err(compute_error)?;
+        let logits = self.reducer.reduce(logits, rows)?;
         match &mut self.xval {
             Some(xval) => Ok(logits.with_head_values(xval.predict(&hidden, &groups)?)?),
             None => Ok(logits),

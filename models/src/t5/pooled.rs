@@ -16,6 +16,7 @@ use super::encoder::Encoder;
 use super::prefill::{StackSizes, StageWork};
 use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
 use super::regression::label_values;
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
 use crate::ops::{Activation, Linear, ModelResult, Norm, Placement, compute_error};
@@ -25,6 +26,7 @@ pub(crate) struct PooledEncoder {
     _context: ContextOnDrop,
     info: ModelInfo,
     prompts: PromptEncoder,
+    adapters: AdapterReader,
     input: Option<InputLayer>,
     device: Device,
     prefill_tokens_max: usize,
@@ -148,13 +150,14 @@ impl PooledHead {
 }
 
 impl PooledEncoder {
-    pub(crate) fn new(parts: PooledParts, place: &Placement) -> Self {
+    pub(crate) fn new(parts: PooledParts, adaptable: AdaptableLayers, place: &Placement) -> Self {
         let PooledParts { info, embeddings, input, encoder, sizes, pooling, head } = parts;
         let work = StageWork::new(&sizes, &StackSizes { windows: Vec::new(), ..sizes.clone() }, place);
         Self {
             _context: ContextOnDrop::new(&place.device),
             info,
             prompts: PromptEncoder::new(embeddings, encoder, work, place),
+            adapters: AdapterReader::new(adaptable, place),
             input,
             device: place.device.clone(),
             prefill_tokens_max: if place.uses_kernels() {
@@ -167,6 +170,11 @@ impl PooledEncoder {
             pools: Pools { pooling, sums: HashMap::new() },
             values: HashMap::new(),
         }
+    }
+
+    /// Returns the reader of its adapters.
+    pub(crate) fn adapters(&self) -> &AdapterReader {
+        &self.adapters
     }
 
     fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
@@ -231,9 +239,10 @@ impl BatchModel for PooledEncoder {
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         self.prompts.check(request)?;
+        let adapter = self.adapters.weights(request.adapter)?;
         self.opened += 1;
         let context = ContextId(self.opened);
-        let prefill = self.prompts.begin(context, request);
+        let prefill = self.prompts.begin(context, request, adapter);
         Ok(OpenedContext { context, first_token: 0, prefill })
     }
 

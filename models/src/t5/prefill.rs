@@ -1,9 +1,11 @@
 //! The prompts of open contexts that are not computed completely.
 
+use std::sync::Arc;
+
 use ntl_core::contract::{ContextRequest, PrefillProgress, Prompt};
 
 use super::encoder::Encoding;
-use crate::ops::{Placement, Window};
+use crate::ops::{AdapterWeights, Placement, Window};
 
 /// The sizes of a stack, from which work is estimated.
 #[derive(Clone)]
@@ -79,13 +81,14 @@ impl StageWork {
 /// The prompt of one context.
 pub(super) struct Prefill {
     pub(super) prompt: Prompt,
+    pub(super) adapter: Option<Arc<AdapterWeights>>,
     /// The state between two parts; `None` if no part is computed.
     pub(super) encoding: Option<Encoding>,
 }
 
 impl Prefill {
-    pub(super) fn new(prompt: Prompt) -> Self {
-        Self { prompt, encoding: None }
+    pub(super) fn new(prompt: Prompt, adapter: Option<Arc<AdapterWeights>>) -> Self {
+        Self { prompt, adapter, encoding: None }
     }
 
     pub(super) fn request(&self) -> ContextRequest<'_> {

@@ -2,16 +2,17 @@
 //! [`EncodedSink`].
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use ntl_core::contract::{ContextId, ContextRequest, ModelError, PrefillChunk, PrefillProgress};
+use ntl_core::contract::{ContextId, ContextRequest, ModelError, PrefillChunk, PrefillProgress, Prompt};
 use rayon::prelude::*;
 
 use super::embeddings::Embeddings;
 use super::encoder::{Encoder, Encoding};
 use super::prefill::{Prefill, StageWork};
 use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
-use crate::ops::{ModelResult, Placement, compute_error, uses_kernels};
+use crate::ops::{AdaptedRows, AdapterWeights, ModelResult, Placement, compute_error, uses_kernels};
 
 /// Maximum number of tokens that are encoded together on the CPU, so that their intermediate results stay in
 /// its caches. A longer prompt is encoded alone.
@@ -44,6 +45,29 @@ pub(super) struct EncodedRows {
     pub(super) count: usize,
 }
 
+/// The rows of one prompt.
+#[derive(Clone, Copy)]
+pub(super) struct PromptRows<'a> {
+    /// Number of tokens.
+    length: usize,
+    adapter: Option<&'a Arc<AdapterWeights>>,
+}
+
+impl<'a> PromptRows<'a> {
+    /// Returns the rows of a prompt without an adapter.
+    pub(super) fn plain(prompt: &Prompt) -> Self {
+        Self { length: prompt.len(), adapter: None }
+    }
+
+    fn of(prefill: &'a Prefill) -> Self {
+        Self { length: prefill.prompt.len(), adapter: prefill.adapter.as_ref() }
+    }
+
+    fn adapted(prompts: &[Self]) -> AdaptedRows {
+        AdaptedRows::new(prompts.iter().map(|prompt| (prompt.adapter, prompt.length)))
+    }
+}
+
 /// Encoder output.
 pub(super) struct Encoded {
     /// All prompts, concatenated, `[T, d_model]`.
@@ -63,26 +87,28 @@ impl PromptEncoder {
     }
 
     /// Encodes embedded prompts.
-    pub(super) fn encode(&self, x: Tensor, requests: &[ContextRequest<'_>]) -> ModelResult<Encoded> {
-        let lengths: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
-        let packed = self.encode_some(&x, &lengths).map_err(compute_error)?;
-        Ok(Encoded { packed, lengths })
+    pub(super) fn encode(&self, x: Tensor, prompts: &[PromptRows<'_>]) -> ModelResult<Encoded> {
+        let packed = self.encode_some(&x, prompts).map_err(compute_error)?;
+        Ok(Encoded { packed, lengths: prompts.iter().map(|prompt| prompt.length).collect() })
     }
 
     /// Encodes a few prompts at a time. On the CPU each thread encodes one such group, so that the operations
     /// between matmuls run in parallel, too.
-    fn encode_some(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
+    fn encode_some(&self, x: &Tensor, prompts: &[PromptRows<'_>]) -> Result<Tensor> {
         let on_cpu = uses_kernels(x);
-        let pieces = pieces(lengths, if on_cpu { TOKENS_AT_ONCE } else { TOKENS_AT_ONCE_ON_DEVICES });
+        let pieces = pieces(prompts, if on_cpu { TOKENS_AT_ONCE } else { TOKENS_AT_ONCE_ON_DEVICES });
         let mut from = 0;
-        let mut cut = |lengths: &[usize]| {
-            let tokens = lengths.iter().sum();
+        let mut cut = |prompts: &[PromptRows<'_>]| {
+            let tokens = prompts.iter().map(|prompt| prompt.length).sum();
             from += tokens;
             x.narrow(0, from - tokens, tokens)
         };
-        let inputs = pieces.iter().map(|lengths| cut(lengths)).collect::<Result<Vec<_>>>()?;
+        let inputs = pieces.iter().map(|prompts| cut(prompts)).collect::<Result<Vec<_>>>()?;
         let encoder = &self.encoder;
-        let encode = |(x, lengths): (Tensor, &[usize])| encoder.forward(x, lengths);
+        let encode = |(x, prompts): (Tensor, &[PromptRows<'_>])| {
+            let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length).collect();
+            encoder.forward(x, &lengths, &PromptRows::adapted(prompts))
+        };
         let parts = if on_cpu {
             inputs.into_par_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
         } else {
@@ -102,8 +128,13 @@ impl PromptEncoder {
     }
 
     /// Begins a prompt without computing it.
-    pub(super) fn begin(&mut self, context: ContextId, request: ContextRequest<'_>) -> PrefillProgress {
-        let prefill = Prefill::new(request.prompt.clone());
+    pub(super) fn begin(
+        &mut self,
+        context: ContextId,
+        request: ContextRequest<'_>,
+        adapter: Option<Arc<AdapterWeights>>,
+    ) -> PrefillProgress {
+        let prefill = Prefill::new(request.prompt.clone(), adapter);
         let progress = prefill.progress(&self.work, 0.0);
         self.prefills.insert(context, prefill);
         progress
@@ -143,7 +174,8 @@ impl PromptEncoder {
         }
         if !together.is_empty() {
             let requests: Vec<_> = together.iter().map(|(_, prefill)| prefill.request()).collect();
-            let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &requests)?;
+            let rows: Vec<_> = together.iter().map(|(_, prefill)| PromptRows::of(prefill)).collect();
+            let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &rows)?;
             let contexts = together.iter().map(|(context, _)| *context);
             let prompts: Vec<_> = contexts.zip(lengths).collect();
             let all = |&(context, count): &(ContextId, usize)| EncodedRows { context, first: 0, count };
@@ -173,7 +205,8 @@ impl PromptEncoder {
             }
             let first = encoding.row();
             let count = rows.clamp(1, length - first);
-            if let Some(encoded) = self.encoder.advance(encoding, count)? {
+            let adapted = AdaptedRows::new([(prefill.adapter.as_ref(), count)]);
+            if let Some(encoded) = self.encoder.advance(encoding, count, &adapted)? {
                 sink.write(&[EncodedRows { context, first, count }], &encoded)?;
             }
             done += count as f64 * of_row;
@@ -209,13 +242,13 @@ impl Encoded {
 }
 
 /// Groups prompts, in order, so that each group has at most `tokens_max` tokens or is a single longer prompt.
-fn pieces(lengths: &[usize], tokens_max: usize) -> Vec<&[usize]> {
+fn pieces<'a, 'b>(prompts: &'a [PromptRows<'b>], tokens_max: usize) -> Vec<&'a [PromptRows<'b>]> {
     let mut pieces = Vec::new();
-    let mut left = lengths;
+    let mut left = prompts;
     while !left.is_empty() {
         let mut tokens = 0;
-        let fits = |length: &&usize| {
-            tokens += **length;
+        let fits = |prompt: &&PromptRows<'_>| {
+            tokens += prompt.length;
             tokens <= tokens_max
         };
         let (piece, others) = left.split_at(left.iter().take_while(fits).count().max(1));
@@ -232,8 +265,14 @@ mod tests {
     #[test]
     fn prompts_are_grouped_in_order() {
         let lengths = [100, 150, 10, 300, 200, 60];
-        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE), [&lengths[..2], &[10], &[300], &[200], &[60]]);
-        assert_eq!(pieces(&lengths, TOKENS_AT_ONCE_ON_DEVICES), [&lengths[..]], "one piece");
+        let grouped = |tokens_max| {
+            let prompts = lengths.map(|length| PromptRows { length, adapter: None });
+            let lengths =
+                |piece: &[PromptRows<'_>]| piece.iter().map(|prompt| prompt.length).collect::<Vec<_>>();
+            pieces(&prompts, tokens_max).into_iter().map(lengths).collect::<Vec<_>>()
+        };
+        assert_eq!(grouped(TOKENS_AT_ONCE), [&lengths[..2], &[10], &[300], &[200], &[60]]);
+        assert_eq!(grouped(TOKENS_AT_ONCE_ON_DEVICES), [&lengths[..]], "one piece");
         assert!(pieces(&[], 256).is_empty());
     }
 }

@@ -19,6 +19,7 @@ use super::model::TokenizerFacts;
 use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::labels::read_labels;
 use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
@@ -53,9 +54,10 @@ impl RegressionHead {
         let config = facts.config(files)?;
         let labels = read_labels(files)?;
         let weights = Weights::open(files)?;
-        let whole = Loader { weights: &weights, config: &config, place, prefix: "" };
+        let adaptable = AdaptableLayers::default();
+        let whole = Loader { weights: &weights, config: &config, place, prefix: "", adaptable: &adaptable };
         let loader = Loader { prefix: "transformer.", ..whole };
-        let stacks = load_stacks(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
+        let parts = load_stacks(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
         let d_model = config.d_model;
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..whole };
@@ -65,7 +67,13 @@ impl RegressionHead {
         ];
         let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         info.labels = Some(labels);
+        let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
+    }
+
+    /// Returns the reader of its adapters.
+    pub fn adapters(&self) -> &AdapterReader {
+        self.stacks.adapters()
     }
 
     fn decoder_input(&self, prompt: &Prompt) -> DecoderInput {

@@ -12,9 +12,10 @@ use super::embeddings::Embeddings;
 use super::encoder::Encoder;
 use super::prefill::StageWork;
 use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
+use crate::adapter::AdapterReader;
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, RowGroup};
-use crate::ops::{ModelResult, Placement, compute_error};
+use crate::ops::{AdaptedRows, ModelResult, Placement, compute_error};
 
 /// The loaded parts of both stacks.
 pub(super) struct Parts {
@@ -35,11 +36,12 @@ pub(super) struct Stacks {
     row_embeddings: Embeddings,
     decoder: Decoder,
     start_id: u32,
+    adapters: AdapterReader,
     pub(super) kv_cache: KvCache<PromptKv>,
 }
 
 impl Stacks {
-    pub(super) fn new(parts: Parts, place: &Placement) -> Self {
+    pub(super) fn new(parts: Parts, adapters: AdapterReader, place: &Placement) -> Self {
         let Parts { prompt_embeddings, row_embeddings, encoder, decoder, work, start_id } = parts;
         Self {
             _context: ContextOnDrop::new(&place.device),
@@ -48,7 +50,12 @@ impl Stacks {
             kv_cache: KvCache::new(decoder.layers.len(), decoder.key_width(), place),
             decoder,
             start_id,
+            adapters,
         }
+    }
+
+    pub(super) fn adapters(&self) -> &AdapterReader {
+        &self.adapters
     }
 
     /// Returns the first token of every decoder sequence.
@@ -64,8 +71,9 @@ impl Stacks {
     /// Opens a context without computing its prompt.
     pub(super) fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         self.prompts.check(request)?;
-        let context = self.kv_cache.open(PromptKv::none(&self.kv_cache));
-        let prefill = self.prompts.begin(context, request);
+        let adapter = self.adapters.weights(request.adapter)?;
+        let context = self.kv_cache.open(PromptKv::none(&self.kv_cache), adapter.clone());
+        let prefill = self.prompts.begin(context, request, adapter);
         Ok(OpenedContext { context, first_token: self.start_id, prefill })
     }
 
@@ -101,10 +109,16 @@ impl Stacks {
         self.kv_cache.close(context);
     }
 
+    /// Returns the rows of a step that have adapters.
+    pub(super) fn adapted(&self, groups: &[RowGroup]) -> AdaptedRows {
+        let rows = |group: &RowGroup| (self.kv_cache.context(group).adapter.as_ref(), group.paths.len());
+        AdaptedRows::new(groups.iter().map(rows))
+    }
+
     /// Returns the hidden states `[R, d_model]` of embedded rows, which must already be appended to the
     /// cache.
     pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
-        self.decoder.forward(x, groups, &self.kv_cache).map_err(compute_error)
+        self.decoder.forward(x, groups, &self.kv_cache, &self.adapted(groups)).map_err(compute_error)
     }
 }
 
@@ -133,6 +147,8 @@ impl EncodedSink for KeysAndValues<'_> {
             prompt.map(|prompt| prompt.written(rows.first, rows.count)).ok_or_else(closed)
         };
         let written = rows.iter().map(written).collect::<Result<Vec<_>>>()?;
-        self.decoder.write(&written, encoded, self.kv_cache)
+        let adapter = |rows: &EncodedRows| self.kv_cache.adapter(rows.context);
+        let adapted = AdaptedRows::new(rows.iter().map(|rows| (adapter(rows), rows.count)));
+        self.decoder.write(&written, encoded, &adapted, self.kv_cache)
     }
 }

@@ -8,15 +8,15 @@ use super::embeddings::Embeddings;
 use super::encoder::{Encoder, EncoderLayer};
 use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use super::prefill::{StackSizes, StageWork};
-use super::stacks::{Parts, Stacks};
+use super::stacks::Parts;
 use crate::checkpoint::LoadResult;
 use crate::ops::{Heads, Linear, Mlp, MlpInput, Norm, Weight};
 
 /// Reads both stacks, which share `embeddings`.
-pub(super) fn load_stacks(loader: &Loader<'_>, embeddings: Weight) -> LoadResult<Stacks> {
+pub(super) fn load_stacks(loader: &Loader<'_>, embeddings: Weight) -> LoadResult<Parts> {
     let config = loader.config;
     let embeddings = Embeddings::plain(embeddings, config.vocab_size);
-    let parts = Parts {
+    Ok(Parts {
         prompt_embeddings: embeddings.clone(),
         row_embeddings: embeddings,
         encoder: loader.encoder()?,
@@ -27,8 +27,7 @@ pub(super) fn load_stacks(loader: &Loader<'_>, embeddings: Weight) -> LoadResult
             loader.place,
         ),
         start_id: config.decoder_start_token_id,
-    };
-    Ok(Stacks::new(parts, loader.place))
+    })
 }
 
 /// Reads the token table, which has different names in different checkpoints.

@@ -242,6 +242,11 @@ impl Tokenizer {
         self.named.get(purpose).map(String::as_str).or_else(ends)
     }
 
+    /// Returns the ids of all special tokens, which decoding omits.
+    pub fn special_ids(&self) -> impl Iterator<Item = u32> {
+        self.table.special_ids()
+    }
+
     /// Returns the name of a piece in the vocabulary, such as `▁12` or `</s>`.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.table.get(id).map(|piece| piece.name.as_str())

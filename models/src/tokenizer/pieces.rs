@@ -103,6 +103,11 @@ impl PieceTable {
         special.map(|piece| piece.name.as_str())
     }
 
+    pub(super) fn special_ids(&self) -> impl Iterator<Item = u32> {
+        let special = self.pieces.iter().filter(|(_, piece)| piece.kind == PieceKind::Special);
+        special.map(|(&id, _)| id)
+    }
+
     pub(super) fn id(&self, name: &str) -> Option<u32> {
         self.ids.get(name).copied()
     }

@@ -54,7 +54,7 @@ struct Written {
 
 /// Writes `n` texts under a schema.
 fn write(schema: &Value, whitespace: Whitespace, job: TextJob) -> Vec<Written> {
-    let LoadedModel { model, tokenizer, vocabulary } = model();
+    let LoadedModel { model, tokenizer, vocabulary, .. } = model();
     let compiler = GuideCompiler::new(&tokenizer, model.info()).unwrap();
     let constraint = Constraint::Json { schema: schema.clone(), whitespace };
     let guide = Some(compiler.compile(&constraint).unwrap());

@@ -144,7 +144,7 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
     let folder = fixtures.folder("regresslm-hf-head");
     let golden: Value =
         serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
-    let LoadedModel { mut model, tokenizer, vocabulary } = open(&folder);
+    let LoadedModel { mut model, tokenizer, vocabulary, .. } = open(&folder);
     assert!(vocabulary.grammar.is_point() && !model.info().has_token_distribution());
     let cases = golden["cases"].as_array().unwrap();
     let prompts: Vec<Prompt> = cases

@@ -58,7 +58,7 @@ fn open(
     change: impl FnOnce(&mut Vocabulary, &Tokenizer),
 ) -> Engine {
     let files = CheckpointFiles::folder(&shared(name)).unwrap();
-    let LoadedModel { model, mut vocabulary, tokenizer } = load(&files, options).unwrap();
+    let LoadedModel { model, mut vocabulary, tokenizer, .. } = load(&files, options).unwrap();
     change(&mut vocabulary, &tokenizer);
     Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap().0
 }

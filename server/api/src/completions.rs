@@ -229,6 +229,10 @@ pub struct CompletionRequest {
     #[schema(max_items = 1024)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub logprob_token_ids: Option<Vec<u32>>,
+    /// Whether texts omit special tokens. A text never shows the token that ends it, except by
+    /// `include_stop_str_in_output`. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_special_tokens: Option<bool>,
     /// Include the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_stop_str_in_output: Option<bool>,

@@ -9,6 +9,8 @@ mod chat;
 mod classify;
 mod completions;
 mod error;
+mod labels;
+mod lora;
 mod models;
 mod number;
 mod responses;
@@ -32,6 +34,10 @@ pub use completions::{
     StreamOptions, StructuredOutputs, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
+pub use labels::{
+    LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
+};
+pub use lora::{LoadLoraAdapter, UnloadLoraAdapter};
 pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,

@@ -93,6 +93,12 @@ pub struct Model {
     /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty if it lists none.
     #[serde(default)]
     pub examples: Vec<String>,
+    /// With an adapter: its directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// With an adapter: the name of the model without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
 }
 
 /// All served models.

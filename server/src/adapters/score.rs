@@ -43,8 +43,7 @@ pub(crate) fn score_request(
     request: ScoreRequest,
     model: &ModelInfo,
 ) -> Result<(Vec<ScoreInput>, ScoreLosses), AppError> {
-    let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
-    check("model", model.has_token_distribution(), message)?;
+    check_scores(model)?;
     refuse_without_effect(&request)?;
     let items = request.items.ok_or_else(|| AppError::field("items", "is missing"))?;
     let count = items.len();
@@ -102,6 +101,12 @@ pub(crate) fn score_request(
     Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, has_number_tokens, candidates }))
 }
 
+/// Rejects a model without probabilities of tokens.
+pub(super) fn check_scores(model: &ModelInfo) -> Result<(), AppError> {
+    let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
+    check("model", model.has_token_distribution(), message)
+}
+
 /// Refuses options that no item of the request has an effect for: they would be ignored silently. Their
 /// defaults pass.
 fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
@@ -129,7 +134,7 @@ fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
     Ok(())
 }
 
-fn input(text: TextOrIds) -> PromptInput {
+pub(super) fn input(text: TextOrIds) -> PromptInput {
     match text {
         TextOrIds::Text(text) => PromptInput::Text(text),
         TextOrIds::Ids(ids) => PromptInput::Ids(ids),

@@ -168,7 +168,9 @@ impl ToolOffer {
         let Request::Text(job) = &mut request.decoding else {
             return Err(AppError::field("tools", "are not allowed with `use_beam_search`"));
         };
-        job.shown_ids = Arc::clone(dialect.special_ids());
+        if job.shown_ids.is_empty() {
+            job.shown_ids = Arc::clone(dialect.special_ids());
+        }
         let calls_max = if self.is_parallel { usize::MAX } else { 1 };
         let offered = match self.choice {
             ToolChoice::Function(index) => &self.functions[index..=index],
@@ -180,6 +182,8 @@ impl ToolOffer {
             (ToolChoice::Auto, Some(Guided { constraint: Constraint::Json { schema, whitespace }, .. })) => {
                 Some(Answer::Json { schema, whitespace })
             }
+            // Every answer is a call, so that no text has the format. Some clients send both.
+            (_, Some(Guided { constraint: Constraint::Json { .. }, .. })) => None,
             (_, Some(Guided { param, .. })) => {
                 return Err(AppError::field(
                     param,

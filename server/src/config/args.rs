@@ -66,10 +66,14 @@ pub(crate) struct ModelArgs {
     /// that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its replicas
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
-    /// PEFT LoRA adapter to merge into a model: the folder with its adapter_config.json. NAME is the name of
-    /// the model and may be omitted where only one is served; may be given once for each model
+    /// LoRA adapter of PEFT: the directory with its adapter_config.json; may be given several times. It is
+    /// served as a model called NAME, next to its base model. The base is the only model, or the one that
+    /// `base_model_name_or_path` of its configuration names
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
+    /// Directory from which POST /v1/load_lora_adapter on the listener of --admin-listen may load adapters
+    #[arg(long, env = "NTL_ADAPTERS_FROM", value_name = "DIR")]
+    pub(crate) adapters_from: Option<PathBuf>,
     /// Calibration of a model's intervals (`number.interval`), as `ntl-eval calibrate` writes it; may be
     /// given several times, also for one model, such as for several coverages. NAME is the name of the model
     /// and may be omitted where only one is served
@@ -206,8 +210,8 @@ pub(crate) struct NetworkArgs {
     /// PEM file with the private key of the certificate
     #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Address and port of a second listener, which answers only health, load, metrics and documentation, by
-    /// HTTP, and without a key; such as 127.0.0.1:9000. Clients cannot delay it
+    /// Address and port of a second listener, which answers only health, load, metrics and documentation, and
+    /// with --adapters-from loads adapters, by HTTP, and without a key except for adapters; such as 127.0.0.1:9000. Clients cannot delay it
     #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Serve /metrics on the listener of --admin-listen only
@@ -258,6 +262,9 @@ pub(crate) struct LimitArgs {
     /// after the models are loaded]
     #[arg(long, env = "NTL_CACHE_BYTES_MAX", value_name = "BYTES", value_parser = positive_bytes::<NonZeroU64>)]
     pub(crate) cache_bytes_max: Option<NonZeroU64>,
+    /// Maximum memory of the weights of all LoRA adapters
+    #[arg(long, env = "NTL_ADAPTER_BYTES_MAX", value_name = "BYTES", default_value = "2GiB", value_parser = bytes::<u64>)]
+    pub(crate) adapter_bytes_max: u64,
     /// Maximum number of sequences (texts and numbers) that a model decodes concurrently; a quarter is
     /// reserved for clients without running requests
     #[arg(long, env = "NTL_CONCURRENCY_MAX", value_name = "SEQUENCES", default_value_t = 256, value_parser = count())]
@@ -424,7 +431,7 @@ mod tests {
                 flags += 1;
             }
         }
-        assert_eq!(flags, 7);
+        assert_eq!(flags, 8);
         let args = Args::try_parse_from(["ntl-server", "--cache-bytes-max=1.5GB"]).unwrap();
         assert_eq!(args.limits.cache_bytes_max, NonZeroU64::new(1_500_000_000));
         let default = Args::try_parse_from(["ntl-server"]).unwrap().limits.prefix_cache_bytes_max;

@@ -29,7 +29,7 @@ pub use args::{Args, Command};
 use args::{LimitArgs, LogArgs};
 pub use environment::{Environment, log_format};
 pub use file::ArgsError;
-pub use models::{ModelConfig, ModelSource, ToolParserChoice};
+pub use models::{AdapterConfig, ModelConfig, ModelSource, ToolParserChoice};
 pub use remote::{RemoteModel, RemoteModelError};
 
 /// Why a file cannot be attached to a model by `[NAME=]PATH`.
@@ -63,8 +63,14 @@ pub enum ConfigError {
     ToolParser { text: String, problem: &'static str },
     #[error(transparent)]
     Remote(#[from] RemoteModelError),
-    #[error("model `{0}` has two adapters; only one can be merged")]
-    TwoAdapters(String),
+    #[error("--adapter {0}: write NAME=DIR")]
+    UnnamedAdapter(String),
+    #[error(
+        "--adapter: another model or adapter has the name `{0}`; give the adapter another name with --adapter NAME=DIR"
+    )]
+    DuplicateAdapter(String),
+    #[error("--adapters-from: the listener that loads adapters is missing; add --admin-listen ADDRESS:PORT")]
+    NoAdminListener,
     #[error("--threads {asked} is too many: this machine has {processors} processors; at most {max}")]
     TooManyThreads { asked: usize, processors: usize, max: usize },
     #[error(transparent)]
@@ -87,6 +93,8 @@ pub enum ConfigError {
 pub struct Config {
     /// Never empty; the names differ.
     pub models: Vec<ModelConfig>,
+    /// Their names differ from each other and from the models'.
+    pub adapters: Vec<AdapterConfig>,
     pub load: BackendOptions,
     /// Limits of each engine.
     pub engine: EngineLimits,
@@ -108,6 +116,14 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
 }
 
+impl Config {
+    /// The names of all models and adapters.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let adapters = self.adapters.iter().map(|adapter| adapter.name.as_str());
+        self.models.iter().map(|model| model.name.as_str()).chain(adapters)
+    }
+}
+
 impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
@@ -116,6 +132,13 @@ impl TryFrom<Args> for Config {
         check_threads(flags.threads)?;
         let connections = network::connection_settings(&network, &limits);
         let tls = network.tls_cert.zip(network.tls_key);
+        if flags.adapters_from.is_some() && network.admin_listen.is_none() {
+            return Err(ConfigError::NoAdminListener);
+        }
+        let models = upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?;
+        let models = models::with_tool_parsers(models, &flags.tool_parsers)?;
+        let adapters = models::adapter_configs(&flags.adapters, &models)?;
+        let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
         let http = HttpSettings {
             api_keys: ApiKeys::read(network.api_keys, network.api_key_file)?,
             allowed_hosts: network::allowed_hosts(&network.allowed_hosts, &network.host)?,
@@ -136,20 +159,14 @@ impl TryFrom<Args> for Config {
             drain_delay: seconds(limits.drain_delay),
             metrics_compat: logs.metrics_compat,
             metrics_on_admin_only: network.metrics_on_admin_only,
+            adapters_from: flags.adapters_from,
+            adapter_bytes_max: limits.adapter_bytes_max,
             log_prompts: logs.log_prompts,
             device: device_name(flags.device),
         };
         Ok(Self {
-            models: models::with_tool_parsers(
-                models::with_calibrations(
-                    models::with_adapters(
-                        upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?,
-                        &flags.adapters,
-                    )?,
-                    &flags.calibrations,
-                )?,
-                &flags.tool_parsers,
-            )?,
+            models,
+            adapters,
             load: BackendOptions {
                 backend: flags.backend,
                 isq: flags.isq,

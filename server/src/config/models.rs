@@ -24,11 +24,19 @@ pub struct ModelConfig {
     /// The name in requests.
     pub name: String,
     pub source: ModelSource,
-    /// Folder of the LoRA adapter that is merged into the model.
-    pub adapter: Option<PathBuf>,
     /// Files with calibrations of its intervals.
     pub calibrations: Vec<PathBuf>,
     pub tool_parser: ToolParserChoice,
+}
+
+/// A LoRA adapter, which is served as a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterConfig {
+    /// The name in requests.
+    pub name: String,
+    pub folder: PathBuf,
+    /// Files with calibrations of its intervals.
+    pub calibrations: Vec<PathBuf>,
 }
 
 /// The value of `--tool-parser`.
@@ -45,7 +53,7 @@ pub enum ToolParserChoice {
 impl ModelConfig {
     fn new(name: String, source: ModelSource) -> Self {
         let tool_parser = ToolParserChoice::default();
-        Self { name, source, adapter: None, calibrations: Vec::new(), tool_parser }
+        Self { name, source, calibrations: Vec::new(), tool_parser }
     }
 }
 
@@ -104,33 +112,58 @@ fn folder_name(folder: &Path) -> Option<String> {
     Some(name.strip_suffix(".gguf").unwrap_or(&name).to_owned())
 }
 
-/// The models with the adapters of `--adapter [NAME=]DIR`.
-pub(super) fn with_adapters(
-    mut models: Vec<ModelConfig>,
-    adapters: &[String],
-) -> Result<Vec<ModelConfig>, ConfigError> {
-    for text in adapters {
-        let (model, folder) = attached(&mut models, "--adapter", text)?;
-        if let ModelSource::Remote(_) = model.source {
-            return Err(RemoteModelError::Adapter(model.name.clone()).into());
-        }
-        if model.adapter.replace(folder).is_some() {
-            return Err(ConfigError::TwoAdapters(model.name.clone()));
-        }
+/// The adapters of `--adapter [NAME=]DIR`.
+pub(super) fn adapter_configs(
+    flags: &[String],
+    models: &[ModelConfig],
+) -> Result<Vec<AdapterConfig>, ConfigError> {
+    let is_remote = |model: &ModelConfig| matches!(model.source, ModelSource::Remote(_));
+    if let Some(model) = models.first().filter(|_| !flags.is_empty() && models.iter().all(is_remote)) {
+        return Err(RemoteModelError::Adapter(model.name.clone()).into());
     }
-    Ok(models)
+    let mut names: BTreeSet<String> = models.iter().map(|model| model.name.clone()).collect();
+    let adapter = |text: &String| {
+        let (name, folder) = split_name(text);
+        let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
+        let name = name.filter(|name| !name.is_empty() && !folder.is_empty());
+        let name = name.ok_or_else(|| ConfigError::UnnamedAdapter(text.clone()))?;
+        if !names.insert(name.clone()) {
+            return Err(ConfigError::DuplicateAdapter(name));
+        }
+        Ok(AdapterConfig { name, folder: folder.into(), calibrations: Vec::new() })
+    };
+    flags.iter().map(adapter).collect()
 }
 
-/// The models with the calibrations of `--calibration [NAME=]FILE`.
+/// The models and adapters with the calibrations of `--calibration [NAME=]FILE`.
 pub(super) fn with_calibrations(
     mut models: Vec<ModelConfig>,
-    calibrations: &[String],
-) -> Result<Vec<ModelConfig>, ConfigError> {
-    for text in calibrations {
-        let (model, file) = attached(&mut models, "--calibration", text)?;
-        model.calibrations.push(file);
+    mut adapters: Vec<AdapterConfig>,
+    flags: &[String],
+) -> Result<(Vec<ModelConfig>, Vec<AdapterConfig>), ConfigError> {
+    for text in flags {
+        let failed = |problem| ConfigError::Unattached { flag: "--calibration", text: text.clone(), problem };
+        let (name, file) = split_name(text);
+        let of_models = models.iter_mut().map(|model| (&model.name, &mut model.calibrations));
+        let of_adapters = adapters.iter_mut().map(|adapter| (&adapter.name, &mut adapter.calibrations));
+        let mut all: Vec<(&String, &mut Vec<PathBuf>)> = of_models.chain(of_adapters).collect();
+        let names = all.iter().map(|(name, _)| (*name).clone()).collect();
+        let calibrations = match (name, &mut all[..]) {
+            (None, [(_, only)]) => only,
+            (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
+            (Some(name), all) => {
+                let unknown =
+                    || failed(AttachmentError::UnknownName { name: name.to_owned(), models: names });
+                let found = all.iter_mut().find(|(found, _)| *found == name);
+                found.map(|(_, calibrations)| calibrations).ok_or_else(unknown)?
+            }
+        };
+        if file.is_empty() {
+            return Err(failed(AttachmentError::NoPath));
+        }
+        calibrations.push(file.into());
     }
-    Ok(models)
+    Ok((models, adapters))
 }
 
 /// The models with the formats of `--tool-parser [NAME=]FORMAT`. Without a name, a format is for all models.
@@ -165,59 +198,32 @@ fn tool_parser(text: &str) -> Option<ToolParserChoice> {
     }
 }
 
-/// The model and the path of `[NAME=]PATH`.
-fn attached<'a>(
-    models: &'a mut [ModelConfig],
-    flag: &'static str,
-    text: &str,
-) -> Result<(&'a mut ModelConfig, PathBuf), ConfigError> {
-    let failed = |problem| ConfigError::Unattached { flag, text: text.to_owned(), problem };
-    let (name, path) = split_name(text);
-    let names = models.iter().map(|model| model.name.clone()).collect();
-    let model = match (name, models) {
-        (None, [only]) => only,
-        (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
-        (Some(name), all) => all
-            .iter_mut()
-            .find(|model| model.name == name)
-            .ok_or_else(|| failed(AttachmentError::UnknownName { name: name.to_owned(), models: names }))?,
-    };
-    if path.is_empty() {
-        return Err(failed(AttachmentError::NoPath));
-    }
-    Ok((model, path.into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn attach(models: &[&str], adapters: &[&str]) -> Result<Vec<Option<String>>, String> {
+    fn adapters(models: &[&str], flags: &[&str]) -> Result<Vec<(String, String)>, String> {
         let model = |name: &&str| ModelConfig::new((*name).to_owned(), ModelSource::Path((*name).into()));
-        let adapters: Vec<String> = adapters.iter().map(|&text| text.to_owned()).collect();
-        let models = with_adapters(models.iter().map(model).collect(), &adapters);
-        let path = |model: ModelConfig| model.adapter.map(|folder| folder.display().to_string());
-        models.map(|models| models.into_iter().map(path).collect()).map_err(|error| error.to_string())
+        let flags: Vec<String> = flags.iter().map(|&text| text.to_owned()).collect();
+        let adapters = adapter_configs(&flags, &models.iter().map(model).collect::<Vec<_>>());
+        let pair = |adapter: AdapterConfig| (adapter.name, adapter.folder.display().to_string());
+        adapters.map(|all| all.into_iter().map(pair).collect()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn an_adapter_is_for_the_only_model_or_for_the_one_it_names() {
-        let some = |folder: &str| Some(folder.to_owned());
-        assert_eq!(attach(&["a"], &["x/y"]), Ok(vec![some("x/y")]));
-        assert_eq!(attach(&["a", "b"], &["b=/x=1"]), Ok(vec![None, some("/x=1")]));
-        assert_eq!(attach(&["a"], &["/x=1"]), Ok(vec![some("/x=1")]));
-        for (models, adapter, complaint) in [
-            (
-                &["a", "b"][..],
-                "x",
-                "--adapter x: write NAME=PATH with the name of a model; the models are `a`, `b`",
-            ),
-            (&["a"], "c=x", "--adapter c=x: no model has the name `c`; the model is `a`"),
-            (&["a", "b"], "a=", "--adapter a=: the path is missing after `=`"),
+    fn an_adapter_is_called_after_its_folder_unless_named_and_no_name_is_used_twice() {
+        let found = adapters(&["a"], &["x/y", "z=/x=1", "/x=2"]).unwrap();
+        let want = [("y", "x/y"), ("z", "/x=1"), ("x=2", "/x=2")];
+        assert_eq!(found, want.map(|(name, folder)| (name.to_owned(), folder.to_owned())));
+        for (flags, part) in [
+            (&["a=x"][..], "has the name `a`"),
+            (&["x", "y/x"], "has the name `x`"),
+            (&["b="], "--adapter b=: write NAME=DIR"),
+            (&["=x"], "--adapter =x: write NAME=DIR"),
         ] {
-            assert_eq!(attach(models, &[adapter]).unwrap_err(), complaint);
+            let error = adapters(&["a"], flags).unwrap_err();
+            assert!(error.contains(part), "{error}");
         }
-        assert!(attach(&["a"], &["x", "y"]).unwrap_err().contains("two adapters"));
     }
 
     #[test]
@@ -248,11 +254,22 @@ mod tests {
     fn a_model_has_the_calibrations_that_name_it() {
         let models = || vec![model_config("a=x").unwrap(), model_config("b=y").unwrap()];
         let flags = |flags: &[&str]| flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>();
-        let calibrated = with_calibrations(models(), &flags(&["b=1.json", "b=2.json"])).unwrap();
-        assert!(calibrated[0].calibrations.is_empty());
-        assert_eq!(calibrated[1].calibrations, [PathBuf::from("1.json"), PathBuf::from("2.json")]);
-        let error = with_calibrations(models(), &flags(&["c=1.json"])).unwrap_err().to_string();
-        assert_eq!(error, "--calibration c=1.json: no model has the name `c`; the models are `a`, `b`");
+        let adapters = || adapter_configs(&flags(&["c=z"]), &models()).unwrap();
+        let attached = |calibrations: &[&str]| with_calibrations(models(), adapters(), &flags(calibrations));
+        let (found, of_adapters) = attached(&["b=1.json", "b=2.json", "c=3.json"]).unwrap();
+        assert!(found[0].calibrations.is_empty());
+        assert_eq!(found[1].calibrations, [PathBuf::from("1.json"), PathBuf::from("2.json")]);
+        assert_eq!(of_adapters[0].calibrations, [PathBuf::from("3.json")]);
+        let only = with_calibrations(models()[..1].to_vec(), Vec::new(), &flags(&["1.json"])).unwrap().0;
+        assert_eq!(only[0].calibrations, [PathBuf::from("1.json")]);
+        for (flag, want) in [
+            ("d=1.json", "no model has the name `d`; the models are `a`, `b`, `c`"),
+            ("1.json", "write NAME=PATH with the name of a model; the models are `a`, `b`, `c`"),
+            ("a=", "the path is missing after `=`"),
+        ] {
+            let error = attached(&[flag]).unwrap_err().to_string();
+            assert_eq!(error, format!("--calibration {flag}: {want}"));
+        }
     }
 
     #[test]

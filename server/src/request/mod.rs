@@ -6,6 +6,7 @@
 
 mod calibration;
 mod calls;
+mod labels;
 mod profile;
 mod prompt;
 mod record;
@@ -23,11 +24,14 @@ use ntl_models::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};
+pub(crate) use labels::LabelPrompts;
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
-pub(crate) use size::{detokenized_size, label_size, number_bytes, score_size, tokenized_size};
+pub(crate) use size::{
+    classify_size, detokenized_size, labels_size, number_bytes, score_size, tokenized_size,
+};
 
 /// Prompts and what to decode for each of them.
 #[derive(Debug)]

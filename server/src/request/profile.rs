@@ -40,6 +40,8 @@ pub(crate) struct ModelProfile {
     /// Maximum length of the text of one token, in bytes.
     pub(crate) token_bytes_max: usize,
     pub(crate) eos_ids: Vec<u32>,
+    /// All special tokens, which texts omit unless a request shows them.
+    pub(crate) special_ids: Arc<[u32]>,
     /// The end-of-sequence id that an encoder-decoder model's tokenizer adds to every prompt, if it does (T5,
     /// but not T5Gemma).
     pub(crate) prompt_eos: Option<u32>,
@@ -72,6 +74,7 @@ impl ModelProfile {
             truncation_side: tokenizer.truncation_side().unwrap_or(usual),
             token_bytes_max: tokenizer.token_text_bytes_max(),
             eos_ids: info.eos_ids.clone(),
+            special_ids: tokenizer.special_ids().collect(),
             prompt_eos: prompt_eos(info, tokenizer),
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,
@@ -160,6 +163,7 @@ impl ModelProfile {
             truncation_side: TruncationSide::Right,
             token_bytes_max: 32,
             eos_ids: vec![1],
+            special_ids: Arc::from([0, 1, 2]),
             prompt_eos: Some(1),
             output_tokens_max: 4096,
             logprobs_max: Some(20),

@@ -17,24 +17,27 @@ pub(crate) struct RequestRecord {
 #[derive(Debug)]
 struct RecordedModel {
     name: Arc<str>,
+    label: Arc<str>,
     fingerprint: Option<String>,
 }
 
 impl RequestRecord {
-    /// Sets the model. Only the first call counts.
-    pub(crate) fn set_model(&self, name: &Arc<str>, fingerprint: Option<&str>) {
-        let model = RecordedModel { name: Arc::clone(name), fingerprint: fingerprint.map(str::to_owned) };
+    /// Sets the model and its label in metrics. Only the first call counts.
+    pub(crate) fn set_model(&self, name: &Arc<str>, label: &Arc<str>, fingerprint: Option<&str>) {
+        let (name, label) = (Arc::clone(name), Arc::clone(label));
+        let model = RecordedModel { name, label, fingerprint: fingerprint.map(str::to_owned) };
         let _ = self.model.set(model);
     }
 
     /// Records that the request names a model that is not served.
     pub(crate) fn set_unknown_model(&self) {
-        let _ = self.model.set(RecordedModel { name: Arc::from(UNKNOWN), fingerprint: None });
+        let name: Arc<str> = Arc::from(UNKNOWN);
+        let _ = self.model.set(RecordedModel { label: Arc::clone(&name), name, fingerprint: None });
     }
 
     /// The value of the label `model`.
     pub(crate) fn model(&self) -> &str {
-        self.known_model().unwrap_or("none")
+        self.model.get().map_or("none", |model| &*model.label)
     }
 
     /// The model, if the request has one.

@@ -92,10 +92,16 @@ pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
 }
 
 /// Estimates the response with the values of labels with these names for each of `inputs` inputs.
-pub(crate) fn label_size(inputs: usize, names: &[String]) -> ResponseSize {
+pub(crate) fn classify_size(inputs: usize, names: &[String]) -> ResponseSize {
     let name = names.iter().map(String::len).max().unwrap_or(0);
     let bytes = inputs.saturating_mul(ITEM_BYTES + name + names.len() * NUMBER_BYTES);
     ResponseSize { bytes, fields: vec!["input"] }
+}
+
+/// Estimates the response with the probabilities of labels after prompts.
+pub(crate) fn labels_size(prompts: usize, labels: usize) -> ResponseSize {
+    let bytes = prompts * (labels * NUMBER_BYTES + ITEM_BYTES);
+    ResponseSize { bytes, fields: vec!["items", "label_token_ids"] }
 }
 
 /// Estimates the response with these tokens of a text.

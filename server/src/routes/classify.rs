@@ -16,7 +16,7 @@ use crate::adapters::classify::{classification, label_request, labels, pooled, s
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{CLASSIFY, POOLING};
-use crate::request::label_size;
+use crate::request::classify_size;
 use crate::response_budget::ReservedResponse;
 use crate::served::ServedModel;
 use crate::state::AppState;
@@ -89,7 +89,7 @@ async fn predict(
             request.into_prompts(tokenizer, profile)
         })
         .await?;
-    let reserved = memory.into_response(label_size(prompts.len(), names))?;
+    let reserved = memory.into_response(classify_size(prompts.len(), names))?;
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     let cache_salt = requester.client.cache_salt(None);
     let job = |prompt: Prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) };

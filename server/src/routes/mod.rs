@@ -9,6 +9,8 @@ pub(crate) mod completions;
 pub(crate) mod docs;
 mod forward;
 mod generation;
+pub(crate) mod labels;
+pub(crate) mod lora;
 pub(crate) mod models;
 pub(crate) mod ops;
 mod pieces;
@@ -30,7 +32,7 @@ use crate::state::AppState;
 fn resolve(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
     let model = app.models.resolve(name);
     match &model {
-        Ok(model) => record.set_model(&model.name, model.fingerprint.as_deref()),
+        Ok(model) => record.set_model(&model.name, &model.label, model.fingerprint.as_deref()),
         Err(AppError::ModelNotFound(_)) => record.set_unknown_model(),
         Err(_) => {}
     }

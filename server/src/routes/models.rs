@@ -15,7 +15,7 @@ use crate::request::RequestRecord;
 use crate::served::ServedModel;
 use crate::state::AppState;
 
-/// All models, in the order of the command line.
+/// All models, in the order of the command line, then their adapters.
 #[utoipa::path(get, path = MODELS, tag = "models", responses(
     (status = 200, description = "The models", body = ModelList),
     (status = 401, description = "No valid API key", body = ErrorBody),
@@ -77,5 +77,7 @@ fn describe(model: &ServedModel) -> Model {
         chat: model.tokenizer.chat_template().is_some(),
         fingerprint: model.fingerprint.clone(),
         examples: model.examples.clone(),
+        root: model.lora.as_ref().map(|lora| lora.weights.folder.display().to_string()),
+        parent: model.lora.as_ref().map(|lora| lora.parent.to_string()),
     }
 }

@@ -56,7 +56,9 @@ pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppErro
     (status = 200, description = "The load, over all models", body = Load),
 ))]
 pub(crate) async fn load(State(app): State<AppState>) -> Json<Load> {
-    let loads = app.models.all().iter().map(|model| model.load());
+    let all = app.models.all();
+    // The load of a model includes its adapters'.
+    let loads = all.iter().filter(|model| model.lora.is_none()).map(|model| model.load());
     let (running, waiting) = loads.fold((0, 0), |sum, load| (sum.0 + load.running, sum.1 + load.waiting));
     Json(Load { running, waiting, load: running + waiting })
 }
@@ -74,7 +76,7 @@ pub(crate) async fn metrics(
     State(app): State<AppState>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, AppError> {
-    for model in app.models.all() {
+    for model in app.models.all().iter() {
         model.update_metrics();
     }
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());

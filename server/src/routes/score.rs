@@ -1,12 +1,15 @@
-//! `POST /v1/score`: log-probabilities and training losses of given targets.
+//! `POST /v1/score`: log-probabilities and training losses of given targets, or probabilities of labels.
 
 use axum::extract::State;
 use axum::response::Response;
-use ntl_api::{ScoreRequest, ScoreResponse};
+use ntl_api::{ScoreAnswer, ScoreBody, ScoreRequest, ScoreResponse};
 use ntl_core::contract::{Event, Job};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use super::body::ApiRequest;
-use super::resolve;
+use super::body::{ApiRequest, RawRequest};
+use super::{labels, resolve};
+use crate::adapters::labels::LabelForm;
 use crate::adapters::score::{score_request, usage};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
@@ -14,15 +17,18 @@ use crate::paths::SCORE;
 use crate::request::{ScoreInput, ScoreTokens, score_size};
 use crate::state::AppState;
 
-/// Log-probabilities and training losses of given targets.
-#[utoipa::path(post, path = SCORE, tag = "completions", request_body = ScoreRequest, responses(
-    (status = 200, description = "The items, scored", body = ScoreResponse),
+/// Log-probabilities and training losses of given targets, or probabilities of labels.
+///
+/// A body with `query` or `label_token_ids` is a request for labels, as in SGLang.
+#[utoipa::path(post, path = SCORE, tag = "completions", request_body = ScoreBody, responses(
+    (status = 200, description = "The items, scored", body = ScoreAnswer),
     AppError,
 ))]
-pub(crate) async fn score(
-    State(app): State<AppState>,
-    ApiRequest { body, requester, memory }: ApiRequest<ScoreRequest>,
-) -> Result<Response, AppError> {
+pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
+    if has_labels(request.bytes()) {
+        return labels::respond(&app, request.parse().await?, LabelForm::Sglang).await;
+    }
+    let ApiRequest { body, requester, memory } = request.parse::<ScoreRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (items, losses) = score_request(body, model.info())?;
     let bytes = items.iter().map(ScoreInput::text_bytes).sum();
@@ -58,4 +64,17 @@ pub(crate) async fn score(
         Ok(JsonBody::with_items(&whole, "data", outcomes.into_iter().map(item))?.into_response(reserved))
     })
     .await
+}
+
+/// The fields that only a request for labels has.
+#[derive(Deserialize)]
+struct LabelFields {
+    query: Option<IgnoredAny>,
+    label_token_ids: Option<IgnoredAny>,
+}
+
+/// Returns whether a body requests labels. A body that is not understood does not.
+fn has_labels(body: &[u8]) -> bool {
+    serde_json::from_slice(body)
+        .is_ok_and(|LabelFields { query, label_token_ids }| query.is_some() || label_token_ids.is_some())
 }

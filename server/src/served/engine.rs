@@ -6,6 +6,7 @@ use ntl_core::contract::{EngineError, Job, ModelInfo};
 use ntl_engine::{CacheUse, Engine, JobEvents};
 use ntl_remote::{RemoteEngine, Upstream};
 
+#[derive(Clone)]
 pub(super) enum ServedEngine {
     Local(Engine),
     Remote { jobs: RemoteEngine, upstream: Arc<Upstream> },

@@ -9,15 +9,16 @@ use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
-use ntl_models::LoadedModel;
 use ntl_models::checkpoint::TruncationSide;
 use ntl_models::guide::GuideCompiler;
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::tools::{ToolDialect, ToolFormat};
+use ntl_models::{AdapterReader, LoadedModel};
 use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
 
 use super::engine::ServedEngine;
 use super::events::RequestEvents;
+use super::lora::LoraWeights;
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
@@ -27,6 +28,8 @@ use crate::request::{Guided, ModelCalibration, ModelProfile, Requester, ToolSupp
 pub struct ServedModel {
     /// The name in requests.
     pub(crate) name: Arc<str>,
+    /// The value of the label `model` in metrics about requests.
+    pub(crate) label: Arc<str>,
     /// When the model was loaded, as Unix time in seconds.
     pub(crate) created: u64,
     /// Reads prompts.
@@ -41,12 +44,23 @@ pub struct ServedModel {
     pub(crate) profile: Arc<ModelProfile>,
     /// The number tokens that losses are computed over.
     pub(crate) number_tokens: Arc<NumberTokens>,
+    /// The adapter with which the engine computes it.
+    pub(crate) lora: Option<Lora>,
+    /// Reads adapters for it, if it can have any.
+    pub(crate) adapters: Option<AdapterReader>,
     engine: ServedEngine,
     /// Built for the first request that needs it.
     guides: Arc<OnceLock<Result<GuideCompiler, GuideError>>>,
     /// Limit for the caches of all models, in bytes.
     cache_bytes_max: u64,
     metrics: Arc<ModelMetrics>,
+}
+
+/// The adapter of a served model.
+pub(crate) struct Lora {
+    pub(crate) weights: LoraWeights,
+    /// The name of the model without the adapter.
+    pub(crate) parent: Arc<str>,
 }
 
 impl ServedModel {
@@ -59,11 +73,12 @@ impl ServedModel {
         budget: &CacheBudget,
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
-        let LoadedModel { model, tokenizer, vocabulary } = loaded;
+        let LoadedModel { model, tokenizer, vocabulary, adapters } = loaded;
         let parts = Parts::new(name, model.info(), tokenizer, &vocabulary, metrics);
         let observer = Arc::clone(&parts.metrics) as Arc<dyn EngineObserver>;
         let (engine, thread) = Engine::spawn_sharing(budget, model, vocabulary, limits, observer)?;
-        Ok((parts.with_engine(ServedEngine::Local(engine), budget.bytes_max()), thread))
+        let model = parts.with_engine(ServedEngine::Local(engine), budget.bytes_max());
+        Ok((Self { adapters, ..model }, thread))
     }
 
     /// Serves a model that another engine computes, at most `requests_max` requests to it at a time.
@@ -88,6 +103,33 @@ impl ServedModel {
         let next_tokens = Arc::clone(&upstream) as Arc<dyn NextTokens>;
         let jobs = RemoteEngine::new(next_tokens, info, vocabulary, limits, observer);
         parts.with_engine(ServedEngine::Remote { jobs, upstream }, 0)
+    }
+
+    /// Returns this model with an adapter under another name. Metrics count its requests under `label`, and the rest of
+    /// its work as this model's.
+    pub(crate) fn adapted(&self, name: &str, label: &Arc<str>, weights: LoraWeights) -> Self {
+        let mut profile = Arc::clone(&self.profile);
+        if !profile.calibrations.is_empty() {
+            Arc::make_mut(&mut profile).calibrations = Arc::default();
+        }
+        let fingerprint = self.fingerprint.as_ref().map(|own| format!("{own}+{}", weights.fingerprint));
+        Self {
+            name: name.into(),
+            label: Arc::clone(label),
+            created: crate::unix_seconds(),
+            tokenizer: Arc::clone(&self.tokenizer),
+            decoder: Arc::clone(&self.decoder),
+            examples: Vec::new(),
+            fingerprint,
+            profile,
+            number_tokens: Arc::clone(&self.number_tokens),
+            lora: Some(Lora { weights, parent: Arc::clone(&self.name) }),
+            adapters: None,
+            engine: self.engine.clone(),
+            guides: Arc::clone(&self.guides),
+            cache_bytes_max: self.cache_bytes_max,
+            metrics: Arc::clone(&self.metrics),
+        }
     }
 
     /// Adds prompts that show what the model can do.
@@ -206,7 +248,9 @@ impl ServedModel {
         let deadline = Some((started + time_max, time_max));
         let prompt_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
         let sequences: Vec<u32> = jobs.iter().map(|job| job.request.sequences()).collect();
-        let jobs = jobs.into_iter().map(|job| Job { deadline, client: client.id, ..job }).collect();
+        let adapter = self.lora.as_ref().map(|lora| &lora.weights.adapter);
+        let job = |job| Job { deadline, client: client.id, adapter: adapter.cloned(), ..job };
+        let jobs = jobs.into_iter().map(job).collect();
         let events = self.engine.submit_all(jobs)?;
         self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
         requester.record.add_prompt_tokens(prompt_tokens);
@@ -246,6 +290,7 @@ impl Parts {
     fn with_engine(self, engine: ServedEngine, cache_bytes_max: u64) -> ServedModel {
         let Self { name, tokenizer, decoder, profile, number_tokens, metrics } = self;
         ServedModel {
+            label: Arc::clone(&name),
             name,
             created: crate::unix_seconds(),
             tokenizer,
@@ -254,6 +299,8 @@ impl Parts {
             fingerprint: None,
             profile,
             number_tokens,
+            lora: None,
+            adapters: None,
             engine,
             guides: Arc::default(),
             cache_bytes_max,

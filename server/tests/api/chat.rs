@@ -45,7 +45,7 @@ pub(crate) fn chatting(mut script: ntl_core::scripted::Script) -> (Router, Arc<M
         info.context_tokens_max = Some(64);
     });
     let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
-    let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE) };
+    let loaded = LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE), adapters: None };
     let state = state_of(vec![("chatty", loaded)], crate::support::settings(), EngineLimits::default());
     (app::router(state), seen)
 }
@@ -161,7 +161,7 @@ async fn alternatives_that_read_alike_are_all_reported_with_the_bytes_of_their_t
     };
     let model = ScriptedModel::new(6, Box::new(script)).with_info(|info| info.encoder_decoder = false);
     let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
-    let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer };
+    let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer, adapters: None };
     let state = state_of(vec![("bytes", loaded)], crate::support::settings(), EngineLimits::default());
     let app = app::router(state);
     for stream in [false, true] {

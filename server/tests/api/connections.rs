@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -12,11 +13,12 @@ use h2::client::SendRequest;
 use ntl_core::contract::BatchModel;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
-use ntl_server::keys::ApiKeys;
 use ntl_server::listen::{Certificate, ConnectionSettings, Listener, TlsFiles};
+use ntl_server::metrics::Metrics;
 use ntl_server::reload::Reloaded;
 use ntl_server::serve;
 use ntl_server::settings::{HttpSettings, Origins};
+use ntl_server::state::AppState;
 use serde_json::json;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -611,7 +613,8 @@ async fn new_connections_get_a_certificate_that_was_read_again() {
     let read = Certificate::read(files.clone()).unwrap();
     let listener = bound(crate::support::config(&[]).connections).await.with_tls(&read).unwrap();
     let server = start(listener, crate::support::settings(), says("1"));
-    let reloaded = Reloaded { keys: ApiKeys::default(), certificate: Some(read) };
+    let state = AppState::new(crate::support::settings(), Arc::new(Metrics::new().unwrap()));
+    let reloaded = Reloaded { app: state, certificate: Some(read) };
     std::fs::copy(&others.certificate, &files.certificate).unwrap();
     // The key does not belong to the new certificate yet.
     reloaded.reload();

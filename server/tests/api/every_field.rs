@@ -22,9 +22,11 @@ const RESPONSES: &str = "/v1/responses";
 const SCORE: &str = "/v1/score";
 const CLASSIFY: &str = "/classify";
 const POOLING: &str = "/pooling";
+const GENERATIVE_SCORING: &str = "/generative_scoring";
 
-/// Fields that need a model with calls: tests of their own show the effect.
-const SHOWN_ELSEWHERE: [(&str, &str); 1] = [(CHAT, "parallel_tool_calls")];
+/// Fields that need a model with calls, or one that sees the order of its tokens: other tests show the effect.
+const SHOWN_ELSEWHERE: [(&str, &str); 2] =
+    [(CHAT, "parallel_tool_calls"), (GENERATIVE_SCORING, "item_first")];
 
 /// The template writes every variable that a request can set.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% for message in messages %}{{ message.content }}, {% endfor %}\
@@ -64,7 +66,7 @@ fn digits_server() -> Router {
             info.context_tokens_max = Some(64);
         });
         let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
-        LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE) }
+        LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE), adapters: None }
     };
     let settings = HttpSettings { logprobs_max: None, ..support::settings() };
     let models = vec![("one", model()), ("two", model()), ("head", head())];
@@ -93,6 +95,9 @@ fn smallest(path: &str) -> Value {
         RESPONSES => json!({"model": "one", "input": "12", "seed": 1}),
         SCORE => json!({"model": "one", "items": [{"prompt": "1", "target": "23"}]}),
         CLASSIFY | POOLING => json!({"model": "head", "input": "12"}),
+        GENERATIVE_SCORING => {
+            json!({"model": "one", "query": "1", "items": ["2"], "label_token_ids": [piece("3"), piece("4")]})
+        }
         "/tokenize" => json!({"model": "one", "prompt": "12"}),
         "/detokenize" => json!({"model": "one", "tokens": [5, 6]}),
         _ => panic!("{path} needs a request here"),
@@ -105,7 +110,8 @@ fn probe_of(path: &str, field: &str) -> Option<Probe> {
         CHAT => chat_probe(field).or_else(|| text_probe(field)),
         RESPONSES => response_probe(field),
         SCORE => score_probe(field),
-        CLASSIFY | POOLING => label_probe(field),
+        CLASSIFY | POOLING => classify_probe(field),
+        GENERATIVE_SCORING => label_probe(field),
         _ => token_probe(field),
     }
 }
@@ -200,6 +206,7 @@ fn text_probe(field: &str) -> Option<Probe> {
         "stop_token_ids" => probe(stop["stop_token_ids"].clone()),
         "include_stop_str_in_output" => probe_with(stop, json!(true)),
         "min_tokens" => probe_with(stop, json!(4)),
+        "skip_special_tokens" => probe_with(json!({"ignore_eos": true, "max_tokens": 40}), json!(false)),
         "prompt_logprobs" => probe(json!(1)),
         "return_token_ids" => probe(json!(true)),
         "guided_regex" => probe(json!("77")),
@@ -239,7 +246,7 @@ fn score_probe(field: &str) -> Option<Probe> {
     }
 }
 
-fn label_probe(field: &str) -> Option<Probe> {
+fn classify_probe(field: &str) -> Option<Probe> {
     let chat = json!({"input": null, "messages": [{"role": "user", "content": "12"}]});
     let long = json!({"input": "3 4 5", "truncate_prompt_tokens": 2});
     match field {
@@ -260,6 +267,18 @@ fn label_probe(field: &str) -> Option<Probe> {
     }
 }
 
+fn label_probe(field: &str) -> Option<Probe> {
+    match field {
+        "query" => probe(json!("345")),
+        "items" => probe(json!(["2", "345"])),
+        "label_token_ids" => probe(json!([piece("5"), piece("4")])),
+        "apply_softmax" => probe(json!(false)),
+        "add_special_tokens" => probe(json!(false)),
+        "priority" => probe(json!(0)),
+        _ => None,
+    }
+}
+
 fn token_probe(field: &str) -> Option<Probe> {
     match field {
         "prompt" => probe(json!("345")),
@@ -275,13 +294,18 @@ fn token_probe(field: &str) -> Option<Probe> {
 fn fields_of_routes(api: &Value) -> BTreeMap<String, Map<String, Value>> {
     let mut routes = BTreeMap::new();
     for (path, item) in api["paths"].as_object().unwrap() {
-        let schema = &item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"];
-        if let Some(reference) = schema.as_str() {
-            let fields = api.pointer(&format!("{}/properties", reference.trim_start_matches('#')));
-            routes.insert(path.clone(), fields.unwrap().as_object().unwrap().clone());
+        let schema = &item["post"]["requestBody"]["content"]["application/json"]["schema"];
+        if let Some(body) = referenced(api, schema) {
+            // The second form of the body of `/v1/score` is the body of `/generative_scoring`.
+            let first = referenced(api, &body["oneOf"][0]).unwrap_or(body);
+            routes.insert(path.clone(), first["properties"].as_object().unwrap().clone());
         }
     }
     routes
+}
+
+fn referenced<'a>(api: &'a Value, schema: &Value) -> Option<&'a Value> {
+    api.pointer(schema["$ref"].as_str()?.trim_start_matches('#'))
 }
 
 fn merged(base: &Value, more: &Value) -> Value {
@@ -312,7 +336,7 @@ fn comparable(answer: &Answer) -> Vec<Value> {
 async fn every_field_of_every_request_has_an_effect_or_is_described_as_having_none() {
     let app = digits_server();
     let routes = fields_of_routes(&get(&app, "/openapi.json").await.json());
-    assert_eq!(routes.len(), 8, "{:?}", routes.keys());
+    assert_eq!(routes.len(), 9, "{:?}", routes.keys());
     let mut faults = Vec::new();
     for (path, fields) in &routes {
         for (field, schema) in fields {

@@ -1,50 +1,19 @@
-//! `/classify`, `/pooling` and the `number` of checkpoints with a head: the tiny ones of `models/tests/data/heads`.
-
-use std::collections::BTreeSet;
-use std::path::Path;
+//! `POST /generative_scoring`, and SGLang's form of `POST /v1/score`.
 
 use axum::Router;
-use ntl_engine::EngineLimits;
-use ntl_models::LoadOptions;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_server::app;
 use serde_json::{Value, json};
 
-use crate::docs::names;
-use crate::support::{Answer, complete, get, post, says, server, settings, state_of};
+use crate::structured_numbers::tiny;
+use crate::support::{EOS, close, four_or_five, piece, post};
 
-fn folder(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/heads").join(name)
-}
+const VLLM: &str = "/generative_scoring";
+const SGLANG: &str = "/v1/score";
 
-fn head(name: &str) -> Router {
-    let files = CheckpointFiles::folder(&folder(name)).unwrap();
-    let model = ntl_models::load(&files, LoadOptions::default()).unwrap();
-    app::router(state_of(vec![(name, model)], settings(), EngineLimits::default()))
-}
-
-/// Texts with what transformers computes for them.
-fn cases(name: &str) -> Vec<Value> {
-    let golden: Value =
-        serde_json::from_slice(&std::fs::read(folder(name).join("golden.json")).unwrap()).unwrap();
-    golden.as_array().unwrap().iter().filter(|case| case["text"].is_string()).cloned().collect()
-}
-
-#[track_caller]
-fn assert_close(got: &Value, want: &Value) {
-    let numbers = |list: &Value| -> Vec<f64> {
-        list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
-    };
-    let (got, want) = (numbers(got), numbers(want));
-    let off = got.iter().zip(&want).map(|(got, want)| (got - want).abs()).fold(0.0, f64::max);
-    assert!(got.len() == want.len() && off < 1e-4, "{got:?}, expected {want:?}");
-}
-
-async fn refused(app: &Router, path: &str, body: Value) -> (Value, String) {
-    let answer = post(app, path, body).await;
-    assert_eq!(answer.status, 400, "{}", answer.text);
-    let error = answer.error();
-    (error["param"].clone(), error["message"].as_str().unwrap().to_owned())
+/// A request for the probabilities of 4 and 5.
+fn request(fields: Value) -> Value {
+    let mut body = json!({"query": "x", "items": ["a", "b"], "label_token_ids": [piece("4"), piece("5")]});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
 }
 
 async fn ok(app: &Router, path: &str, body: Value) -> Value {
@@ -54,148 +23,112 @@ async fn ok(app: &Router, path: &str, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn labels_have_the_probabilities_and_values_of_transformers() {
-    for name in
-        ["gpt2-classes", "qwen2-properties", "llama-reward", "t5-classes", "bert-classes", "modernbert-mean"]
-    {
-        let app = head(name);
-        let cases = cases(name);
-        let texts: Vec<&Value> = cases.iter().map(|case| &case["text"]).collect();
-        let classified = ok(&app, "/classify", json!({"input": texts})).await;
-        let raw = ok(&app, "/pooling", json!({"input": texts, "use_activation": false})).await;
-        let ids: Vec<&Value> = cases.iter().map(|case| &case["ids"]).collect();
-        let of_ids = ok(&app, "/pooling", json!({"input": ids, "use_activation": false})).await;
-        assert_eq!(raw["data"], of_ids["data"], "{name}");
-        for (index, case) in cases.iter().enumerate() {
-            let found = &classified["data"][index];
-            assert_eq!(
-                (&found["index"], &found["num_classes"]),
-                (&json!(index), &json!(case["probs"].as_array().unwrap().len()))
-            );
-            assert_close(&found["probs"], &case["probs"]);
-            assert_close(&raw["data"][index]["data"], &case["logits"]);
-        }
-        let tokens: usize = ids.iter().map(|ids| ids.as_array().unwrap().len()).sum();
-        let usage = json!({"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens});
-        assert_eq!((&classified["usage"], &raw["usage"]), (&usage, &usage));
-        assert_eq!((&classified["object"], &raw["data"][0]["object"]), (&json!("list"), &json!("pooling")));
-        assert!(classified["id"].as_str().unwrap().starts_with("classify-"));
+async fn the_score_of_vllm_is_the_share_or_the_probability_of_the_first_label() {
+    // 4 has the probability 0.6, and 5 has 0.3.
+    let app = four_or_five();
+    let body = ok(&app, VLLM, request(json!({}))).await;
+    assert_eq!((&body["object"], &body["model"]), (&json!("list"), &json!("scripted")));
+    assert!(body["id"].as_str().unwrap().starts_with("generative-scoring-"), "{body}");
+    let data = body["data"].as_array().unwrap();
+    for (index, item) in data.iter().enumerate() {
+        assert_eq!((&item["index"], &item["object"]), (&json!(index), &json!("score")));
+        assert!(close(&item["score"], 2.0 / 3.0), "{item}");
     }
+    assert_eq!((data.len(), &body["usage"]["completion_tokens"]), (2, &json!(2)));
+    let whole = ok(&app, VLLM, request(json!({"apply_softmax": false, "cache_salt": "s"}))).await;
+    assert!(close(&whole["data"][1]["score"], 0.6), "{whole}");
 }
 
 #[tokio::test]
-async fn the_label_is_a_name_of_the_configuration() {
-    let app = head("gpt2-classes");
-    let model = &get(&app, "/v1/models").await.json()["data"][0];
-    assert_eq!((&model["kind"], &model["activation"]), (&json!("gpt2-head"), &json!("softmax")));
-    assert_eq!(model["labels"], json!(["bad", "so so", "good"]));
-    for case in cases("gpt2-classes") {
-        let found = ok(&app, "/classify", json!({"input": case["text"]})).await;
-        let probs: Vec<f64> =
-            case["probs"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect();
-        let best = (0..3).max_by(|&a, &b| probs[a].total_cmp(&probs[b])).unwrap();
-        assert_eq!(found["data"][0]["label"], ["bad", "so so", "good"][best], "{case}");
-    }
+async fn the_scores_of_sglang_are_the_probabilities_of_all_labels() {
+    let app = four_or_five();
+    let close_to = |scores: &Value, want: &[f64]| {
+        let got = scores.as_array().unwrap();
+        got.len() == want.len() && got.iter().zip(want).all(|(got, &want)| close(got, want))
+    };
+    let body = ok(&app, SGLANG, request(json!({}))).await;
+    assert_eq!((&body["object"], &body["model"]), (&json!("scoring"), &json!("scripted")));
+    assert!(body["scores"].as_array().unwrap().iter().all(|scores| close_to(scores, &[0.6, 0.3])), "{body}");
+    let labels = json!([piece("5"), piece("4"), piece("5")]);
+    let shares =
+        ok(&app, SGLANG, request(json!({"items": "a", "label_token_ids": labels, "apply_softmax": true})))
+            .await;
+    // A repeated label counts once.
+    assert!(close_to(&shares["scores"][0], &[1.0 / 3.0, 2.0 / 3.0, 1.0 / 3.0]), "{shares}");
+    assert_eq!(shares["scores"].as_array().unwrap().len(), 1);
+    // An impossible label has no probability.
+    let none = ok(&app, SGLANG, request(json!({"label_token_ids": [EOS], "apply_softmax": true}))).await;
+    assert!(close_to(&none["scores"][0], &[0.0]), "{none}");
+}
+
+/// The tokens of a text.
+async fn tokens(app: &Router, text: &str, add_special_tokens: bool) -> Vec<u64> {
+    let body = json!({"prompt": text, "add_special_tokens": add_special_tokens});
+    serde_json::from_value(ok(app, "/tokenize", body).await["tokens"].take()).unwrap()
+}
+
+/// The probability of a token after a prompt, by the route of completions.
+async fn probability(app: &Router, prompt: &[u64], id: u64) -> f64 {
+    let body = json!({
+        "prompt": prompt, "max_tokens": 1, "logprobs": 1, "logprob_token_ids": [id],
+        "return_tokens_as_token_ids": true
+    });
+    let logprobs = &ok(app, "/v1/completions", body).await["choices"][0]["logprobs"];
+    logprobs["top_logprobs"][0][format!("token_id:{id}")].as_f64().unwrap().exp()
 }
 
 #[tokio::test]
-async fn the_value_of_one_label_is_a_number_of_texts_and_chats() {
-    let app = head("llama-reward");
-    let case = &cases("llama-reward")[0];
-    let body = json!({"prompt": case["text"], "number": {"method": "head"}});
-    let number = ok(&app, "/v1/completions", body).await["choices"][0]["number"].clone();
-    assert_close(&json!([number["value"]]), &case["logits"]);
-    assert_eq!((&number["method"], &number["mass"]["closed"]), (&json!("head"), &json!(1.0)));
-    let messages = json!([{"role": "user", "content": "7 + 52?"}, {"role": "assistant", "content": "59"}]);
-    // The template writes no beginning of another message unless the request has `add_generation_prompt`.
-    let rendered = "user: 7 + 52?\nassistant: 59\n";
-    for (more, text) in [
-        (json!({}), rendered.to_owned()),
-        (json!({"add_generation_prompt": true}), format!("{rendered}assistant:")),
+async fn prompts_are_joined_as_vllm_and_sglang_join_them() {
+    let app = tiny();
+    let (query, item, label) = ("Work out a", " pear and 12", 7);
+    let begun = tokens(&app, query, true).await;
+    let (alone, inner) = (tokens(&app, query, false).await, tokens(&app, item, false).await);
+    let near = |got: &Value, want: f64| (got.as_f64().unwrap() - want).abs() < 1e-6;
+    // vLLM tokenizes the parts separately, and SGLang the text of both.
+    for (fields, prompt) in [
+        (json!({}), [&*begun, &*inner].concat()),
+        (json!({"item_first": true}), [&*inner, &*begun].concat()),
+        (json!({"add_special_tokens": false}), [&*alone, &*inner].concat()),
+        (json!({"query": begun, "items": [inner]}), [&*begun, &*inner].concat()),
     ] {
-        let with = |mut body: Value| {
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            body
-        };
-        let body = json!({"input": text, "add_special_tokens": false, "use_activation": false});
-        let want = ok(&app, "/pooling", body).await["data"][0]["data"].clone();
-        let body = with(json!({"messages": messages, "use_activation": false}));
-        assert_eq!(ok(&app, "/pooling", body).await["data"][0]["data"], want, "{text}");
-        let chat =
-            ok(&app, "/v1/chat/completions", with(json!({"messages": messages, "number": true}))).await;
-        assert_close(&json!([chat["choices"][0]["number"]["value"]]), &want);
+        let mut body =
+            json!({"query": query, "items": [item], "label_token_ids": [label], "apply_softmax": false});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = ok(&app, VLLM, body).await;
+        let want = probability(&app, &prompt, label).await;
+        assert!(near(&answer["data"][0]["score"], want), "{fields}: {answer}, not {want}");
+        assert_eq!(answer["usage"]["prompt_tokens"], prompt.len(), "{fields}");
+    }
+    for (item_first, text) in [(false, format!("{query}{item}")), (true, format!("{item}{query}"))] {
+        let body =
+            json!({"query": query, "items": item, "label_token_ids": [label], "item_first": item_first});
+        let want = probability(&app, &tokens(&app, &text, true).await, label).await;
+        let answer = ok(&app, SGLANG, body).await;
+        assert!(near(&answer["scores"][0][0], want), "{answer}, not {want}");
     }
 }
 
 #[tokio::test]
-async fn requests_that_a_model_cannot_answer_name_the_reason() {
-    let app = head("gpt2-classes");
-    let predicts = "`model` predicts 3 labels, neither a text nor a number; use /classify or /pooling";
-    let prompt = json!("What is 7 + 52?");
-    let scored = json!({"items": [{"prompt": prompt, "target": "59"}]});
-    for (path, body, message) in [
-        ("/v1/completions", json!({"prompt": prompt}), predicts),
-        ("/v1/completions", json!({"prompt": prompt, "number": true}), predicts),
-        ("/v1/score", scored, "`model` is of kind gpt2-head, which has no distribution over tokens to score"),
+async fn requests_that_do_not_fit_are_rejected_with_their_field() {
+    let app = tiny();
+    let long: Vec<u32> = vec![5; 600];
+    for (path, fields, param, message) in [
+        (VLLM, json!({"query": null}), "query", "is missing"),
+        (VLLM, json!({"items": []}), "items", "must be a list of 1 to 1024 items, not 0"),
+        (VLLM, json!({"items": {"a": 1}}), "items", "a string, or a list of strings"),
+        (VLLM, json!({"label_token_ids": []}), "label_token_ids", "must be a list of 1 to 1024 token ids"),
+        (VLLM, json!({"label_token_ids": [1_000_000]}), "label_token_ids", "token id 1000000"),
+        (VLLM, json!({"items": ["a", [1_000_000]]}), "items[1]", "token id 1000000"),
+        (VLLM, json!({"items": ["a", long]}), "items[1]", "tokens together with `query`"),
+        (VLLM, json!({"priority": 1}), "priority", "must be 0"),
+        (VLLM, json!({"labels": [1]}), "labels", "did you mean"),
+        (SGLANG, json!({"label_token_ids": null}), "label_token_ids", "is missing"),
+        (SGLANG, json!({"losses": ["ce"]}), "losses", "is not a field of this request"),
     ] {
-        assert_eq!(refused(&app, path, body).await, (json!("model"), message.to_owned()));
-    }
-    let (param, message) = refused(&server(says("1")), "/classify", json!({"input": "x"})).await;
-    assert_eq!(param, "model");
-    assert_eq!(message, "`model` is of kind scripted, which has no head that predicts labels");
-}
-
-#[tokio::test]
-async fn faulty_fields_are_named() {
-    let app = head("llama-reward");
-    let messages = json!([{"role": "user", "content": "7"}]);
-    let long = "7 ".repeat(200);
-    for (body, field) in [
-        (json!({}), json!("input")),
-        (json!({"input": []}), json!("input")),
-        (json!({"input": ""}), json!("input")),
-        (json!({"input": [[]]}), json!("input")),
-        (json!({"input": [[5, 99_999]]}), json!("input")),
-        (json!({"input": vec!["x"; 1025]}), json!("input")),
-        (json!({"input": "x", "messages": messages}), json!("messages")),
-        (json!({"input": "x", "add_generation_prompt": true}), json!("add_generation_prompt")),
-        (json!({"input": "x", "continue_final_message": true}), json!("continue_final_message")),
-        (json!({"input": "x", "chat_template_kwargs": {}}), json!("chat_template_kwargs")),
-        (json!({"input": "x", "truncate_prompt_tokens": 0}), json!("truncate_prompt_tokens")),
-        (json!({"messages": [{"role": "poet", "content": "x"}]}), json!("messages[0].role")),
-        (json!({"input": "x", "softmax": true}), json!("softmax")),
-    ] {
-        for path in ["/classify", "/pooling"] {
-            assert_eq!(refused(&app, path, body.clone()).await.0, field, "{path} {body}");
-        }
-    }
-    let (_, message) = refused(&app, "/classify", json!({"input": long})).await;
-    assert!(message.contains("the model takes at most 128"), "{message}");
-    let body = json!({"input": long, "truncate_prompt_tokens": -1});
-    assert_eq!(ok(&app, "/classify", body).await["usage"]["prompt_tokens"], 128);
-    // RoBERTa's positions begin after the padding's.
-    for (name, max) in [("bert-classes", 128), ("roberta-regression", 126), ("modernbert-mean", 128)] {
-        let (_, message) = refused(&head(name), "/classify", json!({"input": long})).await;
-        assert!(message.contains(&format!("the model takes at most {max}")), "{message}");
-    }
-    let (_, message) = refused(&head("gpt2-classes"), "/classify", json!({"messages": messages})).await;
-    assert!(message.contains("has no chat template"), "{message}");
-    let answer: Answer = complete(&app, json!({"prompt": ""})).await;
-    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("prompt")));
-}
-
-#[tokio::test]
-async fn examples_have_the_fields_of_responses() {
-    let app = head("gpt2-classes");
-    let api = get(&app, "/openapi.json").await.json();
-    for path in ["/classify", "/pooling"] {
-        let operation = &api["paths"][path]["post"];
-        let request = &operation["requestBody"]["content"]["application/json"]["example"];
-        let answer = &operation["responses"]["200"]["content"]["application/json"]["example"];
-        let found = ok(&app, path, request.clone()).await;
-        let [mut want, mut have] = [BTreeSet::new(), BTreeSet::new()];
-        names(answer, "", &mut want);
-        names(&found, "", &mut have);
-        assert_eq!(want, have, "{path}");
+        let answer = post(&app, path, request(fields.clone())).await;
+        assert_eq!(answer.status, 400, "{fields}: {}", answer.text);
+        let error = answer.error();
+        assert_eq!(error["param"], param, "{fields}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{fields}: {error}");
     }
 }

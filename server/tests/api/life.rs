@@ -284,7 +284,8 @@ async fn a_server_comes_up_loads_the_demo_and_ends() {
     let listener = serve::listen(&config, None).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (signal, signals) = mpsc::channel(2);
-    let ended = tokio::spawn(serve::run(config, listener, signals));
+    let state = serve::state(&config).unwrap();
+    let ended = tokio::spawn(serve::run(config, state, listener, signals));
     let ready = || {
         exchange(address, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned())
     };
@@ -301,19 +302,24 @@ async fn what_keeps_a_server_from_starting_is_said() {
     let port = taken.local_addr().unwrap().port().to_string();
     let error = serve::listen(&config(&["--port", &port]), None).await.err().unwrap();
     assert_eq!(error.to_string(), format!("cannot listen on 127.0.0.1:{port}"));
-    for (flags, name, cause) in [
+    for (flags, message, cause) in [
         (
             &["--model", "gone=/no/such/folder"][..],
-            "gone",
+            "cannot load model `gone`",
             "checkpoint folder /no/such/folder does not exist",
         ),
-        (&["--adapter", "/no/such/folder"], "t5-ntl-was", "adapter folder /no/such/folder does not exist"),
+        (
+            &["--adapter", "/no/such/folder"],
+            "cannot load adapter `folder`",
+            "adapter folder /no/such/folder does not exist",
+        ),
     ] {
         let config = config(&[flags, &["--port", "0"]].concat());
         let listener = serve::listen(&config, None).await.unwrap();
         let (_signal, signals) = mpsc::channel(2);
-        let error = serve::run(config, listener, signals).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot load model `{name}`"));
+        let state = serve::state(&config).unwrap();
+        let error = serve::run(config, state, listener, signals).await.unwrap_err();
+        assert_eq!(error.to_string(), message);
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.starts_with(cause), "{source}");
     }
@@ -326,7 +332,8 @@ async fn a_bound_on_caches_that_refuses_every_request_keeps_a_server_from_starti
         let listener = serve::listen(&config, None).await.unwrap();
         let (signal, signals) = mpsc::channel(2);
         let address = listener.local_addr().unwrap();
-        (address, signal, tokio::spawn(serve::run(config, listener, signals)))
+        let state = serve::state(&config).unwrap();
+        (address, signal, tokio::spawn(serve::run(config, state, listener, signals)))
     };
     let (_, _signal, ended) = start("5").await;
     let error = ended.await.unwrap().unwrap_err().to_string();

@@ -8,6 +8,8 @@
 #[cfg(test)]
 mod chat;
 #[cfg(test)]
+mod classify;
+#[cfg(test)]
 mod completions;
 #[cfg(test)]
 mod connections;
@@ -33,6 +35,8 @@ mod intervals;
 mod labels;
 #[cfg(test)]
 mod life;
+#[cfg(test)]
+mod lora;
 #[cfg(test)]
 mod methods;
 #[cfg(test)]

@@ -175,7 +175,8 @@ async fn numbers_of_a_structured_text_are_part_of_the_text() {
     let format = json!({"type": "json_schema", "name": "flat", "schema": structured_numbers::schema()});
     for stream in [false, true] {
         let body = json!({
-            "input": "Work out a pear", "text": {"format": format}, "number": {"digits_max": 3}, "stream": stream
+            "input": "Work out a pear", "text": {"format": format}, "stream": stream,
+            "number": {"digits_max": 3, "decimals_max": 1, "tolerance": 0.01}, "max_output_tokens": 200, "seed": 7
         });
         let answer = post(&app, PATH, body).await;
         let response =

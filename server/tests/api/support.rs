@@ -87,7 +87,7 @@ pub(crate) fn scripted(script: Script) -> ScriptedModel {
 pub(crate) fn loaded(model: Box<dyn BatchModel>) -> LoadedModel {
     let tokenizer = tokenizer();
     let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
-    LoadedModel { model, tokenizer, vocabulary }
+    LoadedModel { model, tokenizer, vocabulary, adapters: None }
 }
 
 /// A state that serves these models.

@@ -23,6 +23,9 @@ pub enum ModelError {
     /// `position` counts from 0.
     #[error("position {position} is beyond the model's {max}")]
     PositionOutOfRange { position: usize, max: usize },
+    /// The adapter was read for another model.
+    #[error("the adapter belongs to another model")]
+    ForeignAdapter,
     #[error("token id {id} stands for a number, which is missing")]
     NumberMissing { id: u32 },
     /// The tensor library reported an error.

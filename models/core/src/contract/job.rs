@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::adapter::Adapter;
 use super::candidates::CandidatesJob;
 use super::event::TokenText;
 use crate::guide::Guide;
@@ -31,6 +32,8 @@ pub struct Job {
     pub paper_decoding: bool,
     /// See [`ContextRequest::cache_salt`](super::ContextRequest::cache_salt).
     pub cache_salt: u64,
+    /// See [`ContextRequest::adapter`](super::ContextRequest::adapter).
+    pub adapter: Option<Adapter>,
     pub request: Request,
     /// When the request times out, and how long after it began that is.
     pub deadline: Option<(Instant, Duration)>,
@@ -39,10 +42,18 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job without a deadline, of client 0, with the salt 0.
+    /// A job without a deadline and an adapter, of client 0, with the salt 0.
     pub fn new(prompt: impl Into<Prompt>, request: Request) -> Self {
         let prompt = prompt.into();
-        Self { prompt, paper_decoding: false, cache_salt: 0, request, deadline: None, client: 0 }
+        Self {
+            prompt,
+            paper_decoding: false,
+            cache_salt: 0,
+            adapter: None,
+            request,
+            deadline: None,
+            client: 0,
+        }
     }
 
     /// The part of the prompt that is opened as the context. For a request with prompt log-probabilities this

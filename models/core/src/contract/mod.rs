@@ -5,6 +5,7 @@
 //! becomes a node that attends only to its ancestors. Greedy text is a chain, `n` samples are chains from
 //! one root, a number distribution is a tree: all of them are rows of the same step.
 
+mod adapter;
 mod candidates;
 mod error;
 mod event;
@@ -17,6 +18,7 @@ pub use crate::logits::{Logits, LogitsRequest, LogitsRow, LogitsShape, LogitsSum
 pub use crate::numbers::Terminator;
 pub use crate::report::{NextTokenReport, ReportError};
 pub use crate::token::{Prompt, Token, TokenLogprob};
+pub use adapter::Adapter;
 pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::adapter::Adapter;
 use super::error::ModelError;
 use super::ids::{ContextId, NodeId};
 use super::info::ModelInfo;
@@ -48,11 +49,13 @@ pub struct ContextRequest<'a> {
     pub paper_decoding: bool,
     /// Prompts use each other's cached prefixes only if their salts are equal. Any number.
     pub cache_salt: u64,
+    /// The adapter to compute the prompt and its rows with.
+    pub adapter: Option<&'a Adapter>,
 }
 
 impl<'a> From<&'a Prompt> for ContextRequest<'a> {
     fn from(prompt: &'a Prompt) -> Self {
-        Self { prompt, paper_decoding: false, cache_salt: 0 }
+        Self { prompt, paper_decoding: false, cache_salt: 0, adapter: None }
     }
 }
 

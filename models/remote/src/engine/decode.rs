@@ -17,8 +17,9 @@ use super::{NextTokenAnswer, NextTokenQuery};
 /// Maximum number of prompts in one request.
 const ROWS_MAX: usize = 64;
 
-/// Maximum number of reports that are kept for later rows.
-const KNOWN_MAX: usize = 256;
+/// Maximum number of log-probabilities that are kept for later rows. An engine may report a whole vocabulary after
+/// each token.
+const KNOWN_MAX: usize = 64 << 10;
 
 /// Numbers of greedy tokens to compute together with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,15 +120,21 @@ impl Rows {
         let missing = || EngineError::Step("a prefix of the number was computed twice".to_owned());
         let reports: Result<Vec<_>, _> =
             self.paths[first_node..].iter().map(|path| self.known.remove(path).ok_or_else(missing)).collect();
-        if self.known.len() > KNOWN_MAX {
+        self.forget_excess();
+        reports
+    }
+
+    /// Drops all kept reports if they are too many. Their rows become queries again.
+    fn forget_excess(&mut self) {
+        if self.known.values().map(|report| report.tokens().len()).sum::<usize>() > KNOWN_MAX {
             self.known.clear();
         }
-        reports
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ntl_core::contract::TokenLogprob;
     use ntl_core::numbers::Scale;
 
     use super::*;
@@ -139,5 +146,19 @@ mod tests {
         assert_eq!(ahead(scale(1.0, 9.0, 1.0)), LookAhead { first: 2, others: 1 });
         assert_eq!(ahead(scale(0.0, 2.0, 0.5)), LookAhead { first: 4, others: 3 });
         assert_eq!(ahead(NumberValues::All), LookAhead { first: 5, others: 3 });
+    }
+
+    #[test]
+    fn reports_for_later_rows_are_kept_up_to_a_number_of_log_probabilities() {
+        let kept = |reports: usize, tokens: usize| {
+            let tokens = (0..tokens as u32).map(|id| TokenLogprob { id, logprob: -30.0 });
+            let report = NextTokenReport::new(tokens, None).unwrap();
+            let known = (0..reports as u32).map(|id| (vec![id], report.clone())).collect();
+            let mut rows = Rows { prompt: [1].into(), paths: Vec::new(), known, look_ahead: LookAhead::NONE };
+            assert!(rows.take_reports(0).unwrap().is_empty());
+            rows.known.len()
+        };
+        assert_eq!(kept(4, KNOWN_MAX / 4), 4);
+        assert_eq!(kept(5, KNOWN_MAX / 4), 0);
     }
 }

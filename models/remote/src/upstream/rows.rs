@@ -67,6 +67,8 @@ impl Upstream {
                 None => groups.push((kind, vec![(index, row)])),
             }
         }
+        // Engines that keep one prompt per slot compute only what differs from the row before.
+        groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.cmp(b)));
         let requests = groups.into_iter().map(async |(kind, rows)| {
             let (indices, rows): (Vec<usize>, Vec<Vec<u32>>) = rows.into_iter().unzip();
             let answers = self.group(context, &kind, &rows).await?;

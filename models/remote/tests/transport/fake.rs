@@ -15,8 +15,9 @@ use futures::stream;
 use ntl_remote::{TokenTexts, Vocabulary};
 use serde_json::{Value, json};
 
-/// Ids 0 to 255 are bytes, 256 begins a text.
-pub(crate) const TOKENS: usize = 257;
+/// Ids 0 to 255 are bytes, 256 begins a text, and the others are less probable and have no text. llama.cpp does not
+/// report all of them in its first response.
+pub(crate) const TOKENS: usize = 600;
 pub(crate) const BEGIN: u32 = 256;
 
 /// The log-probabilities of the tokens after these ids.
@@ -24,7 +25,8 @@ pub(crate) fn logprobs(ids: &[u32]) -> Vec<f64> {
     let seed = ids.iter().fold(7_u64, |seed, &id| (seed ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let logit = |id: u64| {
         let mixed = (seed ^ (id + 1).wrapping_mul(0xD1B5_4A32_D192_ED03)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed >> 40) as f64 / (1 << 21) as f64
+        let lower = if id > u64::from(BEGIN) { 2.0 } else { 0.0 };
+        (mixed >> 40) as f64 / (1 << 21) as f64 - lower
     };
     let logits: Vec<f64> = (0..TOKENS as u64).map(logit).collect();
     let total: f64 = logits.iter().map(|logit| logit.exp()).sum();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fake::{Bytewise, Fake, Fault, Flavor, TOKENS, logprobs, ranked};
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use ntl_remote::wire::llama_cpp::BEST;
 use ntl_remote::{
     ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens, NoObserver,
     QueryContext, Reports, Upstream, UpstreamConfig,
@@ -153,8 +154,8 @@ async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second
     likely.sort_unstable();
     let answers = ask(&upstream, vec![query(&[1], ids(&likely), 0)]).await.unwrap();
     assert_true(&answers[0].report, &row(&[1]));
-    assert_eq!((answers[0].report.tokens().len(), fake.arrived()), (128, 1));
-    let mut rare = order[TOKENS - 20..].to_vec();
+    assert_eq!((answers[0].report.tokens().len(), fake.arrived()), (BEST, 1));
+    let mut rare = order[BEST..].to_vec();
     rare.sort_unstable();
     let queries = vec![query(&[1], ids(&rare), 0), query(&[2], ids(&rare), 0), query(&[1], ids(&likely), 0)];
     let answers = ask(&upstream, queries).await.unwrap();

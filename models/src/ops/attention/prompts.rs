@@ -80,15 +80,15 @@ impl<'a> PromptAttention<'a> {
     }
 
     fn attend_on_device(plan: &Plan<'_>, input: &QkvInput<'_>) -> Result<Tensor> {
-        let QkvInput { x, qkv, heads, head_norms, rope } = *input;
+        let QkvInput { x, qkv, heads, head_norms, rope, rows } = *input;
         if head_norms.is_none() && rope.is_none() {
-            let projections = qkv.together(x)?;
+            let projections = qkv.together(x, rows)?;
             return plan.attend(QkvSource::rows(&projections, heads, qkv.dtype())?, heads);
         }
-        let rows = x.dim(0)?;
+        let count = x.dim(0)?;
         let [_, key_width, _] = qkv.widths();
-        let slab = Tensor::zeros((2 * rows, key_width), qkv.dtype(), x.device())?;
-        let slots = Tensor::arange(0, rows as u32, x.device())?;
+        let slab = Tensor::zeros((2 * count, key_width), qkv.dtype(), x.device())?;
+        let slots = Tensor::arange(0, count as u32, x.device())?;
         let q = input.store_and_query(&slab, &slots)?;
         plan.attend(QkvSource::cached(&q, &slab, heads)?, heads)
     }

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 use ntl_core::numbers::TokenNotation;
 
 use super::config::{GemmaConfig, StackConfig, Tables};
+use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
@@ -39,9 +40,11 @@ impl T5 {
         let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
         info.prompt_tokens_max = info.prompt_tokens_max.min(encoder.positions_max);
         info.answer_tokens_max = Some(decoder.positions_max);
-        let reader = Reader { weights: &weights, config: &config, place, names: &T5GEMMA };
+        let adaptable = AdaptableLayers::default();
+        let reader =
+            Reader { weights: &weights, config: &config, place, names: &T5GEMMA, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, place), head))
+        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
     }
 
     /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer of
@@ -59,9 +62,11 @@ impl T5 {
         info.tokens = notation.tokens();
         info.prompt_tokens_max = info.prompt_tokens_max.min(config.encoder.positions_max);
         info.answer_tokens_max = Some(config.decoder.positions_max);
-        let reader = Reader { weights: &weights, config: &config, place, names: &REGRESSLM };
+        let adaptable = AdaptableLayers::default();
+        let reader =
+            Reader { weights: &weights, config: &config, place, names: &REGRESSLM, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, place), head))
+        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
     }
 }
 
@@ -82,6 +87,7 @@ struct Reader<'a> {
     config: &'a GemmaConfig,
     place: &'a Placement,
     names: &'a Names,
+    adaptable: &'a AdaptableLayers,
 }
 
 impl Reader<'_> {
@@ -111,6 +117,7 @@ impl Reader<'_> {
         } else {
             whole.weight(HEAD, [decoder.vocab_size, decoder.hidden_size])?
         };
+        let head = whole.head(HEAD, head, [decoder.vocab_size, decoder.hidden_size]);
         let image_end = match self.config.image_end_id {
             Some(id) => {
                 let name = "embed_tokens.eoi_embedding";
@@ -137,7 +144,7 @@ impl Reader<'_> {
         config: &'a StackConfig,
         place: &'a Placement,
     ) -> Loader<'a, StackConfig> {
-        Loader { weights: self.weights, config, place, prefix }
+        Loader { weights: self.weights, config, place, prefix, adaptable: self.adaptable }
     }
 }
 

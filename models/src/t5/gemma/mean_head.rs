@@ -2,6 +2,7 @@
 //! output.
 
 use super::config::StackConfig;
+use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::families::Family;
 use crate::labels::one_number;
@@ -18,7 +19,9 @@ pub(crate) fn load_regresslm_head(
     let config = StackConfig::read_regresslm(files)?;
     facts.check_vocabulary(files, "encoder_vocab_size", config.vocab_size)?;
     let weights = Weights::open(files)?;
-    let loader = Loader { weights: &weights, config: &config, place, prefix: "model.model.encoder." };
+    let adaptable = AdaptableLayers::default();
+    let prefix = "model.model.encoder.";
+    let loader = Loader { weights: &weights, config: &config, place, prefix, adaptable: &adaptable };
     let exact = place.exact();
     let out =
         Loader { place: &exact, prefix: "", ..loader }.biased("regression_head", [1, config.hidden_size])?;
@@ -34,5 +37,5 @@ pub(crate) fn load_regresslm_head(
         pooling: Pooling::Mean,
         head: PooledHead { hidden: None, out },
     };
-    Ok(PooledEncoder::new(parts, place))
+    Ok(PooledEncoder::new(parts, adaptable, place))
 }

@@ -59,6 +59,7 @@ impl TextFields {
         let logprob_ids = logprob_ids(request, max_tokens, profile)?;
         // The answer shows all of them.
         report.logprobs = logprobs.map(|count| count.max(logprob_ids.len()));
+        let skips_special = request.skip_special_tokens.unwrap_or(true);
         let job = TextJob {
             n: n as u32,
             best_of: best_of as u32,
@@ -75,7 +76,7 @@ impl TextFields {
             logprob_ids: logprob_ids.into(),
             prompt_logprobs,
             guide: None,
-            shown_ids: Arc::from([]),
+            shown_ids: if skips_special { Arc::from([]) } else { Arc::clone(&profile.special_ids) },
             fields: None,
         };
         let token_rules = token_rules(request, profile)?;
@@ -201,6 +202,7 @@ impl TextFields {
             ("ignore_eos", job.ignore_eos),
             ("stop_token_ids", !job.stop_token_ids.is_empty()),
             ("include_stop_str_in_output", job.include_stop),
+            ("skip_special_tokens", !job.shown_ids.is_empty()),
         ] {
             check(param, !asked, message)?;
         }

@@ -39,7 +39,7 @@ use Neutral::{Empty, False, Flags, ListOf, Null, Numbers, True, Words};
 
 /// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
 /// no answer here.
-pub(crate) const WITHOUT_EFFECT: [&str; 13] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
     "cache_prompt",
     "guided_decoding_backend",
     "include_reasoning",
@@ -50,12 +50,13 @@ pub(crate) const WITHOUT_EFFECT: [&str; 13] = [
     "safety_identifier",
     "separate_reasoning",
     "service_tier",
+    "spaces_between_special_tokens",
     "store",
     "stream_reasoning",
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 21] = [
     ("detokenize", True),
     ("grammar", Empty),
     ("guided_json_object", False),
@@ -72,8 +73,6 @@ const COMPLETION_FIELDS: [(&str, Neutral); 23] = [
     ("prompt_embeds", Null),
     ("regex", Empty),
     ("return_hidden_states", False),
-    ("skip_special_tokens", True),
-    ("spaces_between_special_tokens", True),
     ("structural_tag", Empty),
     ("suffix", Empty),
     ("tfs_z", Numbers(&[1.0])),
@@ -285,7 +284,7 @@ mod tests {
     #[test]
     fn fields_that_change_the_answer_are_refused_by_name() {
         for (name, value) in
-            [("suffix", json!("x")), ("skip_special_tokens", json!(false)), ("structural_tag", json!("x"))]
+            [("suffix", json!("x")), ("detokenize", json!(false)), ("structural_tag", json!("x"))]
         {
             let error = completion(&json!({ name: value })).unwrap_err();
             assert_eq!(error.body().error.param.as_deref(), Some(name));
@@ -299,7 +298,7 @@ mod tests {
     fn values_that_ask_for_nothing_pass_and_so_do_fields_without_effect() {
         for body in [
             json!({"suffix": null, "logits_processors": [], "typical_p": 1}),
-            json!({"suffix": "", "mirostat": -0.0, "skip_special_tokens": true, "metadata": {"a": [1]}}),
+            json!({"suffix": "", "mirostat": -0.0, "spaces_between_special_tokens": false, "metadata": {"a": [1]}}),
             json!({"no_stop_trim": false, "return_hidden_states": false, "separate_reasoning": true, "stream_reasoning": true}),
             json!({"user": "me", "store": true, "service_tier": "flex", "safety_identifier": "x", "prompt_cache_key": "y"}),
         ] {

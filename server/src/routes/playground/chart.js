@@ -19,13 +19,17 @@ export function axisOf(numbers) {
 }
 
 /** The axis of a rating scale with steps of 1. */
-export function axisOfScale(low, high) {
-  const steps = Math.min(high - low, SCALE_STEPS_MAX);
-  return { domain: [low, high], values: Array.from({ length: Math.max(0, steps) + 1 }, (_, step) => low + step) };
+export function axisOfScale(low, high, step) {
+  const steps = Math.min(Math.floor((high - low) / step + STEP_TOLERANCE), SCALE_STEPS_MAX);
+  const value = (index) => Number((low + index * step).toPrecision(TICK_DIGITS));
+  return { domain: [low, high], values: Array.from({ length: Math.max(0, steps) + 1 }, (_, index) => value(index)) };
 }
 
 /** Maximum number of steps of a scale that may have a tick each. */
 const SCALE_STEPS_MAX = 200;
+
+/** Share of a step by which rounding may shorten a scale. */
+const STEP_TOLERANCE = 1e-9;
 
 /** Room on both sides, and around a single value. */
 function padded([low, high]) {

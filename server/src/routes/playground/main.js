@@ -5,7 +5,7 @@ import { axisOf } from "./chart.js";
 import { brief, byId, copy, errorBox, h, plain } from "./dom.js";
 import { estimate } from "./estimates.js";
 import { Panel, isSame, problem } from "./panel.js";
-import { curl, examplesOf, judgePrompt, promptOf, python } from "./requests.js";
+import { curl, examplesOf, judgeText, promptOf, python } from "./requests.js";
 import { forget, fromFragment, history, remember, toFragment } from "./state.js";
 
 /** Models with at most this many parameters answer an example as soon as the page opens. */
@@ -14,12 +14,14 @@ const EAGER_PARAMETERS_MAX = 50e6;
 /** Fields of the form that hold a text or a number of the state. */
 const FIELDS = {
   prompt: "prompt", model: "model", versus: "versus", after: "after", method: "method", rubric: "rubric", task: "task", answer: "answer",
+  prefill: "prefill",
 };
 const NUMBER_FIELDS = {
   low: { name: "low", optional: true },
   high: { name: "high", optional: true },
-  "scale-low": { name: "scaleLow", integer: true },
-  "scale-high": { name: "scaleHigh", integer: true },
+  "scale-low": { name: "scaleLow" },
+  "scale-high": { name: "scaleHigh" },
+  "scale-step": { name: "scaleStep", positive: true },
   tokens: { name: "tokens", integer: true, min: 1 },
 };
 
@@ -121,7 +123,7 @@ function write() {
   }
   for (const part of document.querySelectorAll("[data-view]")) part.hidden = part.dataset.view !== state.view;
   byId("submit").firstChild.textContent = state.view === "judge" ? "Judge " : "Ask ";
-  byId("judge-prompt").replaceChildren(...plain(judgePrompt(state)));
+  byId("judge-prompt").replaceChildren(...plain(judgeText(state)));
   examples();
 }
 
@@ -152,12 +154,12 @@ function read() {
 const titleOf = (id) => `“${byId(id).dataset.title ?? byId(id).labels[0].textContent}”`;
 
 /** The mistake in the text of a number field, or null. */
-function mistakeIn(text, { optional = false, integer = false, min = null }) {
+function mistakeIn(text, { optional = false, integer = false, positive = false, min = null }) {
   if (text === "" && optional) return null;
-  const expected = `${integer ? "an integer" : "a number"}${min === null ? "" : ` of at least ${min}`}`;
+  const expected = `${integer ? "an integer" : "a number"}${min === null ? "" : ` of at least ${min}`}${positive ? " above 0" : ""}`;
   if (text === "") return `is empty; it needs ${expected}`;
   const value = Number(text);
-  const usable = Number.isFinite(value) && (!integer || Number.isInteger(value)) && (min === null || value >= min);
+  const usable = Number.isFinite(value) && (!integer || Number.isInteger(value)) && (min === null || value >= min) && (!positive || value > 0);
   if (usable) return null;
   const hint = /^[-+]?\d+,\d+$/.test(text) ? ". Write decimals with a point, as in 1.5" : "";
   return `is “${text}”, which is not ${expected}${hint}`;
@@ -319,7 +321,7 @@ listen("prompt", "keydown", (event) => {
   event.preventDefault();
   byId("form").requestSubmit();
 });
-listen("form", "input", () => { read(); byId("judge-prompt").replaceChildren(...plain(judgePrompt(state))); });
+listen("form", "input", () => { read(); byId("judge-prompt").replaceChildren(...plain(judgeText(state))); });
 listen("model", "change", () => { read(); write(); });
 listen("chat", "change", () => { read(); write(); });
 listen("cancel", "click", () => { cancel(); say("Cancelled"); });

@@ -122,7 +122,7 @@ export class Panel {
   show(shared = null) {
     const { number, state } = this;
     if (!number) return;
-    const axis = state.view === "judge" ? axisOfScale(state.scaleLow, state.scaleHigh) : shared ?? axisOf([number]);
+    const axis = state.view === "judge" ? axisOfScale(state.scaleLow, state.scaleHigh, state.scaleStep) : shared ?? axisOf([number]);
     const parts = [this.estimates()];
     if (axis) {
       this.picture = distribution(number, axis, `Distribution of ${this.model.id}`);

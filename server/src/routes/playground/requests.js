@@ -23,25 +23,39 @@ export function examplesOf(model, chat) {
 const COMPLETIONS = "v1/completions";
 const CHAT = "v1/chat/completions";
 
-/** The prompt of the judge, worded as by `ntl-eval judge`. The rubric may contain {low} and {high}, the ends of the scale. */
-export function judgePrompt({ rubric, task, answer, scaleLow, scaleHigh, after }) {
-  const graded = rubric.replaceAll("{low}", scaleLow).replaceAll("{high}", scaleHigh);
+const hasPrefill = ({ prefill }) => prefill.trim() !== "";
+
+/** The prompt of the judge, worded as by `ntl-eval judge`. The rubric may contain {low}, {high} and {step} of the scale. */
+function judgePrompt(state) {
+  const { rubric, task, answer, scaleLow, scaleHigh, scaleStep, after } = state;
+  const graded = rubric.replaceAll("{low}", scaleLow).replaceAll("{high}", scaleHigh).replaceAll("{step}", scaleStep);
   const end = after.trim()
     ? `Explain your judgement in a few sentences. Then write "${after.trim()}" and the score.`
-    : "Write only the score.\nScore:";
+    : `Write only the score.${hasPrefill(state) ? "" : "\nScore:"}`;
   return `${graded}\n\n[Question]\n${task}\n\n[Answer]\n${answer}\n\n${end}`;
 }
+
+/** The prompt of the judge with the beginning of its answer. */
+export const judgeText = (state) => `${judgePrompt(state)}${hasPrefill(state) ? `\n${state.prefill}` : ""}`;
 
 export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) : state.prompt);
 
 /** A bound above the largest numbers that the server reads. */
 const UNLIMITED = 1e12;
 
+/** The conversation of a chat, whose last message is the beginning of the judge's answer, if there is one. */
+function conversation(state) {
+  const messages = [{ role: "user", content: promptOf(state) }];
+  if (state.view !== "judge" || !hasPrefill(state)) return { messages };
+  messages.push({ role: "assistant", content: state.prefill });
+  return { messages, continue_final_message: true, add_generation_prompt: false };
+}
+
 /** The path and the body that all requests of a state share. */
 function base(state, model) {
-  const prompt = promptOf(state);
   const chat = state.chat && model.chat;
-  const body = chat ? { messages: [{ role: "user", content: prompt }] } : { prompt };
+  const prompt = state.view === "judge" ? judgeText(state) : state.prompt;
+  const body = chat ? conversation(state) : { prompt };
   return { path: chat ? CHAT : COMPLETIONS, chat, body: { model: model.id, ...body } };
 }
 
@@ -60,7 +74,8 @@ function options(state) {
   if (state.method !== "tree") number.method = state.method;
   if (state.after) number.after = state.after;
   if (state.view === "judge") {
-    return { ...number, scale: [state.scaleLow, state.scaleHigh] };
+    const step = state.scaleStep === 1 ? [] : [state.scaleStep];
+    return { ...number, scale: [state.scaleLow, state.scaleHigh, ...step] };
   }
   if (state.low !== null || state.high !== null) number.range = [state.low ?? -UNLIMITED, state.high ?? UNLIMITED];
   return number;
@@ -99,6 +114,9 @@ export function curl(state, model, keys) {
   return `curl ${new URL(path, document.baseURI)} -H 'Content-Type: application/json'${key} \\\n  -d '${data}'\n`;
 }
 
+/** Fields that OpenAI's client has no parameters for. */
+const EXTRA_FIELDS = ["continue_final_message", "add_generation_prompt", "number"];
+
 // JSON is valid Python except for three words.
 const WORDS = { true: "True", false: "False", null: "None" };
 
@@ -112,11 +130,13 @@ function literal(value) {
 
 export function python(state, model, keys) {
   const { path, body } = codeRequest(state, model);
-  const { number, ...fields } = body;
+  const fields = Object.entries(body);
+  const isExtra = ([name]) => EXTRA_FIELDS.includes(name);
   const method = path === CHAT ? "chat.completions" : "completions";
   const text = path === CHAT ? "message.content" : "text";
-  const lines = Object.entries(fields).map(([name, value]) => `    ${name}=${literal(value)},`);
-  const options = Object.keys(number).length ? literal(number) : "True";
+  const lines = fields.filter((field) => !isExtra(field)).map(([name, value]) => `    ${name}=${literal(value)},`);
+  const extra = Object.fromEntries(fields.filter(isExtra));
+  if (!Object.keys(extra.number).length) extra.number = true;
   return [
     ...(keys ? ["import os", ""] : []),
     "from openai import OpenAI",
@@ -124,7 +144,7 @@ export function python(state, model, keys) {
     `client = OpenAI(base_url=${json(String(new URL("v1", document.baseURI)))}, api_key=${keys ? 'os.environ["NTL_API_KEY"]' : '"-"'})`,
     `answer = client.${method}.create(`,
     ...lines,
-    `    extra_body={"number": ${options}},`,
+    `    extra_body=${literal(extra)},`,
     ")",
     `print(answer.choices[0].${text}, answer.choices[0].number["mass"])`,
     "",

@@ -22,9 +22,11 @@ export const DEFAULTS = {
   answer: "It is 42.",
   scaleLow: 1,
   scaleHigh: 5,
+  scaleStep: 1,
+  prefill: "",
 };
 
-const NUMBERS = ["low", "high", "tokens", "scaleLow", "scaleHigh"];
+const NUMBERS = ["low", "high", "tokens", "scaleLow", "scaleHigh", "scaleStep"];
 
 const CHOICES = { view: ["ask", "judge"], chat: ["true", "false"], method: ["tree", "sample", "beam"], objective: OBJECTIVES };
 

@@ -1,0 +1,253 @@
+//! Low-rank changes of linear layers (LoRA, arXiv 2106.09685): for the rows of an adapter, the output of a layer is
+//! `W x + B A x`.
+//!
+//! One pass may contain rows of several adapters and rows without one. The matmul with `W` is computed for all
+//! rows together, and the changes adapter by adapter. Everything of an adapter is f32. On the CPU a row's change
+//! is bit-identical alone and with other rows, and added after the complete matmul, so the sum is, too.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{DType, Result, Tensor};
+use ntl_kernels::{Format, Matrix};
+use rayon::prelude::*;
+
+use super::tensors::slice;
+use super::{Placement, Weight};
+
+/// A linear layer among those of a model that adapters can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Site(pub(crate) usize);
+
+/// The change of some consecutive outputs: `b * a`.
+pub(crate) struct Change {
+    /// Index of the first output.
+    pub(crate) first: usize,
+    /// f32 `[r, in]`.
+    pub(crate) a: Tensor,
+    /// f32 `[outputs, r]`, with the scale of the adapter.
+    pub(crate) b: Tensor,
+}
+
+/// The changes of one layer.
+struct LowRank {
+    /// All `A` of the layer, one after the other, `[R, in]`.
+    down: Weight,
+    ups: Vec<Up>,
+}
+
+/// The rows of a `B` whose outputs are in one part of the layer.
+struct Up {
+    /// Index of the first output.
+    first: usize,
+    outputs: usize,
+    /// The outputs of `down` that it reads.
+    ranks: Range<usize>,
+    /// `[outputs, r]`.
+    weight: Weight,
+}
+
+/// The weights of one adapter.
+pub(crate) struct AdapterWeights {
+    /// The changes of each layer, by site.
+    layers: Vec<Option<LowRank>>,
+}
+
+/// The rows of a pass that have adapters.
+#[derive(Default)]
+pub(crate) struct AdaptedRows(Vec<AdapterRows>);
+
+/// The rows of a pass that have the same adapter.
+struct AdapterRows {
+    weights: Arc<AdapterWeights>,
+    rows: Vec<u32>,
+    /// Whether these are all rows of the pass.
+    are_all: bool,
+}
+
+/// Numbers to add to consecutive outputs of an adapter's rows.
+struct Addend {
+    first: usize,
+    outputs: usize,
+    /// `[rows, outputs]`.
+    values: Vec<f32>,
+}
+
+impl LowRank {
+    /// Combines the changes of a layer, at least one, whose outputs have parts of these widths.
+    fn new(changes: &[Change], widths: &[usize], place: &Placement) -> Result<Self> {
+        let place = Placement { dtype: DType::F32, format: Format::F32, ..place.clone() };
+        let mut ups = Vec::new();
+        let mut rank = 0;
+        for Change { first, a, b } in changes {
+            let ranks = rank..rank + a.dim(0)?;
+            rank = ranks.end;
+            let mut part_end = 0;
+            for width in widths {
+                let part = part_end..part_end + width;
+                part_end = part.end;
+                let from = part.start.max(*first);
+                let outputs = part.end.min(first + b.dim(0)?).saturating_sub(from);
+                if outputs > 0 {
+                    let weight = b.narrow(0, from - first, outputs)?.contiguous()?;
+                    let weight = Weight::new(weight.to_device(&place.device)?, &place)?;
+                    ups.push(Up { first: from, outputs, ranks: ranks.clone(), weight });
+                }
+            }
+        }
+        let a: Vec<&Tensor> = changes.iter().map(|change| &change.a).collect();
+        let down = Weight::new(Tensor::cat(&a, 0)?.to_device(&place.device)?, &place)?;
+        Ok(Self { down, ups })
+    }
+
+    /// Returns the addends of `rows` rows `x`, `[rows, in]`, on the CPU.
+    fn addends(&self, x: &[f32], rows: usize) -> Result<Vec<Addend>> {
+        let down = packed(&self.down)?;
+        let rank = down.outputs();
+        let inner = down.product(x, rows);
+        let addend = |Up { first, outputs, ranks, weight }: &Up| {
+            let inner: Cow<'_, [f32]> = if ranks.len() == rank {
+                Cow::Borrowed(&inner)
+            } else {
+                inner.chunks_exact(rank).flat_map(|row| &row[ranks.clone()]).copied().collect()
+            };
+            Ok(Addend { first: *first, outputs: *outputs, values: packed(weight)?.product(&inner, rows) })
+        };
+        self.ups.iter().map(addend).collect()
+    }
+
+    /// Returns the change of rows `x`, `[rows, in]`, as f32 `[rows, outputs]`, with candle's operations.
+    fn composed(&self, x: &Tensor, outputs: usize) -> Result<Tensor> {
+        let inner = self.down.forward(x)?;
+        let sum = Tensor::zeros((x.dim(0)?, outputs), DType::F32, x.device())?;
+        for Up { first, ranks, weight, .. } in &self.ups {
+            let inner = inner.narrow(1, ranks.start, ranks.len())?.contiguous()?;
+            sum.slice_set(&weight.forward(&inner)?.contiguous()?, 1, *first)?;
+        }
+        Ok(sum)
+    }
+}
+
+fn packed(weight: &Weight) -> Result<&Matrix> {
+    match weight {
+        Weight::Packed(matrix) => Ok(matrix),
+        Weight::Whole(_) => candle_core::bail!("an adapter is not on the device of its model"),
+    }
+}
+
+impl AdapterWeights {
+    /// Creates the weights from the changes of every site, and the widths of its parts.
+    pub(crate) fn new<'a>(
+        sites: impl Iterator<Item = (Vec<Change>, &'a [usize])>,
+        place: &Placement,
+    ) -> Result<Self> {
+        let layer = |(changes, widths): (Vec<Change>, &[usize])| {
+            if changes.is_empty() { Ok(None) } else { LowRank::new(&changes, widths, place).map(Some) }
+        };
+        Ok(Self { layers: sites.map(layer).collect::<Result<_>>()? })
+    }
+
+    fn at(&self, site: Site) -> Option<&LowRank> {
+        self.layers.get(site.0)?.as_ref()
+    }
+}
+
+impl AdaptedRows {
+    /// Creates the rows of a pass from consecutive groups: the adapter of a group and its number of rows.
+    pub(crate) fn new<'a>(
+        groups: impl IntoIterator<Item = (Option<&'a Arc<AdapterWeights>>, usize)>,
+    ) -> Self {
+        let mut found: Vec<AdapterRows> = Vec::new();
+        let mut index = HashMap::new();
+        let mut end = 0;
+        for (weights, count) in groups {
+            let rows = end..end + count as u32;
+            end = rows.end;
+            let Some(weights) = weights else { continue };
+            let at = *index.entry(Arc::as_ptr(weights)).or_insert_with(|| {
+                found.push(AdapterRows { weights: Arc::clone(weights), rows: Vec::new(), are_all: false });
+                found.len() - 1
+            });
+            found[at].rows.extend(rows);
+        }
+        for group in &mut found {
+            group.are_all = group.rows.len() == end as usize;
+        }
+        Self(found)
+    }
+
+    /// Returns the groups that change a layer.
+    fn at(&self, site: Option<Site>) -> Vec<(&AdapterRows, &LowRank)> {
+        let Some(site) = site else { return Vec::new() };
+        self.0.iter().filter_map(|group| Some((group, group.weights.at(site)?))).collect()
+    }
+
+    /// Adds the changes of a layer with the input `x` `[R, in]` to the parts `[R, width]` of its output, on the CPU.
+    pub(super) fn add<const P: usize>(
+        &self,
+        site: Option<Site>,
+        x: &Tensor,
+        parts: &mut [Vec<f32>; P],
+        widths: [usize; P],
+    ) -> Result<()> {
+        let groups = self.at(site);
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let (storage, layout) = x.storage_and_layout();
+        let (x, inputs) = (slice(&storage, layout)?, x.dim(1)?);
+        let addends = |&(group, low_rank): &(&AdapterRows, &LowRank)| {
+            low_rank.addends(&group.gathered(x, inputs), group.rows.len())
+        };
+        let addends = groups.par_iter().map(addends).collect::<Result<Vec<_>>>()?;
+        let mut start = 0;
+        for (part, width) in parts.iter_mut().zip(widths) {
+            for ((group, _), addends) in groups.iter().zip(&addends) {
+                let of_part = |addend: &&Addend| (start..start + width).contains(&addend.first);
+                for Addend { first, outputs, values } in addends.iter().filter(of_part) {
+                    let from = first - start;
+                    for (&row, values) in group.rows.iter().zip(values.chunks_exact(*outputs)) {
+                        ntl_kernels::add(&mut part[row as usize * width + from..][..*outputs], values);
+                    }
+                }
+            }
+            start += width;
+        }
+        Ok(())
+    }
+
+    /// Returns the changes of a layer with the input `x` `[R, in]` as f32 `[R, outputs]`, composed of candle's
+    /// operations; `None` if no adapter changes the layer.
+    pub(super) fn change(&self, site: Option<Site>, x: &Tensor, outputs: usize) -> Result<Option<Tensor>> {
+        let groups = self.at(site);
+        if groups.is_empty() {
+            return Ok(None);
+        }
+        let x = x.to_dtype(DType::F32)?;
+        if let [(group, low_rank)] = groups[..]
+            && group.are_all
+        {
+            return low_rank.composed(&x, outputs).map(Some);
+        }
+        let mut sum = Tensor::zeros((x.dim(0)?, outputs), DType::F32, x.device())?;
+        for (group, low_rank) in groups {
+            let rows = Tensor::from_slice(&group.rows, group.rows.len(), x.device())?;
+            let change = low_rank.composed(&x.index_select(&rows, 0)?, outputs)?;
+            sum = sum.index_add(&rows, &change, 0)?;
+        }
+        Ok(Some(sum))
+    }
+}
+
+impl AdapterRows {
+    /// Returns its rows of `x`, `[R, inputs]`.
+    fn gathered<'a>(&self, x: &'a [f32], inputs: usize) -> Cow<'a, [f32]> {
+        if self.are_all {
+            return Cow::Borrowed(x);
+        }
+        let row = |&row: &u32| &x[row as usize * inputs..][..inputs];
+        Cow::Owned(self.rows.iter().flat_map(row).copied().collect())
+    }
+}

@@ -1,0 +1,121 @@
+//! Prompts of two parts, one of which they share, and their conversion to tokens.
+
+use ntl_core::{Prompt, Token};
+use ntl_models::tokenizer::Tokenizer;
+
+use super::{ModelProfile, PromptInput};
+use crate::error::{AppError, check};
+
+/// Maximum number of tokens of all prompts together, which repeat the query for each item.
+const TOKENS_MAX: usize = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LabelPrompts {
+    /// The part that all prompts share.
+    pub(crate) query: PromptInput,
+    pub(crate) items: Vec<PromptInput>,
+    pub(crate) item_first: bool,
+    /// Whether two texts are tokenized as one.
+    pub(crate) joins_texts: bool,
+    pub(crate) add_special_tokens: bool,
+}
+
+impl LabelPrompts {
+    /// Bytes that have to be tokenized.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let query = self.query.text_bytes();
+        let item = |item: &PromptInput| query.saturating_add(item.text_bytes());
+        self.items.iter().map(item).fold(0, usize::saturating_add)
+    }
+
+    pub(crate) fn into_prompts(
+        self,
+        tokenizer: &Tokenizer,
+        profile: &ModelProfile,
+    ) -> Result<Vec<Prompt>, AppError> {
+        // A label is a token after the prompt, unless a decoder writes it.
+        let max = profile.prompt_tokens_max.saturating_sub(usize::from(!profile.encoder_decoder));
+        let parts = Parts { joins_texts: self.joins_texts || profile.encoder_decoder, tokenizer, profile };
+        let mut query_alone = None;
+        let mut total = 0;
+        let mut prompts = Vec::with_capacity(self.items.len());
+        for (index, item) in self.items.iter().enumerate() {
+            let param = format!("items[{index}]");
+            let prompt = match parts.joined(&self, item) {
+                Some(text) => parts.tokens(&param, &PromptInput::Text(text), self.add_special_tokens)?,
+                None => {
+                    let query = match &query_alone {
+                        Some(query) => query,
+                        None => {
+                            &*query_alone.insert(parts.tokens("query", &self.query, self.begins(profile))?)
+                        }
+                    };
+                    let item = parts.tokens(&param, item, false)?;
+                    parts.ended(if self.item_first {
+                        [item, query.clone()].concat()
+                    } else {
+                        [query.clone(), item].concat()
+                    })
+                }
+            };
+            let got = prompt.len();
+            check(&param, !(profile.encoder_decoder && got == 0), "must not be empty together with `query`")?;
+            let message = format!(
+                "has {got} tokens together with `query`; the model takes at most {max} before a label"
+            );
+            check(&param, got <= max, message)?;
+            total += got;
+            let message = format!("have more than {TOKENS_MAX} tokens, each together with `query`");
+            check("items", total <= TOKENS_MAX, message)?;
+            prompts.push(Prompt { tokens: prompt });
+        }
+        Ok(prompts)
+    }
+
+    /// Returns whether a query that is tokenized alone gets special tokens. An encoder would read them in the
+    /// middle of its prompt.
+    fn begins(&self, profile: &ModelProfile) -> bool {
+        self.add_special_tokens && !profile.encoder_decoder
+    }
+}
+
+/// Converts parts of prompts into tokens.
+struct Parts<'a> {
+    joins_texts: bool,
+    tokenizer: &'a Tokenizer,
+    profile: &'a ModelProfile,
+}
+
+impl Parts<'_> {
+    /// The text of a prompt that is tokenized as a whole.
+    fn joined(&self, prompts: &LabelPrompts, item: &PromptInput) -> Option<String> {
+        let (query, item) = prompts.query.text().zip(item.text()).filter(|_| self.joins_texts)?;
+        Some(if prompts.item_first { format!("{item}{query}") } else { format!("{query}{item}") })
+    }
+
+    fn tokens(&self, param: &str, part: &PromptInput, special: bool) -> Result<Vec<Token>, AppError> {
+        match part {
+            PromptInput::Text(text) => {
+                let invalid = |error: String| AppError::invalid(param, format!("`{param}`: {error}"));
+                self.profile.check_bytes(text).map_err(|error| invalid(error.to_string()))?;
+                let prompt = self.tokenizer.encode_prompt(text, special);
+                Ok(prompt.map_err(|error| invalid(error.to_string()))?.tokens)
+            }
+            PromptInput::Ids(ids) => {
+                let ids = self.profile.prompt_ids(param, ids.clone())?;
+                Ok(ids.into_iter().map(Token::from).collect())
+            }
+        }
+    }
+
+    /// Adds the end of sequence that the encoder expects after every prompt.
+    fn ended(&self, mut tokens: Vec<Token>) -> Vec<Token> {
+        if let Some(eos) = self.profile.prompt_eos
+            && !tokens.is_empty()
+            && !self.profile.ends(tokens.last().map(|token| token.id))
+        {
+            tokens.push(eos.into());
+        }
+        tokens
+    }
+}
