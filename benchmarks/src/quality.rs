@@ -131,7 +131,7 @@ fn measure(
         LoadOptions { device, dtype, kv_cache_dtype, prefix_bytes_max: 0, ..LoadOptions::default() };
     let mut loaded = setup::open(args.model.as_deref(), options)?;
     let info = loaded.model.info().clone();
-    ensure!(info.has_token_distribution, "a regression head has no token probabilities");
+    ensure!(info.has_token_distribution(), "a regression head has no token probabilities");
     let questions: Vec<Question> = items
         .iter()
         .map(|item| Question::new(&loaded.tokenizer, item, &args.prompt, info.encoder_decoder))

@@ -15,18 +15,27 @@ pub(crate) fn file(below: &str) -> Vec<u8> {
 
 /// Directory of the small checkpoints, one for every kind of model.
 const TINY: &str = "models/tests/data/tiny";
+const HEADS: &str = "models/tests/data/heads";
 
 /// Returns the file `name` of each of these small checkpoints.
 pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
     checkpoints.iter().map(|checkpoint| file(&format!("{TINY}/{checkpoint}/{name}"))).collect()
 }
 
+/// Returns the file `name` of a small checkpoint with a head.
+pub(crate) fn head(checkpoint: &str, name: &str) -> Vec<u8> {
+    file(&format!("{HEADS}/{checkpoint}/{name}"))
+}
+
 /// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if there
 /// is no such directory.
 pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-    let mut files = BTreeMap::new();
-    add_files(&path(TINY).join(folder), "", &mut files)?;
-    Some(files)
+    let read = |place: &str| {
+        let mut files = BTreeMap::new();
+        add_files(&path(place).join(folder), "", &mut files)?;
+        Some(files)
+    };
+    read(TINY).or_else(|| read(HEADS))
 }
 
 fn add_files(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) -> Option<()> {

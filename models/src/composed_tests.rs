@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
-use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, PathRow, Prompt, Row};
+use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row};
 
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::CheckpointFiles;
@@ -11,6 +11,7 @@ use crate::families::GemmaVersion;
 use crate::ops::{Placement, composed};
 use crate::t5::{T5, T5Kind, TokenizerFacts};
 use crate::tokenizer::Tokenizer;
+use crate::{LoadOptions, load};
 
 /// One model for each kind of attention: grouped heads and rotary positions, a window, biases, learned
 /// positions.
@@ -221,5 +222,31 @@ fn composed_t5gemmas_agree_with_packed_ones() {
 fn composed_decoder_only_models_agree_with_packed_ones() {
     for name in DECODER_ONLY {
         check(name, &|place: &Placement| causal(name, place));
+    }
+}
+
+/// Returns the values of labels for prompts of different lengths.
+fn label_values(name: &str) -> Vec<Vec<f32>> {
+    let files = CheckpointFiles::folder(&data("tests/data/heads").join(name)).unwrap();
+    let mut model = load(&files, LoadOptions::default()).unwrap().model;
+    let prompts: Vec<Prompt> =
+        [3, 40, 17].map(|length| (5..5 + length).collect::<Vec<u32>>().into()).to_vec();
+    let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
+    let row = |opened: &OpenedContext| Row {
+        context: opened.context,
+        path: PathRow::new(None, opened.first_token),
+    };
+    let logits = model.step(&opened.iter().map(row).collect::<Vec<_>>()).unwrap();
+    (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect()
+}
+
+#[test]
+fn composed_heads_agree_with_packed_ones() {
+    for name in ["mistral-classes", "t5-classes", "bert-classes", "roberta-regression", "modernbert-mean"] {
+        let want = label_values(name);
+        let got = composed::during(|| label_values(name));
+        let off = got.iter().flatten().zip(want.iter().flatten()).map(|(got, want)| (got - want).abs());
+        let off = off.fold(0.0, f32::max);
+        assert!(got.len() == 3 && off < 1e-4, "{name}: values differ by {off}");
     }
 }

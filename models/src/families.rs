@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture, architecture_field};
+use crate::labels::read_labels;
 
 /// A class of models in `config.json`, or a format in `ntl.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,16 @@ pub(crate) struct Family {
     /// The name in `/v1/models`, metrics and logs.
     pub(crate) kind: &'static str,
     pub(crate) network: Network,
+    pub(crate) output: Output,
+}
+
+/// The meaning of a network's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// A distribution over the next token.
+    Tokens,
+    /// A value for each label.
+    Labels,
 }
 
 /// The implementation of a family.
@@ -23,6 +34,16 @@ pub(crate) enum Network {
     RegressLmTorch,
     /// A decoder only (`causal`).
     Causal(CausalVariant),
+    /// An encoder only (`encoders`).
+    Encoder(EncoderVariant),
+}
+
+/// The kinds of encoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncoderVariant {
+    Bert,
+    Roberta,
+    ModernBert,
 }
 
 /// The kinds of T5: the Number Token Loss paper's, and T5Gemma.
@@ -33,8 +54,8 @@ pub(crate) enum T5Variant {
     Rt,
     /// A number head in addition to the output layer (xVal).
     Xval,
-    /// A regression head instead of an output layer.
-    RegressionHead,
+    /// A head that predicts labels instead of an output layer.
+    Head,
     /// Layers of Gemma.
     Gemma(GemmaVersion),
     /// A T5Gemma 1 that writes numbers in dedicated tokens (RegressLM).
@@ -90,10 +111,19 @@ const REGRESSLM: Family = t5("RegressLMForConditionalGeneration", "regresslm", T
 
 /// RegressLM with a head. The class is the same, and a field of the configuration distinguishes the two.
 const REGRESSLM_HEAD: Family =
-    t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLmHead);
+    with_head(t5("RegressLMForConditionalGeneration", "regresslm-head", T5Variant::RegressLmHead));
 
-const REGRESSLM_TORCH: Family =
-    Family { architecture: "regresslm-pt", kind: "regresslm-pt", network: Network::RegressLmTorch };
+/// A T5 with a head for several labels. With one label, the same class is the paper's regression head.
+const T5_HEAD: Family = Family { kind: "t5-head", ..T5_REGRESSION_HEAD };
+const T5_REGRESSION_HEAD: Family =
+    with_head(t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::Head));
+
+const REGRESSLM_TORCH: Family = Family {
+    architecture: "regresslm-pt",
+    kind: "regresslm-pt",
+    network: Network::RegressLmTorch,
+    output: Output::Tokens,
+};
 
 /// All families, one for each class or format.
 const FAMILIES: &[Family] = &[
@@ -102,7 +132,7 @@ const FAMILIES: &[Family] = &[
     t5("T5VanillaForNumberTokenLoss", "t5", T5Variant::Plain),
     t5("T5RegressionModelRT", "t5-rt", T5Variant::Rt),
     t5("T5RegressionModelXval", "t5-xval", T5Variant::Xval),
-    t5("T5ForSequenceClassification", "t5-regression-head", T5Variant::RegressionHead),
+    T5_REGRESSION_HEAD,
     t5("T5GemmaForConditionalGeneration", "t5gemma", T5Variant::Gemma(GemmaVersion::One)),
     t5("T5Gemma2ForConditionalGeneration", "t5gemma2", T5Variant::Gemma(GemmaVersion::Two)),
     REGRESSLM,
@@ -113,14 +143,30 @@ const FAMILIES: &[Family] = &[
     causal("Qwen3ForCausalLM", "qwen3", CausalVariant::Llama(QWEN3)),
     causal("GraniteForCausalLM", "granite", CausalVariant::Llama(GRANITE)),
     causal("GPT2LMHeadModel", "gpt2", CausalVariant::Gpt2),
+    with_head(causal("LlamaForSequenceClassification", "llama-head", CausalVariant::Llama(LLAMA))),
+    with_head(causal("MistralForSequenceClassification", "mistral-head", CausalVariant::Llama(MISTRAL))),
+    with_head(causal("Qwen2ForSequenceClassification", "qwen2-head", CausalVariant::Llama(QWEN2))),
+    with_head(causal("Qwen3ForSequenceClassification", "qwen3-head", CausalVariant::Llama(QWEN3))),
+    with_head(causal("GPT2ForSequenceClassification", "gpt2-head", CausalVariant::Gpt2)),
+    encoder("BertForSequenceClassification", "bert-head", EncoderVariant::Bert),
+    encoder("RobertaForSequenceClassification", "roberta-head", EncoderVariant::Roberta),
+    encoder("ModernBertForSequenceClassification", "modernbert-head", EncoderVariant::ModernBert),
 ];
 
 const fn t5(architecture: &'static str, kind: &'static str, variant: T5Variant) -> Family {
-    Family { architecture, kind, network: Network::T5(variant) }
+    Family { architecture, kind, network: Network::T5(variant), output: Output::Tokens }
 }
 
 const fn causal(architecture: &'static str, kind: &'static str, variant: CausalVariant) -> Family {
-    Family { architecture, kind, network: Network::Causal(variant) }
+    Family { architecture, kind, network: Network::Causal(variant), output: Output::Tokens }
+}
+
+const fn encoder(architecture: &'static str, kind: &'static str, variant: EncoderVariant) -> Family {
+    Family { architecture, kind, network: Network::Encoder(variant), output: Output::Labels }
+}
+
+const fn with_head(family: Family) -> Family {
+    Family { output: Output::Labels, ..family }
 }
 
 /// Returns the names of all supported classes in `config.json`, and of formats in `ntl.json`.
@@ -146,6 +192,9 @@ impl Family {
         if family == REGRESSLM && files.require_json::<StoredHead>(CONFIG_FILE)?.use_regression_head {
             return Ok(REGRESSLM_HEAD);
         }
+        if family == T5_REGRESSION_HEAD && read_labels(files)?.names.len() > 1 {
+            return Ok(T5_HEAD);
+        }
         Ok(family)
     }
 
@@ -159,13 +208,8 @@ impl Family {
     pub(crate) fn limits_prompts(self) -> bool {
         use T5Variant::{Gemma, RegressLm, RegressLmHead};
         match self.network {
-            Network::Causal(_) | Network::RegressLmTorch => true,
+            Network::Causal(_) | Network::RegressLmTorch | Network::Encoder(_) => true,
             Network::T5(variant) => matches!(variant, Gemma(_) | RegressLm | RegressLmHead),
         }
-    }
-
-    /// Returns whether logits are a distribution over tokens.
-    pub(crate) fn has_token_distribution(self) -> bool {
-        !matches!(self.network, Network::T5(T5Variant::RegressionHead | T5Variant::RegressLmHead))
     }
 }

@@ -10,11 +10,13 @@ pub mod chat;
 pub mod checkpoint;
 #[cfg(test)]
 mod composed_tests;
+mod encoders;
 mod families;
 mod gpu;
 pub mod guide;
 pub mod inspect;
 mod kv_cache;
+mod labels;
 mod load;
 mod logits_reducer;
 mod ops;

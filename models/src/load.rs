@@ -10,11 +10,14 @@ use ntl_core::text::TextDecoder;
 use crate::adapter::AdapterReader;
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, Weights};
-use crate::families::{Family, Network, T5Variant};
+use crate::encoders;
+use crate::families::{EncoderVariant, Family, Network, T5Variant};
+use crate::labels::read_labels;
 use crate::ops::Placement;
 use crate::options::LoadOptions;
 use crate::t5::{
-    MeanHead, NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding, read_notation,
+    NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding, load_regresslm_head,
+    read_notation,
 };
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
@@ -38,6 +41,7 @@ pub fn load(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel
         Network::Causal(_) => load_causal(files, options),
         Network::RegressLmTorch => load_torch(files, options),
         Network::T5(variant) => load_t5(files, family, variant, options),
+        Network::Encoder(variant) => load_encoder(files, variant, options),
     }
 }
 
@@ -77,6 +81,20 @@ fn load_torch(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMod
     })
 }
 
+fn load_encoder(
+    files: &CheckpointFiles,
+    variant: EncoderVariant,
+    options: LoadOptions,
+) -> Result<LoadedModel, LoadError> {
+    let place = &options.place()?;
+    let facts = CheckpointFacts::open(files, options.choices)?;
+    let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
+    let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
+    let vocabulary = vocabulary(&tokenizer, model.info());
+    let adapters = Some(model.adapters().clone());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
+}
+
 fn load_t5(
     files: &CheckpointFiles,
     family: Family,
@@ -93,11 +111,7 @@ fn load_t5(
     let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
     // The configuration may still reduce it.
     let unlimited = if family.limits_prompts() { usize::MAX } else { PROMPT_TOKENS_MAX };
-    let tokenizer_facts = TokenizerFacts {
-        tokens: tokenizer.len(),
-        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(unlimited),
-        number_encoding: tokenizer.number_encoding(),
-    };
+    let tokenizer_facts = facts_about(&tokenizer, unlimited);
     let wrong_tokenizer = || {
         let name = family.architecture;
         let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
@@ -105,9 +119,11 @@ fn load_t5(
     };
     let t5 = |kind| T5::load(files, tokenizer_facts, kind, place);
     let model = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
-        (T5Variant::RegressionHead, ..) => {
-            let model = RegressionHead::load(files, tokenizer_facts, log_scale()?, place)?;
-            let vocabulary = point_vocabulary(&tokenizer, model.info());
+        (T5Variant::Head, ..) => {
+            // Classes have no logarithms.
+            let log_scale = read_labels(files)?.names.len() == 1 && log_scale()?;
+            let model = RegressionHead::load(files, tokenizer_facts, log_scale, place)?;
+            let vocabulary = vocabulary(&tokenizer, model.info());
             let adapters = Some(model.adapters().clone());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
@@ -120,8 +136,8 @@ fn load_t5(
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
         (T5Variant::RegressLmHead, ..) => {
-            let model = MeanHead::load(files, tokenizer_facts, place)?;
-            let vocabulary = point_vocabulary(&tokenizer, model.info());
+            let model = load_regresslm_head(files, tokenizer_facts, place)?;
+            let vocabulary = vocabulary(&tokenizer, model.info());
             let adapters = Some(model.adapters().clone());
             return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
         }
@@ -142,7 +158,16 @@ fn load_t5(
 pub(crate) fn weights(files: &CheckpointFiles, family: Family) -> Result<Weights<'_>, LoadError> {
     match family.network {
         Network::RegressLmTorch => TorchConfig::read(files)?.weights(files),
-        Network::T5(_) | Network::Causal(_) => Weights::open(files),
+        Network::T5(_) | Network::Causal(_) | Network::Encoder(_) => Weights::open(files),
+    }
+}
+
+/// `prompt_tokens_max` is for a tokenizer that recommends no length.
+fn facts_about(tokenizer: &Tokenizer, prompt_tokens_max: usize) -> TokenizerFacts {
+    TokenizerFacts {
+        tokens: tokenizer.len(),
+        prompt_tokens_max: tokenizer.model_max_length().unwrap_or(prompt_tokens_max),
+        number_encoding: tokenizer.number_encoding(),
     }
 }
 
@@ -156,6 +181,9 @@ fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<
 
 /// The facts that decoding needs about a tokenizer and its model.
 pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
+    if !info.has_token_distribution() {
+        return label_vocabulary(tokenizer, info);
+    }
     let ids = || (0u32..).take(tokenizer.len());
     let pieces = ids().map(|id| tokenizer.number_piece(id));
     Vocabulary {
@@ -178,8 +206,8 @@ fn notation_vocabulary(notation: &Arc<TokenNotation>) -> Vocabulary {
     }
 }
 
-/// The vocabulary of a regression head, which answers every prompt with one number.
-fn point_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
+/// The vocabulary of a model that predicts labels, and writes no tokens.
+fn label_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
         grammar: Arc::new(NumberGrammar::point()),

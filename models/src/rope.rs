@@ -46,6 +46,23 @@ pub(crate) struct StoredRope {
     partial_rotary_factor: Option<f64>,
 }
 
+/// The rotary positions of all layers, or of each type of layers.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct StoredRopes {
+    full_attention: Option<StoredRope>,
+    sliding_attention: Option<StoredRope>,
+    #[serde(flatten)]
+    all: StoredRope,
+}
+
+impl StoredRopes {
+    /// Returns the rotary positions of layers with or without a window.
+    pub(crate) fn of(&self, has_window: bool) -> &StoredRope {
+        let of_type = if has_window { &self.sliding_attention } else { &self.full_attention };
+        of_type.as_ref().unwrap_or(&self.all)
+    }
+}
+
 /// Other values on which the angles depend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeShape {

@@ -31,7 +31,7 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
         tokens: tokenizer.len(),
         eos_ids: vec![tokenizer.eos_id().unwrap()],
         encoder_decoder,
-        has_token_distribution: true,
+        labels: None,
     };
     GuideCompiler::new(tokenizer, &info).unwrap()
 }

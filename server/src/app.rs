@@ -21,7 +21,7 @@ use crate::middleware::{admission, cors, forwarded, host, request_id, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{
-    chat, completions, docs, labels, lora, models, ops, playground, responses, score, tokens,
+    chat, classify, completions, docs, labels, lora, models, ops, playground, responses, score, tokens,
 };
 use crate::state::AppState;
 
@@ -95,6 +95,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(chat::complete))
         .routes(routes!(responses::respond))
         .routes(routes!(score::score))
+        .routes(routes!(classify::classify))
+        .routes(routes!(classify::pool))
         .routes(routes!(labels::generative_scoring))
         .routes(routes!(models::list))
         .routes(routes!(models::one))

@@ -4,6 +4,8 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const RESPONSES: &str = "/v1/responses";
 pub(crate) const SCORE: &str = "/v1/score";
+pub(crate) const CLASSIFY: &str = "/classify";
+pub(crate) const POOLING: &str = "/pooling";
 pub(crate) const GENERATIVE_SCORING: &str = "/generative_scoring";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Model names may contain slashes.
@@ -39,7 +41,7 @@ pub(crate) fn names_a_model(path: &str) -> bool {
     runs_a_model(path) || [TOKENIZE, DETOKENIZE, TOKENIZER_INFO].contains(&path)
 }
 
-/// Returns whether a path decodes or scores, so that the histogram of requests includes its duration.
+/// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
-    [CHAT, COMPLETIONS, RESPONSES, SCORE, GENERATIVE_SCORING].contains(&path)
+    [CHAT, COMPLETIONS, RESPONSES, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING].contains(&path)
 }

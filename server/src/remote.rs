@@ -121,7 +121,7 @@ fn info(facts: &EngineFacts, tokenizer: &Tokenizer, eos_ids: Option<Vec<u32>>) -
         tokens: tokenizer.len(),
         eos_ids: eos_ids.unwrap_or_else(|| tokenizer.eos_id().into_iter().collect()),
         encoder_decoder: false,
-        has_token_distribution: true,
+        labels: None,
     }
 }
 

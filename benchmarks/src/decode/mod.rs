@@ -5,7 +5,7 @@
 //! [`TextJob::min_tokens`] keeps the end-of-sequence token from being chosen, so that every run has the same
 //! length. [`command`] prints the results.
 
-mod adapters;
+pub mod adapters;
 pub mod command;
 pub mod roofline;
 

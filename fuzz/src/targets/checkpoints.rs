@@ -8,7 +8,7 @@ use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, LoadOptions, load};
 
 use super::outcome;
-use crate::corpus::{checkpoint, named, split_named, tiny};
+use crate::corpus::{checkpoint, head, named, split_named, tiny};
 use crate::{Outcome, Target};
 
 pub(super) const SENTENCEPIECE: Target = Target {
@@ -118,6 +118,9 @@ pub(super) const CONFIG: Target = Target {
         let mut corpus: Vec<_> = pairs
             .map(|(folder, file)| named(&format!("{folder}/{file}"), &tiny(&[folder], file)[0]))
             .collect();
+        for folder in ["gpt2-classes", "bert-classes", "roberta-regression", "modernbert-mean"] {
+            corpus.push(named(&format!("{folder}/config.json"), &head(folder, "config.json")));
+        }
         corpus.push(named("t5-rt/added_tokens.json", &tiny(&["t5-rt"], "added_tokens.json")[0]));
         corpus.push(named("t5-xval/ntl.json", br#"{"log_scale_embeddings": true, "examples": ["1 + 1"]}"#));
         corpus.push(named(
@@ -216,6 +219,20 @@ pub(super) const CONFIG: Target = Target {
         "append_pad",
         "add_special_values",
         "-inf",
+        "num_labels",
+        "id2label",
+        "problem_type",
+        "multi_label_classification",
+        "sentence_transformers",
+        "pad_token_id",
+        "type_vocab_size",
+        "layer_norm_eps",
+        "local_attention",
+        "global_attn_every_n_layers",
+        "classifier_pooling",
+        "norm_bias",
+        "BertForSequenceClassification",
+        "ModernBertForSequenceClassification",
     ],
     read: config,
 };

@@ -8,6 +8,7 @@
 //! * [`decoding`]: the state machines that turn logits into the next rows: texts, beams, number searches,
 //!   scores;
 //! * [`numbers`]: the number grammar over token ids, distributions and their estimates, numbers in text;
+//! * [`labels`]: the values of a model that writes no tokens;
 //! * [`losses`]: cross entropy and Number Token Losses of a target;
 //! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings;
 //! * [`failpoint`]: where tests of other packages make the operating system fail.
@@ -16,6 +17,7 @@ pub mod contract;
 pub mod decoding;
 pub mod failpoint;
 pub mod guide;
+pub mod labels;
 mod logits;
 pub mod losses;
 mod maximum;

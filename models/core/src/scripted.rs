@@ -51,7 +51,7 @@ impl ScriptedModel {
             tokens,
             eos_ids: vec![1],
             encoder_decoder: true,
-            has_token_distribution: true,
+            labels: None,
         };
         Self { info, script, number_head: None, contexts: HashMap::new(), opened: 0 }
     }
@@ -116,7 +116,8 @@ impl BatchModel for ScriptedModel {
             numbers.extend(self.number_head.as_mut().map(|head| head(&context.prompt, &path)));
             context.paths.push(path);
         }
-        let logits = Logits::new(values, self.info.tokens)?;
+        let width = self.info.labels.as_ref().map_or(self.info.tokens, |labels| labels.names.len());
+        let logits = Logits::new(values, width)?;
         Ok(if self.number_head.is_some() { logits.with_head_values(numbers)? } else { logits })
     }
 

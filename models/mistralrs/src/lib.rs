@@ -58,7 +58,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
         tokens: tokenizer.len(),
         eos_ids: prepared.eos_ids,
         encoder_decoder: false,
-        has_token_distribution: true,
+        labels: None,
     };
     let model = SequenceModel::new(Box::new(runner), info, prepared.begin)
         .map_err(|error| LoadError::malformed(&prepared.place, format!("mistral.rs: {error}")))?;

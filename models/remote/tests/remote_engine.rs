@@ -75,7 +75,7 @@ fn info() -> ModelInfo {
         tokens: PIECES.len(),
         eos_ids: vec![END],
         encoder_decoder: false,
-        has_token_distribution: true,
+        labels: None,
     }
 }
 

@@ -137,7 +137,7 @@ impl Served {
             tokens: VOCAB,
             eos_ids: vec![2],
             encoder_decoder: false,
-            has_token_distribution: true,
+            labels: None,
         };
         let model = SequenceModel::new(Box::new(engine), info, 1).unwrap();
         begun.store(0, Ordering::SeqCst);

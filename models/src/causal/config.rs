@@ -2,6 +2,8 @@
 //!
 //! `stored` reads it from `config.json`.
 
+use ntl_core::labels::Labels;
+
 use crate::checkpoint::{
     CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
 };
@@ -44,10 +46,19 @@ pub struct CausalConfig {
     pub positions_max: usize,
     /// Whether the output layer is the embedding table.
     pub tied: bool,
+    /// The head that predicts labels instead of an output layer.
+    pub score: Option<ScoreHead>,
     pub multipliers: Multipliers,
     /// The token that replaces an empty prompt.
     pub bos_id: Option<u32>,
     pub eos_ids: Vec<u32>,
+}
+
+/// A head that reads the hidden state of the prompt's last token, except padding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScoreHead {
+    pub labels: Labels,
+    pub pad_id: Option<u32>,
 }
 
 /// Names and layout of tensors.
@@ -97,6 +108,15 @@ pub struct Multipliers {
 
 impl Multipliers {
     pub const ONE: Self = Self { embedding: 1.0, residual: 1.0, logits: 1.0 };
+}
+
+impl ScoreHead {
+    /// Returns the part of a prompt up to the token whose hidden state is read.
+    pub(super) fn read_tokens<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        let last = tokens.iter().rposition(|token| Some(*token) != self.pad_id);
+        // transformers reads the first token of a prompt that consists of padding.
+        &tokens[..tokens.len().min(last.unwrap_or(0) + 1)]
+    }
 }
 
 impl CausalConfig {
@@ -159,5 +179,27 @@ impl CausalConfig {
             self.eos_ids = ids;
         }
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ntl_core::labels::LabelActivation;
+
+    use super::*;
+
+    #[test]
+    fn a_head_reads_the_last_token_that_is_not_padding() {
+        let labels = Labels { names: vec!["LABEL_0".to_owned()], activation: LabelActivation::Identity };
+        for (pad_id, tokens, want) in [
+            (None, &[5, 6, 0][..], &[5, 6, 0][..]),
+            (Some(0), &[5, 6, 0, 0], &[5, 6]),
+            (Some(0), &[0, 5, 0, 6, 0], &[0, 5, 0, 6]),
+            (Some(0), &[0, 0], &[0]),
+            (Some(0), &[], &[]),
+        ] {
+            let head = ScoreHead { labels: labels.clone(), pad_id };
+            assert_eq!(head.read_tokens(tokens), want, "{pad_id:?} {tokens:?}");
+        }
     }
 }

@@ -30,7 +30,11 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
-        let read = self.weights.tensor(name, shape, self.place.dtype, &self.place.device)?;
+        self.tensor_as(name, shape, self.place)
+    }
+
+    fn tensor_as(&self, name: &str, shape: &[usize], place: &Placement) -> LoadResult<Tensor> {
+        let read = self.weights.tensor(name, shape, place.dtype, &place.device)?;
         self.parameters.set(self.parameters.get() + read.elem_count() as u64);
         Ok(read)
     }
@@ -74,6 +78,13 @@ impl Loader<'_> {
             self.packed(self.tensor("lm_head.weight", &shape)?)?
         };
         Ok(self.adaptable.head("lm_head", weight, shape))
+    }
+
+    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32. Adapters do not change it.
+    pub(super) fn score(&self, labels: usize) -> LoadResult<Linear> {
+        let exact = self.place.exact();
+        let weight = self.tensor_as("score.weight", &[labels, self.config.hidden_size], &exact)?;
+        Ok(Linear::plain(Weight::new(weight, &exact)?, [labels]))
     }
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.

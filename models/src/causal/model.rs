@@ -41,7 +41,7 @@ pub struct Causal {
     learned: Option<Tensor>,
     layers: Vec<Layer>,
     norm: Norm,
-    /// `[vocab, hidden]`.
+    /// `[vocab, hidden]`, or `[labels, hidden]`.
     head: Linear,
     adapters: AdapterReader,
     prefixes: SharedPrefixCache,
@@ -75,11 +75,15 @@ impl Causal {
                 Some(loader.tensor(&learned, &[config.positions_max, config.hidden_size])?)
             }
         };
-        let head = loader.head(&embeddings)?;
+        let head = match &config.score {
+            Some(score) => loader.score(score.labels.names.len())?,
+            None => loader.head(&embeddings)?,
+        };
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<LoadResult<_>>()?;
         let norm = loader.norm(&norm, config.hidden_size)?.exact();
         let info = info(&config, loader.parameters.get(), options);
         let kv_cache = KvCache::new(config.layers.len(), config.key_width(), place);
+        let outputs = config.score.as_ref().map_or(options.tokens, |score| score.labels.names.len());
         Ok(Self {
             _context: ContextOnDrop::new(&place.device),
             info,
@@ -94,7 +98,7 @@ impl Causal {
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             prefills: HashMap::new(),
             kv_cache,
-            reducer: LogitsReducer::new(options.tokens),
+            reducer: LogitsReducer::new(outputs),
         })
     }
 
@@ -153,7 +157,7 @@ impl Causal {
         Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
 
-    /// Returns the logits `[R, vocab]` of rows whose embeddings are `x` `[R, hidden]`.
+    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, of rows whose embeddings are `x` `[R, hidden]`.
     fn logits(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Product> {
         let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -234,6 +238,9 @@ impl BatchModel for Causal {
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
         let mut tokens: Vec<u32> = request.prompt.ids().collect();
+        if let Some(score) = &self.config.score {
+            tokens.truncate(score.read_tokens(&tokens).len());
+        }
         let first_token = tokens.pop().unwrap_or(begin);
         self.check(&tokens, 0..tokens.len())?;
         let adapter = self.adapters.weights(request.adapter)?;
@@ -296,11 +303,12 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
         number_encoding: NumberEncoding::Text,
         parameters,
         prompt_tokens_max: config.positions_max,
-        context_tokens_max: Some(config.positions_max),
+        // No tokens follow a prompt whose labels are predicted.
+        context_tokens_max: config.score.is_none().then_some(config.positions_max),
         answer_tokens_max: None,
         tokens: options.tokens,
         eos_ids: config.eos_ids.clone(),
         encoder_decoder: config.family.is_encoder_decoder(),
-        has_token_distribution: config.family.has_token_distribution(),
+        labels: config.score.as_ref().map(|score| score.labels.clone()),
     }
 }

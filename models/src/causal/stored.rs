@@ -3,11 +3,14 @@
 use serde::Deserialize;
 
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_count};
-use crate::families::{CausalVariant, Family, LlamaTraits, Network, Window};
+use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
+use crate::labels::read_labels;
 use crate::ops::Activation;
 use crate::rope::{RopeShape, StoredRope};
 
-use super::config::{CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding};
+use super::config::{
+    CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding, ScoreHead,
+};
 
 /// The configuration of the Llama families, as stored by transformers 4 or 5.
 #[derive(Deserialize)]
@@ -71,14 +74,31 @@ impl CausalConfig {
                 llama(family, traits, files.require_json(CONFIG_FILE)?)
             }
             Network::Causal(CausalVariant::Gpt2) => gpt2(family, files.require_json(CONFIG_FILE)?),
-            Network::T5(_) | Network::RegressLmTorch => {
+            Network::T5(_) | Network::RegressLmTorch | Network::Encoder(_) => {
                 Err(("architectures", format!("`{}` is not a decoder-only model", family.architecture)))
             }
         };
         let config = config.and_then(Self::check);
-        config
+        let mut config = config
             .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))?
-            .with_generation(files)
+            .with_generation(files)?;
+        if family.output == Output::Labels {
+            config.score = Some(ScoreHead::read(files)?);
+        }
+        Ok(config)
+    }
+}
+
+impl ScoreHead {
+    fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
+        #[derive(Deserialize)]
+        struct Stored {
+            /// May be -1, which no token has.
+            pad_token_id: Option<i64>,
+        }
+        let Stored { pad_token_id } = files.require_json(CONFIG_FILE)?;
+        let pad_id = pad_token_id.and_then(|id| u32::try_from(id).ok());
+        Ok(Self { labels: read_labels(files)?, pad_id })
     }
 }
 
@@ -131,6 +151,7 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         positions,
         positions_max,
         tied: stored.common.tie_word_embeddings.unwrap_or(false),
+        score: None,
         multipliers: Multipliers {
             embedding: factor(stored.embedding_multiplier),
             residual: factor(stored.residual_multiplier),
@@ -226,6 +247,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         positions: PositionEncoding::Learned,
         positions_max: stored.n_positions,
         tied: stored.common.tie_word_embeddings.unwrap_or(true),
+        score: None,
         multipliers: Multipliers::ONE,
         bos_id: stored.common.bos_token_id,
         eos_ids: stored.common.eos_ids(),

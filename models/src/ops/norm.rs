@@ -31,11 +31,6 @@ impl Norm {
         Self { dtype, ..self }
     }
 
-    /// Returns the width of a row.
-    pub(crate) fn width(&self) -> usize {
-        self.weight.elem_count()
-    }
-
     /// Maps `[M, width]` to the same shape.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]

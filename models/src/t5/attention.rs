@@ -5,11 +5,11 @@ use crate::rope::Rotary;
 
 /// The window and the positions of self-attention in some of a stack's layers.
 #[derive(Default)]
-pub(super) struct AttentionKind {
+pub(crate) struct AttentionKind {
     /// The nearest positions, which a row sees; `None` for all positions of its prompt, or of its path.
-    pub(super) window: Option<Window>,
-    pub(super) rotary: Option<Rotary>,
-    pub(super) bias: Option<RelativeBias>,
+    pub(crate) window: Option<Window>,
+    pub(crate) rotary: Option<Rotary>,
+    pub(crate) bias: Option<RelativeBias>,
 }
 
 impl AttentionKind {

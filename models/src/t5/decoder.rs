@@ -176,7 +176,7 @@ impl Decoder {
         x: Tensor,
         pass: &Pass<'_>,
     ) -> Result<Tensor> {
-        let normed = layer.norm.forward(&x)?;
+        let normed = layer.normed(&x)?;
         let input = layer.input(&normed, self.heads, pass.ropes[layer.kind].as_ref(), pass.rows);
         let q = pass.kv.write(index, &input)?;
         layer.output.added(&pass.kv.attend(index, layer.kind, &q, self.heads)?, x, pass.rows)

@@ -7,7 +7,7 @@ use crate::ops::{ModelResult, Weight, compute_error};
 
 /// A token table. Clones share it.
 #[derive(Clone)]
-pub(super) struct Embeddings {
+pub(crate) struct Embeddings {
     /// `[vocab, d_model]`.
     pub(super) table: Weight,
     pub(super) vocab: usize,
@@ -19,7 +19,7 @@ pub(super) struct Embeddings {
 
 impl Embeddings {
     /// Creates embeddings that are the rows of a table.
-    pub(super) fn plain(table: Weight, vocab: usize) -> Self {
+    pub(crate) fn plain(table: Weight, vocab: usize) -> Self {
         Self { table, vocab, factor: 1.0, replaced: None }
     }
 

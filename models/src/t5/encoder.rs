@@ -9,17 +9,25 @@ use crate::ops::{
 };
 
 /// A stack that encodes prompts. It has at least one layer.
-pub(super) struct Encoder {
-    pub(super) layers: Vec<EncoderLayer>,
-    pub(super) norm: Norm,
+pub(crate) struct Encoder {
+    pub(crate) layers: Vec<EncoderLayer>,
+    /// After the last layer.
+    pub(crate) norm: Option<Norm>,
     /// The kinds of attention in its layers.
-    pub(super) kinds: Vec<AttentionKind>,
-    pub(super) heads: Heads,
+    pub(crate) kinds: Vec<AttentionKind>,
+    pub(crate) heads: Heads,
 }
 
-pub(super) struct EncoderLayer {
-    pub(super) attention: SelfAttention,
-    pub(super) feed_forward: FeedForward,
+pub(crate) struct EncoderLayer {
+    pub(crate) attention: SelfAttention,
+    pub(crate) feed_forward: FeedForward,
+    pub(crate) norms_after: Option<NormsAfter>,
+}
+
+/// Normalisations of the hidden states after each part of a layer (BERT).
+pub(crate) struct NormsAfter {
+    pub(crate) attention: Norm,
+    pub(crate) feed_forward: Norm,
 }
 
 impl Encoder {
@@ -35,11 +43,21 @@ impl Encoder {
         let attentions = self.kinds.iter().map(prompts).collect::<Result<Vec<_>>>()?;
         for layer in &self.layers {
             let (attention, rope) = &attentions[layer.attention.kind];
-            let normed = layer.attention.norm.forward(&x)?;
+            let normed = layer.attention.normed(&x)?;
             let input = layer.attention.input(&normed, self.heads, rope.as_ref(), rows);
-            x = layer.rest(&attention.attend(&input)?, x, rows)?;
+            let attended = attention.attend(&input)?;
+            drop(normed);
+            x = layer.rest(&attended, x, rows)?;
         }
-        self.norm.forward(&x)
+        self.output(x)
+    }
+
+    /// Returns the output for hidden states after the last layer.
+    fn output(&self, x: Tensor) -> Result<Tensor> {
+        match &self.norm {
+            Some(norm) => norm.forward(&x),
+            None => Ok(x),
+        }
     }
 
     /// Returns the attention of one kind of layers to prompts, and the rotation of their positions.
@@ -105,7 +123,8 @@ impl Encoder {
 
     /// Returns the memory of an [`Encoding`] per token of its prompt, in bytes.
     pub(super) fn encoding_token_bytes(&self) -> usize {
-        Encoding::token_bytes(self.norm.width(), self.head_widths())
+        let hidden = self.layers.first().map_or(0, |layer| layer.attention.output.widths()[0]);
+        Encoding::token_bytes(hidden, self.head_widths())
     }
 
     fn kind(&self, layer: &EncoderLayer) -> &AttentionKind {
@@ -140,7 +159,7 @@ impl Encoder {
         let output = match self.layers.get(*stage) {
             Some(layer) => {
                 let rope = self.kind(layer).rope(first..first + count);
-                let normed = layer.attention.norm.forward(&x)?;
+                let normed = layer.attention.normed(&x)?;
                 let input = layer.attention.input(&normed, self.heads, rope.as_ref(), adapted);
                 let projections = input.parts()?;
                 for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
@@ -148,7 +167,7 @@ impl Encoder {
                 }
                 None
             }
-            None => Some(self.norm.forward(&x)?),
+            None => Some(self.output(x)?),
         };
         *row += count;
         if *row == all.dim(0)? {
@@ -164,7 +183,14 @@ impl EncoderLayer {
     /// Computes the layer after its attention. `x` are the hidden states before the layer, whose storage no
     /// other tensor may share on a device.
     fn rest(&self, attended: &Tensor, x: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
-        self.feed_forward.forward(self.attention.output.added(attended, x, rows)?, rows)
+        let x = self.attention.output.added(attended, x, rows)?;
+        match &self.norms_after {
+            Some(norms) => {
+                let x = norms.attention.forward(&x)?;
+                norms.feed_forward.forward(&self.feed_forward.forward(x, rows)?)
+            }
+            None => self.feed_forward.forward(x, rows),
+        }
     }
 }
 

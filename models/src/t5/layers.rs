@@ -10,28 +10,28 @@ use crate::ops::{
 };
 
 /// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
-pub(super) struct Loader<'a, C = T5Config> {
-    pub(super) weights: &'a Weights<'a>,
-    pub(super) config: &'a C,
-    pub(super) place: &'a Placement,
+pub(crate) struct Loader<'a, C = T5Config> {
+    pub(crate) weights: &'a Weights<'a>,
+    pub(crate) config: &'a C,
+    pub(crate) place: &'a Placement,
     /// Prefix of the tensors' names in the file.
-    pub(super) prefix: &'a str,
-    pub(super) adaptable: &'a AdaptableLayers,
+    pub(crate) prefix: &'a str,
+    pub(crate) adaptable: &'a AdaptableLayers,
 }
 
 impl<C> Loader<'_, C> {
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
         let Placement { dtype, device, .. } = self.place;
         self.weights.tensor(&format!("{}{name}", self.prefix), shape, *dtype, device)
     }
 
     /// Reads the weight `name.weight`, `[out, in]`.
-    pub(super) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
+    pub(crate) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
         Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
     }
 
     /// Reads layers with the same input of `input` elements. Each is `name.weight`, `[width, input]`.
-    pub(super) fn linear<const P: usize>(
+    pub(crate) fn linear<const P: usize>(
         &self,
         names: [String; P],
         widths: [usize; P],
@@ -55,18 +55,24 @@ impl<C> Loader<'_, C> {
     }
 
     /// Reads the layer `name` with its bias. Adapters do not change it.
-    pub(super) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
-        Ok(Linear::new(&[self.stored(name, shape)?], [shape[0]], self.place)?)
+    pub(crate) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
+        Ok(Linear::new(&[self.stored(name, shape, true)?], [shape[0]], self.place)?)
     }
 
-    pub(super) fn stored(&self, name: &str, shape: [usize; 2]) -> LoadResult<StoredLinear> {
-        let weight = self.tensor(&format!("{name}.weight"), &shape)?;
-        let bias = Some(self.tensor(&format!("{name}.bias"), &shape[..1])?);
+    /// Reads the stored form of a layer, with its bias if it has one.
+    pub(crate) fn stored(
+        &self,
+        name: &str,
+        [output, input]: [usize; 2],
+        has_bias: bool,
+    ) -> LoadResult<StoredLinear> {
+        let weight = self.tensor(&format!("{name}.weight"), &[output, input])?;
+        let bias = has_bias.then(|| self.tensor(&format!("{name}.bias"), &[output])).transpose()?;
         Ok(StoredLinear { module: self.module(name), weight, bias })
     }
 
     /// Returns the name of a layer within the complete model.
-    pub(super) fn module(&self, name: &str) -> String {
+    pub(crate) fn module(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
@@ -81,16 +87,22 @@ impl<C> Loader<'_, C> {
 }
 
 /// Attention to positions of the same stack.
-pub(super) struct SelfAttention {
+pub(crate) struct SelfAttention {
     /// Index of its kind in the stack.
-    pub(super) kind: usize,
-    pub(super) norm: Norm,
-    pub(super) qkv: Linear<3>,
-    pub(super) head_norms: Option<HeadNorms>,
-    pub(super) output: Linear,
+    pub(crate) kind: usize,
+    /// Normalises the input.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) qkv: Linear<3>,
+    pub(crate) head_norms: Option<HeadNorms>,
+    pub(crate) output: Linear,
 }
 
 impl SelfAttention {
+    /// Returns the input of queries, keys and values.
+    pub(super) fn normed(&self, x: &Tensor) -> Result<Tensor> {
+        normed(self.norm.as_ref(), x)
+    }
+
     /// Returns the computation of queries, keys and values from normalised hidden states.
     pub(super) fn input<'a>(
         &'a self,
@@ -110,14 +122,22 @@ pub(super) struct CrossAttention {
     pub(super) output: Linear,
 }
 
-pub(super) struct FeedForward {
-    pub(super) norm: Norm,
-    pub(super) mlp: Mlp,
+pub(crate) struct FeedForward {
+    /// Normalises the input.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) mlp: Mlp,
+}
+
+fn normed(norm: Option<&Norm>, x: &Tensor) -> Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => Ok(x.clone()),
+    }
 }
 
 impl FeedForward {
     /// Maps `[M, d_model]` to `[M, d_model]`, and adds the residual.
     pub(super) fn forward(&self, x: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
-        self.mlp.added(&self.norm.forward(&x)?, x, rows)
+        self.mlp.added(&normed(self.norm.as_ref(), &x)?, x, rows)
     }
 }

@@ -16,6 +16,7 @@ mod gemma;
 mod head;
 mod layers;
 mod model;
+mod pooled;
 mod prefill;
 mod prompts;
 mod regression;
@@ -24,10 +25,18 @@ mod stacks;
 mod stored;
 mod xval;
 
+pub(crate) use attention::AttentionKind;
 pub use config::T5Config;
-pub use gemma::MeanHead;
-pub(crate) use gemma::{encoding, read_notation};
+pub(crate) use embeddings::Embeddings;
+pub(crate) use encoder::{Encoder, EncoderLayer, NormsAfter};
+pub(crate) use gemma::{encoding, load_regresslm_head, read_notation};
+pub(crate) use layers::{FeedForward, Loader, SelfAttention};
 pub use model::{T5, T5Kind, TokenizerFacts};
+pub(crate) use pooled::{
+    HeadActivation, HiddenLayer, InputLayer, LearnedPositions, PooledEncoder, PooledHead, PooledParts,
+    Pooling,
+};
+pub(crate) use prefill::StackSizes;
 pub use regression::RegressionHead;
 pub(crate) use regresslm::TorchConfig;
 pub use xval::NumberScaling;

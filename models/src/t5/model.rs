@@ -60,7 +60,7 @@ impl TokenizerFacts {
 
     /// Returns an error that names a field of `config.json` if this vocabulary is smaller than the
     /// tokenizer's.
-    pub(super) fn check_vocabulary(
+    pub(crate) fn check_vocabulary(
         self,
         files: &CheckpointFiles,
         field: &str,
@@ -73,7 +73,7 @@ impl TokenizerFacts {
         Err(LoadError::field(files.name_of(CONFIG_FILE), field, reason))
     }
 
-    pub(super) fn info(
+    pub(crate) fn info(
         self,
         family: Family,
         eos_ids: Vec<u32>,
@@ -93,7 +93,7 @@ impl TokenizerFacts {
             tokens: self.tokens,
             eos_ids,
             encoder_decoder: family.is_encoder_decoder(),
-            has_token_distribution: family.has_token_distribution(),
+            labels: None,
         }
     }
 }

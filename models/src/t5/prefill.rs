@@ -9,17 +9,17 @@ use crate::ops::{AdapterWeights, Placement, Window};
 
 /// The sizes of a stack, from which work is estimated.
 #[derive(Clone)]
-pub(super) struct StackSizes {
+pub(crate) struct StackSizes {
     /// Width of the residual stream.
-    pub(super) hidden: usize,
+    pub(crate) hidden: usize,
     /// Width of all query heads.
-    pub(super) queries: usize,
+    pub(crate) queries: usize,
     /// Width of all key heads.
-    pub(super) keys: usize,
+    pub(crate) keys: usize,
     /// Multiplications of a layer's feed-forward part for one token.
-    pub(super) mlp: usize,
+    pub(crate) mlp: usize,
     /// The window of each layer.
-    pub(super) windows: Vec<Option<Window>>,
+    pub(crate) windows: Vec<Option<Window>>,
 }
 
 /// The work for one token in a stage of an [`Encoding`], in the unit of `PrefillChunk::work`.

@@ -1,8 +1,8 @@
-//! A T5 with a regression head (`T5ForSequenceClassification` with one label), which predicts one number per
-//! prompt and no text.
+//! A T5 with a head (`T5ForSequenceClassification`), which predicts the values of labels and no text. With one
+//! label, the value is a number.
 //!
 //! The input of the decoder is the prompt itself, shifted by one. The head reads the decoder's hidden state
-//! at the prompt's last end-of-sequence token. The value is computed by the prefill: first the encoder, then
+//! at the prompt's last end-of-sequence token. The values are computed by the prefill: first the encoder, then
 //! the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y| + 1),
 //! predictions are converted back.
 
@@ -21,18 +21,19 @@ use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
+use crate::labels::read_labels;
 use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
 
-/// A T5 that predicts one number for each prompt.
+/// A T5 that predicts one number, or the values of several labels, for each prompt.
 pub struct RegressionHead {
     info: ModelInfo,
     stacks: Stacks,
-    /// `[d_model, d_model]` and `[1, d_model]`, with a tanh between them.
+    /// `[d_model, d_model]` and `[labels, d_model]`, with a tanh between them.
     head: [Linear; 2],
     log_scale: bool,
-    /// Contexts without a value yet.
+    /// Contexts without values yet.
     inputs: HashMap<ContextId, DecoderInput>,
-    values: HashMap<ContextId, f32>,
+    values: HashMap<ContextId, Vec<f32>>,
 }
 
 /// The tokens that the decoder reads up to the row whose hidden state the head reads.
@@ -51,6 +52,7 @@ impl RegressionHead {
         place: &Placement,
     ) -> LoadResult<Self> {
         let config = facts.config(files)?;
+        let labels = read_labels(files)?;
         let weights = Weights::open(files)?;
         let adaptable = AdaptableLayers::default();
         let whole = Loader { weights: &weights, config: &config, place, prefix: "", adaptable: &adaptable };
@@ -61,9 +63,10 @@ impl RegressionHead {
         let exact = Loader { place: &exact_place, ..whole };
         let head = [
             exact.biased("classification_head.dense", [d_model, d_model])?,
-            exact.biased("classification_head.out_proj", [1, d_model])?,
+            exact.biased("classification_head.out_proj", [labels.names.len(), d_model])?,
         ];
-        let info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
+        let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
+        info.labels = Some(labels);
         let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
@@ -122,7 +125,7 @@ impl RegressionHead {
         }
         let values = self.values_at(&hidden, read).map_err(compute_error)?;
         for &context in &complete {
-            // Only the value is needed from here on.
+            // Only the values are needed from here on.
             self.stacks.close(context);
             self.inputs.remove(&context);
         }
@@ -159,20 +162,28 @@ impl RegressionHead {
         Ok(progress)
     }
 
-    fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<f32>> {
+    /// Returns the values of all labels for each of these rows.
+    fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<Vec<f32>>> {
         let [dense, out] = &self.head;
         let count = read.len();
         let read = hidden.index_select(&Tensor::from_vec(read, count, hidden.device())?, 0)?;
-        let values = out.forward(&dense.forward(&read)?.tanh()?)?.flatten_all()?;
-        let values: Vec<f32> = values.to_dtype(DType::F32)?.to_vec1()?;
-        Ok(if self.log_scale { values.into_iter().map(unlogged).collect() } else { values })
+        let values = out.forward(&dense.forward(&read)?.tanh()?)?;
+        let mut values: Vec<Vec<f32>> = values.to_dtype(DType::F32)?.to_vec2()?;
+        if self.log_scale {
+            values.iter_mut().flatten().for_each(|value| *value = unlogged(*value));
+        }
+        Ok(values)
     }
 }
 
-/// Returns one column of zeros, and the value of each row's context.
-pub(super) fn values(rows: &[Row], value: impl Fn(ContextId) -> ModelResult<f32>) -> ModelResult<Logits> {
-    let values = rows.iter().map(|row| value(row.context)).collect::<ModelResult<Vec<f32>>>()?;
-    Ok(Logits::new(vec![0.0; rows.len()], 1)?.with_head_values(values)?)
+/// Returns the values of `labels` labels for each row's context.
+pub(super) fn label_values<'a>(
+    rows: &[Row],
+    labels: usize,
+    values: impl Fn(ContextId) -> ModelResult<&'a [f32]>,
+) -> ModelResult<Logits> {
+    let values = rows.iter().map(|row| values(row.context)).collect::<ModelResult<Vec<_>>>()?;
+    Ok(Logits::new(values.concat(), labels)?)
 }
 
 /// The inverse of sign(x) ln(|x| + 1).
@@ -200,17 +211,19 @@ impl BatchModel for RegressionHead {
         computed
     }
 
-    /// Returns one column of zeros, because tokens have no logits, and the prompt's value for every row.
+    /// Returns the prompt's values for every row.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
-        values(rows, |context| match self.values.get(&context) {
+        let [_, out] = &self.head;
+        let [labels] = out.widths();
+        label_values(rows, labels, |context| match self.values.get(&context) {
             _ if self.inputs.contains_key(&context) => Err(ModelError::NotPrefilled(context)),
-            Some(value) => Ok(*value),
+            Some(values) => Ok(values),
             None => Err(ModelError::UnknownContext(context)),
         })
     }
 
     /// A prompt is encoded first, and then its prefill needs the keys and values of the prompt and of the
-    /// shifted prompt. Afterwards it needs only its value.
+    /// shifted prompt. Afterwards it needs only its values.
     fn cache_cost(&self) -> CacheCost {
         let CacheCost { prompt_token, node, .. } = self.stacks.cache_cost();
         CacheCost { prompt_token: prompt_token.max(3 * node), node: 0, capacity: NodeCapacity::Exact }

@@ -57,11 +57,12 @@ impl Loader<'_> {
             Ok(EncoderLayer {
                 attention: self.self_attention(&format!("{block}.0"))?,
                 feed_forward: self.feed_forward(&format!("{block}.1"))?,
+                norms_after: None,
             })
         };
         Ok(Encoder {
             layers: (0..self.config.num_layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: self.norm("encoder.final_layer_norm")?,
+            norm: Some(self.norm("encoder.final_layer_norm")?),
             kinds: vec![self.attention_kind("encoder", Direction::Bidirectional)?],
             heads: Heads::unscaled(self.config.num_heads),
         })
@@ -103,7 +104,7 @@ impl Loader<'_> {
         let part = |part: &str| format!("{name}.SelfAttention.{part}");
         Ok(SelfAttention {
             kind: 0,
-            norm: self.norm(&format!("{name}.layer_norm"))?,
+            norm: Some(self.norm(&format!("{name}.layer_norm"))?),
             qkv: self.linear(["q", "k", "v"].map(part), [inner; 3], model)?,
             head_norms: None,
             output: self.linear([part("o")], [model], inner)?,
@@ -134,6 +135,6 @@ impl Loader<'_> {
         };
         let down = self.down(part("wo"), [model, wide])?;
         let mlp = Mlp { up, down, activation: self.config.activation };
-        Ok(FeedForward { norm: self.norm(&format!("{name}.layer_norm"))?, mlp })
+        Ok(FeedForward { norm: Some(self.norm(&format!("{name}.layer_norm"))?), mlp })
     }
 }

@@ -145,7 +145,7 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
     let golden: Value =
         serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
     let LoadedModel { mut model, tokenizer, vocabulary, .. } = open(&folder);
-    assert!(vocabulary.grammar.is_point() && !model.info().has_token_distribution);
+    assert!(vocabulary.grammar.is_point() && !model.info().has_token_distribution());
     let cases = golden["cases"].as_array().unwrap();
     let prompts: Vec<Prompt> = cases
         .iter()
@@ -163,7 +163,7 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
         };
         let values = model.step(&opened.iter().map(row).collect::<Vec<_>>()).unwrap();
         opened.iter().for_each(|opened| model.close(opened.context));
-        (0..prompts.len()).map(|row| values.head_value(row).unwrap()).collect()
+        (0..prompts.len()).map(|row| values.row(row)[0]).collect()
     };
     let alone: Vec<f32> = prompts.iter().flat_map(|prompt| predict(std::slice::from_ref(prompt))).collect();
     for (case, got) in cases.iter().zip(&alone) {

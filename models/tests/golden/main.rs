@@ -10,6 +10,7 @@ mod dtypes;
 mod families;
 mod fields;
 mod gemma;
+mod heads;
 mod kinds;
 mod load_errors;
 mod load_forms;

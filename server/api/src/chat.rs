@@ -107,7 +107,7 @@ pub struct ChatRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
     /// Whether the template adds the beginning of the assistant's message. Default true, or false with
-    /// `continue_final_message`.
+    /// `continue_final_message` and for models that predict labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
     /// Whether the answer continues the last message, as if the assistant had begun it. Not with

@@ -6,6 +6,7 @@
 
 mod calibration;
 mod chat;
+mod classify;
 mod completions;
 mod error;
 mod labels;
@@ -26,6 +27,7 @@ pub use chat::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, ContentPart,
 };
+pub use classify::{Classification, ClassificationRequest, ClassificationResponse, Pooled, PoolingResponse};
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStoppingOption, FinishReasonName,
     Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop, StreamEvent,

@@ -39,7 +39,8 @@ pub struct Model {
     /// `ntl-server`.
     pub owned_by: String,
     /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, `t5gemma`, `t5gemma2`,
-    /// `regresslm`, `regresslm-head`, or a decoder-only architecture such as `llama`.
+    /// `regresslm`, `regresslm-head`, a decoder-only architecture such as `llama`, or a model with a head such
+    /// as `llama-head`.
     pub kind: String,
     /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
     #[serde(default)]
@@ -50,6 +51,12 @@ pub struct Model {
     /// With dedicated tokens: number of numbers in an answer. The model writes nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<u64>,
+    /// With a head: the names of the labels whose values the model predicts. It writes no tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Vec<String>>,
+    /// With a head: how the values of labels become probabilities: `identity`, `sigmoid` or `softmax`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation: Option<String>,
     /// Maximum number of prompt tokens.
     pub context_length: u64,
     /// The same as `context_length`, under vLLM's name.

@@ -39,12 +39,15 @@ const PART_SEPARATOR: &str = "\n";
 pub(crate) fn conversation(
     request: &mut ChatRequest,
     tools: Option<&ToolOffer>,
+    profile: &ModelProfile,
 ) -> Result<Conversation, AppError> {
     fields::check_chat(&request.others)?;
     let messages = request.messages.as_deref().unwrap_or(&[]);
     check("messages", !messages.is_empty(), "must be a list of at least one message")?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
-    let add_generation_prompt = request.add_generation_prompt.unwrap_or(!continue_final_message);
+    // A head judges the messages as they are.
+    let usual = !continue_final_message && profile.writes_tokens();
+    let add_generation_prompt = request.add_generation_prompt.unwrap_or(usual);
     let message_of_both = "is not allowed with `add_generation_prompt`: true";
     check("continue_final_message", !(continue_final_message && add_generation_prompt), message_of_both)?;
     let mut variables = request.chat_template_kwargs.take().unwrap_or_default();
@@ -375,7 +378,7 @@ mod tests {
     }
 
     fn refused(body: Value) -> (String, String) {
-        let error = conversation(&mut request(body), None).unwrap_err();
+        let error = conversation(&mut request(body), None, &ModelProfile::for_tests()).unwrap_err();
         (error.body().error.param.unwrap_or_default(), error.to_string())
     }
 
@@ -436,7 +439,7 @@ mod tests {
                 {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}
         ], "add_generation_prompt": false});
-        let conversation = conversation(&mut request(body), None).unwrap();
+        let conversation = conversation(&mut request(body), None, &ModelProfile::for_tests()).unwrap();
         let contents: Vec<_> = conversation.messages.iter().map(ChatMessage::text).collect();
         assert_eq!((contents, conversation.add_generation_prompt), (vec!["a\nb", ""], false));
     }

@@ -18,15 +18,19 @@ pub(crate) fn generation_request(
     mut request: CompletionRequest,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
-    let prompts = match request.prompt.take() {
-        None => None,
-        Some(Prompts::Text(text)) => Some(vec![PromptInput::Text(text)]),
-        Some(Prompts::Ids(ids)) => Some(vec![PromptInput::Ids(ids)]),
-        Some(Prompts::Texts(texts)) => Some(texts.into_iter().map(PromptInput::Text).collect()),
-        Some(Prompts::IdLists(lists)) => Some(lists.into_iter().map(PromptInput::Ids).collect()),
-    };
+    let prompts = request.prompt.take().map(prompt_inputs);
     fields::check_completion(&request.others)?;
     fields::generation_request(prompts, request, profile)
+}
+
+/// Returns each prompt of a request.
+pub(super) fn prompt_inputs(prompts: Prompts) -> Vec<PromptInput> {
+    match prompts {
+        Prompts::Text(text) => vec![PromptInput::Text(text)],
+        Prompts::Ids(ids) => vec![PromptInput::Ids(ids)],
+        Prompts::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+        Prompts::IdLists(lists) => lists.into_iter().map(PromptInput::Ids).collect(),
+    }
 }
 
 /// Writes answers as completions.

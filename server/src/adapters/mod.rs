@@ -6,6 +6,7 @@
 
 pub(crate) mod candidates;
 pub(crate) mod chat;
+pub(crate) mod classify;
 pub(crate) mod completions;
 mod fields;
 pub(crate) mod labels;

@@ -104,7 +104,7 @@ pub(crate) fn score_request(
 /// Rejects a model without probabilities of tokens.
 pub(super) fn check_scores(model: &ModelInfo) -> Result<(), AppError> {
     let message = format!("is of kind {}, which has no distribution over tokens to score", model.kind);
-    check("model", model.has_token_distribution, message)
+    check("model", model.has_token_distribution(), message)
 }
 
 /// Refuses options that no item of the request has an effect for: they would be ignored silently. Their

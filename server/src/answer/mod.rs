@@ -233,7 +233,9 @@ impl Assembler {
                 }
                 pieces
             }
-            Event::Field(_) | Event::Number(_) | Event::Scored(_) | Event::Failed(_) => Vec::new(),
+            Event::Field(_) | Event::Number(_) | Event::Scored(_) | Event::Labels(_) | Event::Failed(_) => {
+                Vec::new()
+            }
         }
     }
 

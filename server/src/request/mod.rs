@@ -29,7 +29,9 @@ pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
-pub(crate) use size::{detokenized_size, labels_size, number_bytes, score_size, tokenized_size};
+pub(crate) use size::{
+    classify_size, detokenized_size, labels_size, number_bytes, score_size, tokenized_size,
+};
 
 /// Prompts and what to decode for each of them.
 #[derive(Debug)]
@@ -143,7 +145,7 @@ impl GenerationRequest {
                     after.sampling.seed = seed;
                 }
             }
-            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => {}
+            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => {}
         }
         Job { paper_decoding: self.paper_decoding, ..Job::new(prompt, decoding) }
     }
@@ -152,7 +154,7 @@ impl GenerationRequest {
         match &self.decoding {
             Request::Text(job) => job.n,
             Request::Beams(job) => job.n,
-            Request::Number(_) | Request::Score(_) | Request::Candidates(_) => 1,
+            Request::Number(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => 1,
         }
     }
 }

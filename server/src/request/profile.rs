@@ -17,8 +17,9 @@ use crate::error::AppError;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
-    /// Whether texts are made of tokens; a regression head predicts a number, which the server prints.
-    pub(crate) writes_tokens: bool,
+    /// Number of labels whose values the model predicts instead of writing tokens. The value of a single label
+    /// is a number, which the server prints.
+    pub(crate) labels: Option<usize>,
     /// Whether our engine steps its texts token by token. If not, another engine writes them.
     pub(crate) steps_texts: bool,
     /// Whether the vocabulary can write numbers.
@@ -53,12 +54,14 @@ impl ModelProfile {
     /// The profile of a model without calibrations, on a server without limits.
     pub(crate) fn new(info: &ModelInfo, tokenizer: &Tokenizer, grammar: &NumberGrammar) -> Self {
         let head = grammar.is_point().then_some(MethodName::Head);
-        // Encoder-decoder models are trained with transformers' default, and vLLM truncates the others on the
-        // left.
-        let usual = if info.encoder_decoder { TruncationSide::Right } else { TruncationSide::Left };
+        let labels = info.labels.as_ref().map(|labels| labels.names.len());
+        // Encoder-decoder models and heads are trained with transformers' default, and vLLM truncates the others
+        // on the left.
+        let is_right = info.encoder_decoder || labels.is_some();
+        let usual = if is_right { TruncationSide::Right } else { TruncationSide::Left };
         Self {
             encoder_decoder: info.encoder_decoder,
-            writes_tokens: info.has_token_distribution,
+            labels,
             steps_texts: true,
             spells_numbers: grammar.spells_numbers(),
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
@@ -76,6 +79,11 @@ impl ModelProfile {
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,
         }
+    }
+
+    /// Returns whether texts are made of tokens.
+    pub(crate) fn writes_tokens(&self) -> bool {
+        self.labels.is_none()
     }
 
     /// `ids` of an answer, if all of them are in the vocabulary.
@@ -142,7 +150,7 @@ impl ModelProfile {
     pub(crate) fn for_tests() -> Self {
         Self {
             encoder_decoder: true,
-            writes_tokens: true,
+            labels: None,
             steps_texts: true,
             spells_numbers: true,
             number_head: None,

@@ -44,35 +44,37 @@ impl PromptInput {
         self.text().map_or(0, str::len)
     }
 
-    /// Rejects an empty prompt of an encoder-decoder model: its encoder would read nothing. A decoder-only
-    /// model begins with its start token. `param` names the field.
+    /// Rejects an empty prompt of a model that predicts labels or has an encoder, which would read nothing. A
+    /// decoder-only model begins with its start token. `param` names the field.
     pub(super) fn check_not_empty(&self, param: &str, profile: &ModelProfile) -> Result<(), AppError> {
-        check(param, !(profile.encoder_decoder && self.is_empty()), "must not be empty")
+        let may_be_empty = !profile.encoder_decoder && profile.writes_tokens();
+        check(param, may_be_empty || !self.is_empty(), "must not be empty")
     }
 
-    /// Returns the prompt as the model reads it, truncated if the request says so. `add_special_tokens` is for
-    /// texts only.
+    /// Returns the prompt as the model reads it, truncated if the request says so. `param` names the field.
+    /// `add_special_tokens` is for texts only.
     pub(crate) fn into_prompt(
         self,
+        param: &str,
         tokenizer: &Tokenizer,
         profile: &ModelProfile,
         truncation: Option<Truncation>,
         add_special_tokens: bool,
     ) -> Result<Prompt, AppError> {
-        self.check_not_empty("prompt", profile)?;
+        self.check_not_empty(param, profile)?;
         let prompt = match self {
             Self::Text(text) => {
                 profile.check_bytes(&text)?;
                 tokenizer
                     .encode_prompt(&text, add_special_tokens)
-                    .map_err(|error| AppError::invalid("prompt", format!("`prompt`: {error}")))?
+                    .map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?
             }
             Self::Ids(ids) => {
                 if let Some(id) = tokenizer.number_token().filter(|number| ids.contains(number)) {
                     let message = format!("contains the token id {id} without its number; send text");
-                    return Err(AppError::field("prompt", message));
+                    return Err(AppError::field(param, message));
                 }
-                profile.with_eos(profile.prompt_ids("prompt", ids)?).into()
+                profile.with_eos(profile.prompt_ids(param, ids)?).into()
             }
         };
         profile.fitting(match truncation {

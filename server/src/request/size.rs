@@ -91,6 +91,13 @@ pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
     ResponseSize { bytes, fields }
 }
 
+/// Estimates the response with the values of labels with these names for each of `inputs` inputs.
+pub(crate) fn classify_size(inputs: usize, names: &[String]) -> ResponseSize {
+    let name = names.iter().map(String::len).max().unwrap_or(0);
+    let bytes = inputs.saturating_mul(ITEM_BYTES + name + names.len() * NUMBER_BYTES);
+    ResponseSize { bytes, fields: vec!["input"] }
+}
+
 /// Estimates the response with the probabilities of labels after prompts.
 pub(crate) fn labels_size(prompts: usize, labels: usize) -> ResponseSize {
     let bytes = prompts * (labels * NUMBER_BYTES + ITEM_BYTES);

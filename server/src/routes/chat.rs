@@ -31,7 +31,7 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let tools = tool_offer(&mut body)?;
-    let conversation = conversation(&mut body, tools.as_ref())?;
+    let conversation = conversation(&mut body, tools.as_ref(), &model.profile)?;
     let echoed = echoed(&body, &conversation)?;
     let add_special_tokens = body.add_special_tokens.unwrap_or(false);
     // A template is a program: it never runs on a thread of the runtime, even if the messages are short.

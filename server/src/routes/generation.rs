@@ -60,8 +60,9 @@ pub(super) async fn answer<A: AnswerAdapter>(
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let prompts: Vec<Prompt> = model
         .with_tokenizer(bytes, move |tokenizer, profile| {
-            let prompt =
-                |input: PromptInput| input.into_prompt(tokenizer, profile, truncation, add_special_tokens);
+            let prompt = |input: PromptInput| {
+                input.into_prompt("prompt", tokenizer, profile, truncation, add_special_tokens)
+            };
             inputs.into_iter().map(prompt).collect()
         })
         .await?;

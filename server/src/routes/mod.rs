@@ -3,6 +3,7 @@
 
 mod body;
 pub(crate) mod chat;
+pub(crate) mod classify;
 mod client;
 pub(crate) mod completions;
 pub(crate) mod docs;

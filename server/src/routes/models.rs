@@ -55,6 +55,8 @@ fn describe(model: &ServedModel) -> Model {
         kind: info.kind.clone(),
         encoder_decoder: info.encoder_decoder,
         number_encoding: info.number_encoding.name().to_owned(),
+        labels: info.labels.as_ref().map(|labels| labels.names.clone()),
+        activation: info.labels.as_ref().map(|labels| labels.activation.name().to_owned()),
         outputs: model.profile.notation.as_ref().map(|notation| notation.outputs() as u64),
         context_length: info.prompt_tokens_max as u64,
         max_model_len: info.prompt_tokens_max as u64,

@@ -36,7 +36,7 @@ pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) ->
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     check_fields(&body)?;
     let tools = tool_offer(&body)?;
-    let conversation = conversation(&mut body, tools.as_ref())?;
+    let conversation = conversation(&mut body, tools.as_ref(), &model.profile)?;
     // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
     let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
         prompt_ids("input", &conversation, false, tokenizer, profile)

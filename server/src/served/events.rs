@@ -104,8 +104,12 @@ impl RequestEvents {
         match event {
             Event::Finished { tokens, .. } => self.count_completion(*tokens),
             Event::Scored(outcome) => self.count_completion(outcome.tokens.len()),
-            Event::Prompt(_) | Event::Text { .. } | Event::Field(_) | Event::Number(_) | Event::Failed(_) => {
-            }
+            Event::Prompt(_)
+            | Event::Text { .. }
+            | Event::Field(_)
+            | Event::Number(_)
+            | Event::Labels(_)
+            | Event::Failed(_) => {}
         }
     }
 }
@@ -120,7 +124,7 @@ fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
         let unfinished = match &event {
             Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => unfinished,
             Event::Finished { .. } => unfinished - 1,
-            Event::Number(_) | Event::Scored(_) | Event::Failed(_) => 0,
+            Event::Number(_) | Event::Scored(_) | Event::Labels(_) | Event::Failed(_) => 0,
         };
         Some(((prompt, event), (events, unfinished)))
     })

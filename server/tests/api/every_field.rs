@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use axum::Router;
+use ntl_core::labels::{LabelActivation, Labels};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
 use ntl_server::app;
@@ -19,6 +20,8 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 const SCORE: &str = "/v1/score";
+const CLASSIFY: &str = "/classify";
+const POOLING: &str = "/pooling";
 const GENERATIVE_SCORING: &str = "/generative_scoring";
 
 /// Fields that need a model with calls, or one that sees the order of its tokens: other tests show the effect.
@@ -32,7 +35,21 @@ const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool.function.name }}{% 
 /// Words in the description of a field that changes no response.
 const NO_EFFECT: [&str; 2] = ["changes nothing", "No effect on other kinds"];
 
-/// Two decoder-only models that write digits. The next token depends on the whole sequence.
+/// A model with two labels, whose values depend on the whole prompt.
+fn head() -> LoadedModel {
+    let script = |prompt: &[u32], _: &[u32]| {
+        let sum: u32 = (1..).zip(prompt).map(|(place, id)| place * id).sum();
+        Ok(vec![(sum % 17) as f32 / 5.0, (sum % 13) as f32 / 5.0])
+    };
+    let model = scripted(Box::new(script)).with_info(|info| {
+        info.encoder_decoder = false;
+        let names = ["no", "yes"].map(str::to_owned).to_vec();
+        info.labels = Some(Labels { names, activation: LabelActivation::Softmax });
+    });
+    LoadedModel { tokenizer: tokenizer_with(TEMPLATE), ..support::loaded(Box::new(model)) }
+}
+
+/// Two decoder-only models that write digits, and one with a head. The next token depends on the whole sequence.
 fn digits_server() -> Router {
     let model = || {
         let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();
@@ -52,7 +69,8 @@ fn digits_server() -> Router {
         LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE), adapters: None }
     };
     let settings = HttpSettings { logprobs_max: None, ..support::settings() };
-    app::router(state_of(vec![("one", model()), ("two", model())], settings, EngineLimits::default()))
+    let models = vec![("one", model()), ("two", model()), ("head", head())];
+    app::router(state_of(models, settings, EngineLimits::default()))
 }
 
 /// A field in use: `with` is the rest of the request, and `value` the value of the field.
@@ -76,6 +94,7 @@ fn smallest(path: &str) -> Value {
         CHAT => json!({"model": "one", "messages": [{"role": "user", "content": "12"}], "seed": 1}),
         RESPONSES => json!({"model": "one", "input": "12", "seed": 1}),
         SCORE => json!({"model": "one", "items": [{"prompt": "1", "target": "23"}]}),
+        CLASSIFY | POOLING => json!({"model": "head", "input": "12"}),
         GENERATIVE_SCORING => {
             json!({"model": "one", "query": "1", "items": ["2"], "label_token_ids": [piece("3"), piece("4")]})
         }
@@ -91,6 +110,7 @@ fn probe_of(path: &str, field: &str) -> Option<Probe> {
         CHAT => chat_probe(field).or_else(|| text_probe(field)),
         RESPONSES => response_probe(field),
         SCORE => score_probe(field),
+        CLASSIFY | POOLING => classify_probe(field),
         GENERATIVE_SCORING => label_probe(field),
         _ => token_probe(field),
     }
@@ -226,6 +246,27 @@ fn score_probe(field: &str) -> Option<Probe> {
     }
 }
 
+fn classify_probe(field: &str) -> Option<Probe> {
+    let chat = json!({"input": null, "messages": [{"role": "user", "content": "12"}]});
+    let long = json!({"input": "3 4 5", "truncate_prompt_tokens": 2});
+    match field {
+        "input" => probe(json!("345")),
+        "messages" => probe_with(chat, json!([{"role": "user", "content": "345"}])),
+        "add_generation_prompt" => probe_with(chat, json!(true)),
+        "continue_final_message" => {
+            let answer = json!([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]);
+            probe_with(merged(&chat, &json!({"messages": answer})), json!(true))
+        }
+        "chat_template_kwargs" => probe_with(chat, json!({"extra": "7"})),
+        "add_special_tokens" => probe(json!(false)),
+        "truncate_prompt_tokens" => probe(json!(1)),
+        "truncation_side" => probe_with(long, json!("left")),
+        "use_activation" => probe(json!(false)),
+        "user" => probe(json!("me")),
+        _ => None,
+    }
+}
+
 fn label_probe(field: &str) -> Option<Probe> {
     match field {
         "query" => probe(json!("345")),
@@ -295,7 +336,7 @@ fn comparable(answer: &Answer) -> Vec<Value> {
 async fn every_field_of_every_request_has_an_effect_or_is_described_as_having_none() {
     let app = digits_server();
     let routes = fields_of_routes(&get(&app, "/openapi.json").await.json());
-    assert_eq!(routes.len(), 7, "{:?}", routes.keys());
+    assert_eq!(routes.len(), 9, "{:?}", routes.keys());
     let mut faults = Vec::new();
     for (path, fields) in &routes {
         for (field, schema) in fields {

@@ -8,6 +8,8 @@
 #[cfg(test)]
 mod chat;
 #[cfg(test)]
+mod classify;
+#[cfg(test)]
 mod completions;
 #[cfg(test)]
 mod connections;

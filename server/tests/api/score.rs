@@ -1,6 +1,7 @@
 //! `POST /v1/score`.
 
 use axum::Router;
+use ntl_core::labels::{LabelActivation, Labels};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
 use ntl_server::app;
@@ -230,7 +231,8 @@ async fn a_regression_head_has_nothing_to_score() {
     let model = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
     let model = model.with_info(|info| {
         info.kind = "t5-regression-head".to_owned();
-        info.has_token_distribution = false;
+        let activation = LabelActivation::Identity;
+        info.labels = Some(Labels { names: vec!["LABEL_0".to_owned()], activation });
     });
     let models = vec![("head", loaded(Box::new(model)))];
     let app = app::router(state_of(models, crate::support::settings(), EngineLimits::default()));

@@ -37,7 +37,8 @@ pub enum FinishReason {
     Length,
 }
 
-/// An event of one job. The last event is `Finished` of every text, `Number`, `Scored` or `Failed`.
+/// An event of one job. The last event is `Finished` of every text, `Number`, `Scored`, `Labels` or
+/// `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The next tokens of the prompt, from its second one on. Comes before all texts.
@@ -71,6 +72,8 @@ pub enum Event {
     Field(FieldNumber),
     Number(NumberOutcome),
     Scored(ScoreOutcome),
+    /// The value of each label, without an activation. All are finite.
+    Labels(Vec<f32>),
     Failed(EngineError),
 }
 

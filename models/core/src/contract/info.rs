@@ -2,6 +2,7 @@
 
 use super::error::EngineError;
 use super::job::Job;
+use crate::labels::Labels;
 
 /// Which implementation runs a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,11 +126,16 @@ pub struct ModelInfo {
     pub eos_ids: Vec<u32>,
     /// Whether prompt and answer are processed by different stacks, or form one sequence.
     pub encoder_decoder: bool,
-    /// Whether the logits are a distribution over tokens. A regression head predicts one value instead.
-    pub has_token_distribution: bool,
+    /// The labels whose values the model predicts instead of tokens: its logits are one value per label.
+    pub labels: Option<Labels>,
 }
 
 impl ModelInfo {
+    /// Returns whether the logits are a distribution over tokens.
+    pub fn has_token_distribution(&self) -> bool {
+        self.labels.is_none()
+    }
+
     /// Checks that the prompt and the longest answer of a job fit.
     ///
     /// # Errors

@@ -93,7 +93,11 @@ impl Job {
             }
             Request::Number(_) => TREE_NODE_BYTES,
             Request::Text(job) if job.fields.is_some() => TREE_NODE_BYTES,
-            Request::Text(_) | Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => 0,
+            Request::Text(_)
+            | Request::Beams(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Labels => 0,
         };
         node.saturating_mul(nodes as u64)
     }
@@ -117,7 +121,7 @@ impl Job {
                     limit(&mut fields.nodes_max, texts);
                 }
             }
-            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) => {}
+            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => {}
         }
     }
 
@@ -132,6 +136,7 @@ impl Job {
             Request::Number(job) => job.nodes(tree_max),
             Request::Score(job) => job.target.len().max(1),
             Request::Candidates(job) => job.rows().len(),
+            Request::Labels => 1,
         }
     }
 }
@@ -147,6 +152,8 @@ pub enum Request {
     Score(ScoreJob),
     /// The log-probability of each of several targets.
     Candidates(CandidatesJob),
+    /// The values of a model that predicts labels.
+    Labels,
 }
 
 impl Request {
@@ -160,6 +167,7 @@ impl Request {
             Self::Beams(job) => job.max_tokens,
             Self::Score(job) => job.target.len(),
             Self::Candidates(job) => job.tokens_max(),
+            Self::Labels => 0,
             // Every token of a number writes at least one of its characters.
             Self::Number(job) => {
                 let before = job.after.as_ref().map_or(0, |after| after.max_tokens);
@@ -173,7 +181,7 @@ impl Request {
         match self {
             Self::Text(job) => job.paths(),
             Self::Beams(job) => job.n,
-            Self::Number(_) | Self::Score(_) | Self::Candidates(_) => 1,
+            Self::Number(_) | Self::Score(_) | Self::Candidates(_) | Self::Labels => 1,
         }
     }
 }

@@ -231,10 +231,14 @@ fn numbers_of_a_head_appear_in_the_text_and_with_log_probabilities() {
     assert!((number.value - 12.5).abs() < 1e-9 && (number.mass - 0.6).abs() < 1e-6, "{number:?}");
 }
 
-/// The only ids of a model that writes nothing are the ids of its prompts.
-fn point(value: f32) -> (ScriptedModel, Vocabulary) {
-    let model = model(|_| vec![(0, 1.0)]).with_number_head(Box::new(move |_, _| value));
+/// A model that writes nothing. Its logits are the values of its labels.
+fn labels(values: Vec<f32>) -> (ScriptedModel, Vocabulary) {
+    let model = ScriptedModel::new(values.len(), Box::new(move |_, _| Ok(values.clone())));
     (model, Vocabulary { grammar: Arc::new(NumberGrammar::point()), ..vocabulary() })
+}
+
+fn point(value: f32) -> (ScriptedModel, Vocabulary) {
+    labels(vec![value])
 }
 
 #[test]
@@ -271,13 +275,30 @@ fn its_text_has_twelve_decimals_and_ends_before_a_stop_string() {
     }
 }
 
-#[test]
-fn a_broken_head_is_an_error_of_the_request() {
-    let (mut model, vocabulary) = point(f32::NAN);
+/// Runs one row of a request to a model that writes nothing.
+fn advanced(values: Vec<f32>, request: &Request) -> Result<Vec<Event>, EngineError> {
+    let (mut model, vocabulary) = labels(values);
     let opened = model.open(&[(&Prompt::from(vec![1])).into()]).unwrap()[0];
-    let mut decoding = vocabulary.decoding(&Request::Text(text_job()), &[], opened.first_token);
+    let mut decoding = vocabulary.decoding(request, &[], opened.first_token);
     let path = decoding.next_rows(1).remove(0);
     let logits = model.step(&[Row { context: opened.context, path }]).unwrap();
     let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(0) };
-    assert!(decoding.advance(result, &mut Vec::new()).is_err());
+    let mut events = Vec::new();
+    decoding.advance(result, &mut events).map(|_| events)
+}
+
+#[test]
+fn a_broken_head_is_an_error_of_the_request() {
+    assert!(advanced(vec![f32::NAN], &Request::Text(text_job())).is_err());
+    assert!(advanced(vec![0.0, f32::INFINITY], &Request::Labels).is_err());
+}
+
+#[test]
+fn several_labels_are_values_but_neither_a_number_nor_a_text() {
+    let values = vec![1.0, -2.5, 0.0];
+    assert_eq!(advanced(values.clone(), &Request::Labels), Ok(vec![Event::Labels(values.clone())]));
+    for request in [Request::Number(number_job()), Request::Text(text_job())] {
+        let error = advanced(values.clone(), &request).unwrap_err();
+        assert_eq!(error.to_string(), "the model predicts 3 labels, not a number");
+    }
 }

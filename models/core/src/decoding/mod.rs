@@ -6,8 +6,8 @@
 
 mod beams;
 mod candidates;
+mod labels;
 mod number;
-mod point;
 mod reported;
 mod score;
 mod text;
@@ -190,7 +190,7 @@ impl Vocabulary {
     /// in the same sequence: the prompt of a decoder-only model, none for an encoder-decoder.
     pub fn decoding(&self, request: &Request, before: &[u32], first_token: u32) -> Box<dyn Decoding> {
         if self.grammar.is_point() {
-            return Box::new(point::PointDecoding::new(request.clone(), first_token));
+            return Box::new(labels::LabelDecoding::new(request.clone(), first_token));
         }
         match request {
             Request::Text(job) => match self.grammar.notation() {
@@ -205,6 +205,7 @@ impl Vocabulary {
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
             Request::Candidates(job) => Box::new(candidates::CandidatesDecoding::new(job, first_token)),
+            Request::Labels => Box::new(labels::LabelDecoding::new(request.clone(), first_token)),
         }
     }
 }

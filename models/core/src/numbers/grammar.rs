@@ -30,7 +30,7 @@ impl NumberGrammar {
         Self(Notation::Text(Box::new(TextGrammar::new(pieces, eos_ids))))
     }
 
-    /// For a regression head.
+    /// For a model that predicts labels.
     pub fn point() -> Self {
         Self(Notation::Text(Box::new(TextGrammar::point())))
     }
@@ -48,7 +48,7 @@ impl NumberGrammar {
         }
     }
 
-    /// Returns whether the model is a regression head, which writes no tokens and predicts one number.
+    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a number.
     pub fn is_point(&self) -> bool {
         self.text().is_some_and(TextGrammar::is_point)
     }

@@ -44,12 +44,12 @@ impl TextGrammar {
         Self { head, pieces, eos_ids, point: false, touching, read }
     }
 
-    /// For a regression head.
+    /// For a model that predicts labels.
     pub(super) fn point() -> Self {
         Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
     }
 
-    /// Returns whether the model is a regression head, which writes no tokens and predicts one number.
+    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a number.
     pub(super) fn is_point(&self) -> bool {
         self.point
     }

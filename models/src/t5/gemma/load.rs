@@ -181,11 +181,12 @@ impl Loader<'_, StackConfig> {
             Ok(EncoderLayer {
                 attention: self.self_attention(&name, index)?,
                 feed_forward: self.feed_forward(&name)?,
+                norms_after: None,
             })
         };
         Ok(Encoder {
             layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
-            norm: self.norm("norm", self.config.hidden_size)?,
+            norm: Some(self.norm("norm", self.config.hidden_size)?),
             kinds: self.config.attention_kinds(),
             heads: self.config.heads,
         })
@@ -226,7 +227,7 @@ impl Loader<'_, StackConfig> {
         let head_norm = |name: &str| self.norm(&part(name), head_dim);
         Ok(SelfAttention {
             kind: self.config.layers[index],
-            norm: self.norm(&format!("{layer}.pre_self_attn_layernorm"), hidden_size)?,
+            norm: Some(self.norm(&format!("{layer}.pre_self_attn_layernorm"), hidden_size)?),
             qkv: self.linear(["q_proj", "k_proj", "v_proj"].map(part), [queries, keys, keys], hidden_size)?,
             head_norms: if self.config.has_head_norms {
                 Some(HeadNorms { q: head_norm("q_norm")?, k: head_norm("k_norm")? })
@@ -265,7 +266,7 @@ impl Loader<'_, StackConfig> {
             .down(part("down_proj"), [hidden_size, intermediate_size])?
             .normed(self.norm(&format!("{layer}.post_feedforward_layernorm"), hidden_size)?);
         Ok(FeedForward {
-            norm: self.norm(&format!("{layer}.pre_feedforward_layernorm"), hidden_size)?,
+            norm: Some(self.norm(&format!("{layer}.pre_feedforward_layernorm"), hidden_size)?),
             mlp: Mlp { up: MlpInput::Gated(up), down, activation },
         })
     }

@@ -11,7 +11,7 @@ use crate::checkpoint::{
 };
 use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
-use crate::rope::{RopeShape, Rotary, StoredRope};
+use crate::rope::{RopeShape, Rotary, StoredRopes};
 
 const QUANTISED: &str = "quantised weights are not supported by the native backend";
 
@@ -57,15 +57,6 @@ pub(in crate::t5) struct StoredStack {
     rope_theta: Option<f64>,
     rope_parameters: Option<StoredRopes>,
     bos_token_id: Option<u32>,
-}
-
-/// The rotary positions of all layers, or of each type of layers.
-#[derive(Deserialize)]
-struct StoredRopes {
-    full_attention: Option<StoredRope>,
-    sliding_attention: Option<StoredRope>,
-    #[serde(flatten)]
-    all: StoredRope,
 }
 
 /// The ids that Hugging Face's generation prefers to those in `config.json`.
@@ -379,13 +370,8 @@ impl StoredStack {
     }
 
     fn rotary(&self, layer: LayerType, version: GemmaVersion) -> Result<Rotary, FieldError> {
-        let plain = StoredRope::default();
-        let ropes = self.rope_parameters.as_ref();
-        let of_type = ropes.and_then(|ropes| match layer {
-            LayerType::Full => ropes.full_attention.as_ref(),
-            LayerType::Sliding => ropes.sliding_attention.as_ref(),
-        });
-        let rope = of_type.or(ropes.map(|ropes| &ropes.all)).unwrap_or(&plain);
+        let plain = StoredRopes::default();
+        let rope = self.rope_parameters.as_ref().unwrap_or(&plain).of(layer == LayerType::Sliding);
         let theta = match (version, layer) {
             (GemmaVersion::Two, LayerType::Full) => 1_000_000.0,
             _ => 10_000.0,

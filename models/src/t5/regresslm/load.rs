@@ -116,11 +116,12 @@ impl Loader<'_, LayersShape> {
             Ok(EncoderLayer {
                 attention: self.rotary_attention(&name)?,
                 feed_forward: self.feed_forward(&name, "norm2")?,
+                norms_after: None,
             })
         };
         Ok(Encoder {
             layers: (0..config.layers).map(layer).collect::<LoadResult<_>>()?,
-            norm: self.norm("norm")?,
+            norm: Some(self.norm("norm")?),
             kinds: vec![AttentionKind { rotary: Some(rotary), ..AttentionKind::default() }],
             heads: config.attention_heads(),
         })
@@ -146,7 +147,7 @@ impl Loader<'_, LayersShape> {
         Ok(DecoderLayer {
             self_attention: SelfAttention {
                 kind: 0,
-                norm: self.norm(&format!("{layer}.norm1"))?,
+                norm: Some(self.norm(&format!("{layer}.norm1"))?),
                 qkv: self.layers([self.joint(&attention("in_proj"), 3 * width)?], [width; 3])?,
                 head_norms: None,
                 output: self.biased(&attention("out_proj"), [width, width])?,
@@ -170,11 +171,11 @@ impl Loader<'_, LayersShape> {
     fn rotary_attention(&self, layer: &str) -> LoadResult<SelfAttention> {
         let width = self.config.d_model;
         let part = |part: &str| format!("{layer}.{part}");
-        let stored = |name: &str| self.stored(&part(name), [width, width]);
+        let stored = |name: &str| self.stored(&part(name), [width, width], true);
         let halves = |name: &str| stored(name)?.pairs_as_halves(self.config.head_dim());
         Ok(SelfAttention {
             kind: 0,
-            norm: self.norm(&part("norm1"))?,
+            norm: Some(self.norm(&part("norm1"))?),
             qkv: self.layers([halves("q_proj")?, halves("k_proj")?, stored("v_proj")?], [width; 3])?,
             head_norms: None,
             output: self.biased(&part("out_proj"), [width, width])?,
@@ -186,7 +187,7 @@ impl Loader<'_, LayersShape> {
         let up = MlpInput::Plain(self.biased(&format!("{layer}.linear1"), [d_ff, d_model])?);
         let down = self.biased(&format!("{layer}.linear2"), [d_model, d_ff])?;
         let mlp = Mlp { up, down, activation: Activation::Relu };
-        Ok(FeedForward { norm: self.norm(&format!("{layer}.{norm}"))?, mlp })
+        Ok(FeedForward { norm: Some(self.norm(&format!("{layer}.{norm}"))?), mlp })
     }
 
     fn layers<const N: usize, const P: usize>(

@@ -42,6 +42,11 @@ pub(super) fn generation_request(
     request: CompletionRequest,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
+    if let Some(labels @ 2..) = profile.labels {
+        let message =
+            format!("predicts {labels} labels, neither a text nor a number; use /classify or /pooling");
+        return Err(AppError::field("model", message));
+    }
     let n = in_range("n", request.n, 1, 1..=N_MAX)?;
     let is_streamed = request.stream.unwrap_or(false);
     check(
@@ -49,7 +54,7 @@ pub(super) fn generation_request(
         is_streamed || request.stream_options.is_none(),
         "is only allowed with `stream`: true",
     )?;
-    let truncation = truncation(&request, profile)?;
+    let truncation = truncation(request.truncate_prompt_tokens, request.truncation_side, profile)?;
     let mut text = TextFields::read(&request, n, profile)?;
     let beams = beam_job(&request, n, &text)?;
     let options = match &request.number {
@@ -60,7 +65,7 @@ pub(super) fn generation_request(
     let (decoding, prompts, format) = match (options, schema_of(text.guided.as_ref())) {
         (None, _) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
-            if !profile.writes_tokens {
+            if !profile.writes_tokens() {
                 text.check_for_printed_number()?;
             }
             if profile.notation.is_some() {
@@ -107,9 +112,13 @@ pub(super) fn generation_request(
 }
 
 /// Reads `truncate_prompt_tokens` and `truncation_side`.
-fn truncation(request: &CompletionRequest, profile: &ModelProfile) -> Result<Option<Truncation>, AppError> {
+pub(super) fn truncation(
+    truncate_prompt_tokens: Option<i64>,
+    truncation_side: Option<ntl_api::TruncationSide>,
+    profile: &ModelProfile,
+) -> Result<Option<Truncation>, AppError> {
     let max = profile.prompt_tokens_max;
-    let tokens_max = match request.truncate_prompt_tokens {
+    let tokens_max = match truncate_prompt_tokens {
         None => return Ok(None),
         Some(-1) => max,
         Some(tokens) => {
@@ -119,7 +128,7 @@ fn truncation(request: &CompletionRequest, profile: &ModelProfile) -> Result<Opt
             })?
         }
     };
-    let side = match request.truncation_side {
+    let side = match truncation_side {
         None => profile.truncation_side,
         Some(ntl_api::TruncationSide::Left) => TruncationSide::Left,
         Some(ntl_api::TruncationSide::Right) => TruncationSide::Right,

@@ -62,12 +62,13 @@ pub(crate) fn tool_offer(request: &ResponsesRequest) -> Result<Option<ToolOffer>
 pub(crate) fn conversation(
     request: &mut ResponsesRequest,
     tools: Option<&ToolOffer>,
+    profile: &ModelProfile,
 ) -> Result<Conversation, AppError> {
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     let mut conversation = Conversation {
         messages: input::messages(request.instructions.as_deref(), request.input.take())?,
         tools: Vec::new(),
-        add_generation_prompt: true,
+        add_generation_prompt: profile.writes_tokens(),
         continue_final_message: false,
         variables: effort_variable("reasoning.effort", effort)?,
     };

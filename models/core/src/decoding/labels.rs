@@ -1,6 +1,7 @@
-//! Requests to a regression head, which writes no tokens: one row, whose head value is the number.
+//! Requests to a model that writes no tokens: one row, whose logits are the values of its labels.
 //!
-//! Text requests get the number with twelve decimals, as the paper's code prints it.
+//! The value of a single label is a number. Text requests get it with twelve decimals, as the paper's code
+//! prints it.
 
 use std::collections::HashMap;
 
@@ -11,40 +12,55 @@ use crate::numbers::{Decimal, Distribution};
 /// Decimals of the answers of the paper's code.
 const DECIMALS: usize = 12;
 
-pub(super) struct PointDecoding {
+pub(super) struct LabelDecoding {
     request: Request,
     first_token: u32,
 }
 
-impl PointDecoding {
+impl LabelDecoding {
     pub(super) fn new(request: Request, first_token: u32) -> Self {
         Self { request, first_token }
     }
 }
 
-impl Decoding for PointDecoding {
+impl Decoding for LabelDecoding {
     fn next_rows(&mut self, _rows_max: usize) -> Vec<PathRow> {
         vec![PathRow::new(None, self.first_token)]
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
-        let value = result.row(0).head_value.map(f64::from).filter(|value| value.is_finite());
-        let value = value.ok_or_else(|| {
-            EngineError::Step("the predicted number is not finite; check --log-scale-embeddings".to_owned())
-        })?;
+        let values = result.row(0).full()?;
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(EngineError::Step(
+                "a predicted value is not finite; check --log-scale-embeddings".to_owned(),
+            ));
+        }
         match &self.request {
+            Request::Labels => events.push(Event::Labels(values.to_vec())),
             Request::Text(job) => {
+                let value = only(values)?;
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &job.stop, events));
             }
             Request::Beams(job) => {
+                let value = only(values)?;
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &[], events));
             }
-            Request::Number(job) => events.push(Event::Number(outcome(value, job))),
+            Request::Number(job) => events.push(Event::Number(outcome(only(values)?, job))),
             Request::Score(_) | Request::Candidates(_) => {
-                return Err(EngineError::Step("a number head has no tokens to score".to_owned()));
+                return Err(EngineError::Unsupported("the model has no tokens to score".to_owned()));
             }
         }
         Ok(Progress::Done)
+    }
+}
+
+/// Returns the value of the only label.
+fn only(values: &[f32]) -> Result<f64, EngineError> {
+    match *values {
+        [value] => Ok(f64::from(value)),
+        _ => {
+            Err(EngineError::Unsupported(format!("the model predicts {} labels, not a number", values.len())))
+        }
     }
 }
 

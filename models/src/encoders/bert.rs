@@ -1,0 +1,198 @@
+//! BERT and RoBERTa with a head. They differ in their positions and in the names of the head's tensors.
+
+use serde::Deserialize;
+
+use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use crate::adapter::AdaptableLayers;
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
+use crate::ops::{Activation, Mlp, MlpInput, Placement};
+use crate::t5::{
+    AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
+    LearnedPositions, Loader, NormsAfter, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention,
+    TokenizerFacts,
+};
+
+/// The head that reads the output of the first token: a layer, a tanh, and the layer of the labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    /// The first layer belongs to the encoder (BERT).
+    Pooler,
+    /// Both layers belong to the classifier (RoBERTa).
+    Classifier,
+}
+
+/// The configuration, as stored by transformers. Missing fields get the defaults of its classes.
+#[derive(Deserialize)]
+struct Stored {
+    vocab_size: usize,
+    hidden_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    intermediate_size: usize,
+    hidden_act: Option<String>,
+    max_position_embeddings: usize,
+    type_vocab_size: Option<usize>,
+    layer_norm_eps: Option<f64>,
+    pad_token_id: Option<u32>,
+    position_embedding_type: Option<String>,
+    is_decoder: Option<bool>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+struct Config {
+    sizes: Sizes,
+    segments: usize,
+    eps: f64,
+    activation: Activation,
+    /// The padding of RoBERTa, after which its positions begin.
+    pad_id: Option<u32>,
+}
+
+impl Config {
+    fn read(files: &CheckpointFiles, head: Head) -> LoadResult<Self> {
+        let stored: Stored = files.require_json(CONFIG_FILE)?;
+        stored.resolve(head).map_err(at_root(files))
+    }
+
+    /// Returns the maximum number of tokens of a prompt.
+    fn positions_max(&self) -> usize {
+        self.sizes.positions - self.pad_id.map_or(0, |pad| pad as usize + 1)
+    }
+}
+
+impl Stored {
+    fn resolve(self, head: Head) -> Result<Config, FieldError> {
+        check_not_quantised(self.quantization_config.as_ref())?;
+        if let Some(other) = self.position_embedding_type.filter(|kind| kind != "absolute") {
+            return Err(("position_embedding_type", format!("`{other}` is not supported; `absolute` is")));
+        }
+        if self.is_decoder == Some(true) {
+            return Err(("is_decoder", "only false is supported".to_owned()));
+        }
+        let sizes = Sizes {
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            positions: self.max_position_embeddings,
+        };
+        sizes.check()?;
+        let segments = self.type_vocab_size.unwrap_or(2);
+        check_sizes(&[("type_vocab_size", segments)])?;
+        let pad_id = (head == Head::Classifier).then(|| self.pad_token_id.unwrap_or(1));
+        if let Some(pad) = pad_id.filter(|&pad| pad as usize + 1 >= sizes.positions) {
+            return Err(("pad_token_id", format!("{pad} leaves no position for a token")));
+        }
+        Ok(Config {
+            segments,
+            eps: check_norm("layer_norm_eps", self.layer_norm_eps, 1e-12)?,
+            activation: activation("hidden_act", self.hidden_act.as_deref())?,
+            sizes,
+            pad_id,
+        })
+    }
+}
+
+/// Loads a checkpoint with this head.
+pub(super) fn load(
+    files: &CheckpointFiles,
+    head: Head,
+    facts: TokenizerFacts,
+    place: &Placement,
+) -> LoadResult<PooledEncoder> {
+    let config = Config::read(files, head)?;
+    facts.check_vocabulary(files, "vocab_size", config.sizes.vocab)?;
+    let weights = Weights::open(files)?;
+    let (labels, info) = described(files, facts, config.positions_max(), weights.parameters(), place)?;
+    let prefix = if head == Head::Pooler { "bert." } else { "roberta." };
+    let adaptable = AdaptableLayers::default();
+    let loader = Loader { weights: &weights, config: &config, place, prefix, adaptable: &adaptable };
+    let exact = place.exact();
+    let exact = Loader { place: &exact, ..loader };
+    let parts = PooledParts {
+        info,
+        embeddings: Embeddings::plain(
+            loader.weight("embeddings.word_embeddings", [config.sizes.vocab, config.sizes.hidden])?,
+            config.sizes.vocab,
+        ),
+        input: Some(exact.input()?),
+        encoder: loader.encoder(&exact)?,
+        sizes: config.sizes.stack(false),
+        pooling: Pooling::First,
+        head: exact.pooled_head(head, labels.names.len())?,
+    };
+    Ok(PooledEncoder::new(parts, adaptable, place))
+}
+
+impl Loader<'_, Config> {
+    /// Reads the positions, the first segment and the normalisation that follow the embeddings, in f32.
+    fn input(&self) -> LoadResult<InputLayer> {
+        let Config { sizes: Sizes { hidden, positions, .. }, segments, eps, pad_id, .. } = *self.config;
+        let segments = self.tensor("embeddings.token_type_embeddings.weight", &[segments, hidden])?;
+        let positions = LearnedPositions {
+            table: self.tensor("embeddings.position_embeddings.weight", &[positions, hidden])?,
+            segment: segments.narrow(0, 0, 1)?,
+            pad_id,
+        };
+        let norm = self.layer_norm("embeddings.LayerNorm", hidden, true, eps)?;
+        Ok(InputLayer { positions: Some(positions), norm })
+    }
+
+    /// Reads the layers. The normalisations after their parts, which `exact` reads, write the residual stream.
+    fn encoder(&self, exact: &Self) -> LoadResult<Encoder> {
+        let Config { sizes: Sizes { hidden, intermediate, .. }, eps, activation, .. } = *self.config;
+        let layer = |index: usize| {
+            let part = |part: &str| format!("encoder.layer.{index}.{part}");
+            let projection =
+                |name: &str| self.stored(&part(&format!("attention.self.{name}")), [hidden; 2], true);
+            let norm = |name: &str| exact.layer_norm(&part(name), hidden, true, eps);
+            let qkv = [projection("query")?, projection("key")?, projection("value")?];
+            Ok(EncoderLayer {
+                attention: SelfAttention {
+                    kind: 0,
+                    norm: None,
+                    qkv: self.adaptable.combine(&qkv, [hidden; 3], self.place)?,
+                    head_norms: None,
+                    output: self.dense(&part("attention.output.dense"), [hidden; 2], true)?,
+                },
+                feed_forward: FeedForward {
+                    norm: None,
+                    mlp: Mlp {
+                        up: MlpInput::Plain(self.dense(
+                            &part("intermediate.dense"),
+                            [intermediate, hidden],
+                            true,
+                        )?),
+                        down: self.dense(&part("output.dense"), [hidden, intermediate], true)?,
+                        activation,
+                    },
+                },
+                norms_after: Some(NormsAfter {
+                    attention: norm("attention.output.LayerNorm")?,
+                    feed_forward: norm("output.LayerNorm")?,
+                }),
+            })
+        };
+        Ok(Encoder {
+            layers: (0..self.config.sizes.layers).map(layer).collect::<LoadResult<_>>()?,
+            norm: None,
+            kinds: vec![AttentionKind::default()],
+            heads: self.config.sizes.heads(),
+        })
+    }
+
+    /// Reads a head, in f32.
+    fn pooled_head(&self, head: Head, labels: usize) -> LoadResult<PooledHead> {
+        let hidden = self.config.sizes.hidden;
+        let whole = Self { prefix: "", ..*self };
+        let (dense, out) = match head {
+            Head::Pooler => (self.biased("pooler.dense", [hidden; 2])?, "classifier"),
+            Head::Classifier => (whole.biased("classifier.dense", [hidden; 2])?, "classifier.out_proj"),
+        };
+        Ok(PooledHead {
+            hidden: Some(HiddenLayer { dense, activation: HeadActivation::Tanh, norm: None }),
+            out: whole.biased(out, [labels, hidden])?,
+        })
+    }
+}

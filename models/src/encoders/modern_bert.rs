@@ -1,0 +1,245 @@
+//! ModernBERT with a head: rotary positions, windows in most layers, gated feed-forward layers, and
+//! normalisations before the parts of a layer.
+
+use serde::Deserialize;
+
+use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use crate::adapter::AdaptableLayers;
+use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
+use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
+use crate::rope::{RopeShape, Rotary, StoredRopes};
+use crate::t5::{
+    AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
+    Loader, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention, TokenizerFacts,
+};
+
+const GLOBAL_THETA: f64 = 160_000.0;
+const LOCAL_THETA: f64 = 10_000.0;
+
+/// The configuration, as stored by transformers 4 or 5. Missing fields get the defaults of its class.
+#[derive(Deserialize)]
+struct Stored {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    hidden_activation: Option<String>,
+    max_position_embeddings: usize,
+    norm_eps: Option<f64>,
+    norm_bias: Option<bool>,
+    attention_bias: Option<bool>,
+    mlp_bias: Option<bool>,
+    layer_types: Option<Vec<String>>,
+    global_attn_every_n_layers: Option<usize>,
+    local_attention: Option<usize>,
+    rope_parameters: Option<StoredRopes>,
+    global_rope_theta: Option<f64>,
+    local_rope_theta: Option<f64>,
+    classifier_pooling: Option<String>,
+    classifier_bias: Option<bool>,
+    classifier_activation: Option<String>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+struct Config {
+    sizes: Sizes,
+    eps: f64,
+    norm_bias: bool,
+    attention_bias: bool,
+    mlp_bias: bool,
+    activation: Activation,
+    /// For layers without a window, and for those with one.
+    kinds: [LayerKind; 2],
+    /// The index of each layer's kind.
+    layers: Vec<usize>,
+    pooling: Pooling,
+    classifier_bias: bool,
+    classifier_activation: Activation,
+}
+
+struct LayerKind {
+    window: Option<Window>,
+    rotary: Rotary,
+}
+
+impl Config {
+    fn read(files: &CheckpointFiles) -> LoadResult<Self> {
+        let stored: Stored = files.require_json(CONFIG_FILE)?;
+        stored.resolve().map_err(at_root(files))
+    }
+
+    fn attention_kinds(&self) -> Vec<AttentionKind> {
+        let kind = |kind: &LayerKind| AttentionKind {
+            window: kind.window,
+            rotary: Some(kind.rotary.clone()),
+            bias: None,
+        };
+        self.kinds.iter().map(kind).collect()
+    }
+}
+
+impl Stored {
+    fn resolve(self) -> Result<Config, FieldError> {
+        check_not_quantised(self.quantization_config.as_ref())?;
+        let sizes = Sizes {
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            positions: self.max_position_embeddings,
+        };
+        sizes.check()?;
+        let layers = self.layers()?;
+        let width = self.local_attention.unwrap_or(128);
+        check_sizes(&[("local_attention", width)])?;
+        // Half of the width on each side.
+        let window = Window { before: width / 2, after: width / 2 };
+        let kinds = [
+            LayerKind { window: None, rotary: self.rotary(false, &sizes)? },
+            LayerKind { window: Some(window), rotary: self.rotary(true, &sizes)? },
+        ];
+        Ok(Config {
+            eps: check_norm("norm_eps", self.norm_eps, 1e-5)?,
+            norm_bias: self.norm_bias.unwrap_or(false),
+            attention_bias: self.attention_bias.unwrap_or(false),
+            mlp_bias: self.mlp_bias.unwrap_or(false),
+            activation: activation("hidden_activation", self.hidden_activation.as_deref())?,
+            kinds,
+            layers,
+            pooling: match self.classifier_pooling.as_deref() {
+                None | Some("cls") => Pooling::First,
+                Some("mean") => Pooling::Mean,
+                Some(other) => {
+                    return Err(("classifier_pooling", format!("`{other}` is neither cls nor mean")));
+                }
+            },
+            classifier_bias: self.classifier_bias.unwrap_or(false),
+            classifier_activation: activation(
+                "classifier_activation",
+                self.classifier_activation.as_deref(),
+            )?,
+            sizes,
+        })
+    }
+
+    /// Returns the index of each layer's kind.
+    fn layers(&self) -> Result<Vec<usize>, FieldError> {
+        let Some(names) = &self.layer_types else {
+            let period = self.global_attn_every_n_layers.unwrap_or(3);
+            check_sizes(&[("global_attn_every_n_layers", period)])?;
+            let kind = |layer: usize| usize::from(!layer.is_multiple_of(period));
+            return Ok((0..self.num_hidden_layers).map(kind).collect());
+        };
+        if names.len() != self.num_hidden_layers {
+            return Err(("layer_types", format!("{} for {} layers", names.len(), self.num_hidden_layers)));
+        }
+        let kind = |name: &String| match name.as_str() {
+            "full_attention" => Ok(0),
+            "sliding_attention" => Ok(1),
+            other => Err(("layer_types", format!("`{other}` is not supported"))),
+        };
+        names.iter().map(kind).collect()
+    }
+
+    fn rotary(&self, has_window: bool, sizes: &Sizes) -> Result<Rotary, FieldError> {
+        let plain = StoredRopes::default();
+        let rope = self.rope_parameters.as_ref().unwrap_or(&plain).of(has_window);
+        let (old, usual) = if has_window {
+            (self.local_rope_theta, LOCAL_THETA)
+        } else {
+            (self.global_rope_theta, GLOBAL_THETA)
+        };
+        let shape = RopeShape {
+            head_dim: sizes.hidden / sizes.heads,
+            theta: rope.rope_theta.or(old).unwrap_or(usual),
+            positions: sizes.positions,
+        };
+        rope.resolve(shape).map(|(rotary, _)| rotary)
+    }
+}
+
+pub(super) fn load(
+    files: &CheckpointFiles,
+    facts: TokenizerFacts,
+    place: &Placement,
+) -> LoadResult<PooledEncoder> {
+    let config = Config::read(files)?;
+    let Sizes { vocab, hidden, positions, .. } = config.sizes;
+    facts.check_vocabulary(files, "vocab_size", vocab)?;
+    let weights = Weights::open(files)?;
+    let (labels, info) = described(files, facts, positions, weights.parameters(), place)?;
+    let adaptable = AdaptableLayers::default();
+    let loader =
+        Loader { weights: &weights, config: &config, place, prefix: "model.", adaptable: &adaptable };
+    let exact = place.exact();
+    let exact = Loader { place: &exact, ..loader };
+    let mut sizes = config.sizes.stack(true);
+    sizes.windows = config.layers.iter().map(|&kind| config.kinds[kind].window).collect();
+    let parts = PooledParts {
+        info,
+        embeddings: Embeddings::plain(loader.weight("embeddings.tok_embeddings", [vocab, hidden])?, vocab),
+        input: Some(InputLayer { positions: None, norm: exact.norm("embeddings.norm")? }),
+        encoder: loader.encoder()?,
+        sizes,
+        pooling: config.pooling,
+        head: Loader { prefix: "", ..exact }.pooled_head(labels.names.len())?,
+    };
+    Ok(PooledEncoder::new(parts, adaptable, place))
+}
+
+impl Loader<'_, Config> {
+    fn norm(&self, name: &str) -> LoadResult<Norm> {
+        self.layer_norm(name, self.config.sizes.hidden, self.config.norm_bias, self.config.eps)
+    }
+
+    fn encoder(&self) -> LoadResult<Encoder> {
+        let Config {
+            sizes: Sizes { hidden, intermediate, .. }, attention_bias, mlp_bias, activation, ..
+        } = *self.config;
+        let layer = |index: usize| {
+            let part = |part: &str| format!("layers.{index}.{part}");
+            let qkv = self.stored(&part("attn.Wqkv"), [3 * hidden, hidden], attention_bias)?;
+            let up = self.stored(&part("mlp.Wi"), [2 * intermediate, hidden], mlp_bias)?;
+            Ok(EncoderLayer {
+                attention: SelfAttention {
+                    kind: self.config.layers[index],
+                    // The embeddings are already normalised.
+                    norm: if index == 0 { None } else { Some(self.norm(&part("attn_norm"))?) },
+                    qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place)?,
+                    head_norms: None,
+                    output: self.dense(&part("attn.Wo"), [hidden; 2], attention_bias)?,
+                },
+                feed_forward: FeedForward {
+                    norm: Some(self.norm(&part("mlp_norm"))?),
+                    mlp: Mlp {
+                        up: MlpInput::Gated(self.adaptable.combine(&[up], [intermediate; 2], self.place)?),
+                        down: self.dense(&part("mlp.Wo"), [hidden, intermediate], mlp_bias)?,
+                        activation,
+                    },
+                },
+                norms_after: None,
+            })
+        };
+        Ok(Encoder {
+            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            norm: Some(self.norm("final_norm")?.exact()),
+            kinds: self.config.attention_kinds(),
+            heads: self.config.sizes.heads(),
+        })
+    }
+
+    /// Reads the head, in f32.
+    fn pooled_head(&self, labels: usize) -> LoadResult<PooledHead> {
+        let Config { sizes: Sizes { hidden, .. }, classifier_bias, classifier_activation, .. } = *self.config;
+        Ok(PooledHead {
+            hidden: Some(HiddenLayer {
+                dense: self.dense("head.dense", [hidden; 2], classifier_bias)?,
+                activation: HeadActivation::Of(classifier_activation),
+                norm: Some(self.norm("head.norm")?),
+            }),
+            out: self.biased("classifier", [labels, hidden])?,
+        })
+    }
+}

@@ -1,0 +1,296 @@
+//! An encoder with a head: predicts the values of labels from the mean of its output, or from its first output.
+//!
+//! In: prompts. Out: one row of values per prompt, which the prefill computes. The encoders are BERT's
+//! (`crate::encoders`) and RegressLM's.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Result, Tensor};
+use ntl_core::contract::{
+    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeCapacity,
+    OpenedContext, PREFILL_TOKENS_MAX, PrefillChunk, PrefillProgress, Row,
+};
+
+use super::embeddings::Embeddings;
+use super::encoder::Encoder;
+use super::prefill::{StackSizes, StageWork};
+use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
+use super::regression::label_values;
+use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::gpu::ContextOnDrop;
+use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
+use crate::ops::{Activation, Linear, ModelResult, Norm, Placement, compute_error};
+
+/// An encoder with a head, and its open contexts.
+pub(crate) struct PooledEncoder {
+    _context: ContextOnDrop,
+    info: ModelInfo,
+    prompts: PromptEncoder,
+    adapters: AdapterReader,
+    input: Option<InputLayer>,
+    device: Device,
+    prefill_tokens_max: usize,
+    head: PooledHead,
+    opened: u64,
+    pools: Pools,
+    values: HashMap<ContextId, Vec<f32>>,
+}
+
+/// The loaded parts of an encoder with a head.
+pub(crate) struct PooledParts {
+    pub(crate) info: ModelInfo,
+    pub(crate) embeddings: Embeddings,
+    pub(crate) input: Option<InputLayer>,
+    pub(crate) encoder: Encoder,
+    pub(crate) sizes: StackSizes,
+    pub(crate) pooling: Pooling,
+    pub(crate) head: PooledHead,
+}
+
+/// The computation between the embeddings of tokens and the first layer (BERT).
+pub(crate) struct InputLayer {
+    pub(crate) positions: Option<LearnedPositions>,
+    pub(crate) norm: Norm,
+}
+
+/// Vectors that are added to the embeddings of tokens.
+pub(crate) struct LearnedPositions {
+    /// f32 `[positions, hidden]`.
+    pub(crate) table: Tensor,
+    /// The vector of the first segment, to which all tokens of a prompt belong: f32 `[1, hidden]`.
+    pub(crate) segment: Tensor,
+    /// Padding, whose id is also its position. Other tokens are counted from the position after it (RoBERTa).
+    pub(crate) pad_id: Option<u32>,
+}
+
+/// The part of the encoder's output that a head reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// The mean over all tokens.
+    Mean,
+    /// The output of the first token.
+    First,
+}
+
+/// Predicts the values of labels from pooled output.
+pub(crate) struct PooledHead {
+    pub(crate) hidden: Option<HiddenLayer>,
+    /// `[labels, hidden]`.
+    pub(crate) out: Linear,
+}
+
+/// The layer of a head before its last one.
+pub(crate) struct HiddenLayer {
+    pub(crate) dense: Linear,
+    pub(crate) activation: HeadActivation,
+    pub(crate) norm: Option<Norm>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadActivation {
+    Tanh,
+    /// One that feed-forward layers have, too.
+    Of(Activation),
+}
+
+/// The pooled output of prompts that are not computed completely.
+struct Pools {
+    pooling: Pooling,
+    sums: HashMap<ContextId, OutputSum>,
+}
+
+#[derive(Default)]
+struct OutputSum {
+    sum: Vec<f64>,
+    tokens: usize,
+}
+
+impl LearnedPositions {
+    fn of(&self, prompt: impl Iterator<Item = u32>) -> Vec<u32> {
+        let mut next = self.pad_id.map_or(0, |pad| pad + 1);
+        let position = |id| {
+            if Some(id) == self.pad_id {
+                return id;
+            }
+            next += 1;
+            next - 1
+        };
+        prompt.map(position).collect()
+    }
+
+    fn added(&self, x: &Tensor, requests: &[ContextRequest<'_>]) -> Result<Tensor> {
+        let positions: Vec<u32> = requests.iter().flat_map(|request| self.of(request.prompt.ids())).collect();
+        let positions = Tensor::from_slice(&positions, positions.len(), self.table.device())?;
+        x.broadcast_add(&self.segment)? + self.table.index_select(&positions, 0)?
+    }
+}
+
+impl InputLayer {
+    fn forward(&self, mut x: Tensor, requests: &[ContextRequest<'_>]) -> Result<Tensor> {
+        if let Some(positions) = &self.positions {
+            x = positions.added(&x, requests)?;
+        }
+        self.norm.forward(&x)
+    }
+}
+
+impl PooledHead {
+    /// Maps pooled output f32 `[1, hidden]` to the values of all labels.
+    fn values(&self, mut x: Tensor) -> Result<Vec<f32>> {
+        if let Some(HiddenLayer { dense, activation, norm }) = &self.hidden {
+            x = dense.forward(&x)?;
+            x = match activation {
+                HeadActivation::Tanh => x.tanh()?,
+                HeadActivation::Of(activation) => activation.apply(&x)?,
+            };
+            x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
+        }
+        self.out.forward(&x)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+    }
+}
+
+impl PooledEncoder {
+    pub(crate) fn new(parts: PooledParts, adaptable: AdaptableLayers, place: &Placement) -> Self {
+        let PooledParts { info, embeddings, input, encoder, sizes, pooling, head } = parts;
+        let work = StageWork::new(&sizes, &StackSizes { windows: Vec::new(), ..sizes.clone() }, place);
+        Self {
+            _context: ContextOnDrop::new(&place.device),
+            info,
+            prompts: PromptEncoder::new(embeddings, encoder, work, place),
+            adapters: AdapterReader::new(adaptable, place),
+            input,
+            device: place.device.clone(),
+            prefill_tokens_max: if place.uses_kernels() {
+                PREFILL_TOKENS_MAX
+            } else {
+                TOKENS_AT_ONCE_ON_DEVICES
+            },
+            head,
+            opened: 0,
+            pools: Pools { pooling, sums: HashMap::new() },
+            values: HashMap::new(),
+        }
+    }
+
+    /// Returns the reader of its adapters.
+    pub(crate) fn adapters(&self) -> &AdapterReader {
+        &self.adapters
+    }
+
+    fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        let input = self.input.as_ref();
+        let embed = |prompts: &PromptEncoder, requests: &[ContextRequest<'_>]| {
+            let x = prompts.embed(requests)?;
+            input.map_or(Ok(x.clone()), |input| input.forward(x, requests)).map_err(compute_error)
+        };
+        let progress = self.prompts.prefill(chunks, embed, &mut self.pools)?;
+        for PrefillChunk { context, .. } in chunks {
+            if self.prompts.is_complete(*context)
+                && let Some(sum) = self.pools.sums.remove(context)
+            {
+                let values = sum.mean(&self.device).and_then(|mean| self.head.values(mean));
+                self.values.insert(*context, values.map_err(compute_error)?);
+            }
+        }
+        Ok(progress)
+    }
+}
+
+impl OutputSum {
+    /// Returns f32 `[1, hidden]`.
+    fn mean(&self, device: &Device) -> Result<Tensor> {
+        let mean: Vec<f32> = self.sum.iter().map(|sum| (sum / self.tokens as f64) as f32).collect();
+        let width = mean.len();
+        Tensor::from_vec(mean, (1, width), device)
+    }
+}
+
+impl EncodedSink for Pools {
+    fn open(&mut self, prompts: &[(ContextId, usize)]) -> Result<()> {
+        self.sums.extend(prompts.iter().map(|(context, _)| (*context, OutputSum::default())));
+        Ok(())
+    }
+
+    fn write(&mut self, rows: &[EncodedRows], encoded: &Tensor) -> Result<()> {
+        let encoded = encoded.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let mut encoded = encoded.iter();
+        for EncodedRows { context, first, count } in rows {
+            let outputs = encoded.by_ref().take(*count);
+            let Some(OutputSum { sum, tokens }) = self.sums.get_mut(context) else {
+                outputs.for_each(drop);
+                continue;
+            };
+            for (index, output) in outputs.enumerate() {
+                if self.pooling == Pooling::Mean || first + index == 0 {
+                    sum.resize(output.len(), 0.0);
+                    sum.iter_mut().zip(output).for_each(|(sum, output)| *sum += f64::from(*output));
+                    *tokens += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BatchModel for PooledEncoder {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
+        self.prompts.check(request)?;
+        let adapter = self.adapters.weights(request.adapter)?;
+        self.opened += 1;
+        let context = ContextId(self.opened);
+        let prefill = self.prompts.begin(context, request, adapter);
+        Ok(OpenedContext { context, first_token: 0, prefill })
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        let computed = self.compute(chunks);
+        if computed.is_err() {
+            chunks.iter().for_each(|chunk| self.close(chunk.context));
+        }
+        computed
+    }
+
+    /// Returns the prompt's values for every row.
+    fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        let [labels] = self.head.out.widths();
+        label_values(rows, labels, |context| match self.values.get(&context) {
+            Some(values) => Ok(values),
+            None if self.prompts.is_complete(context) => Err(ModelError::UnknownContext(context)),
+            None => Err(ModelError::NotPrefilled(context)),
+        })
+    }
+
+    /// A prompt needs memory only while it is encoded.
+    fn cache_cost(&self) -> CacheCost {
+        CacheCost { prompt_token: self.prompts.token_bytes(), node: 0, capacity: NodeCapacity::Exact }
+    }
+
+    fn prefill_tokens_max(&self) -> usize {
+        self.prefill_tokens_max
+    }
+
+    fn close(&mut self, context: ContextId) {
+        self.prompts.close(context);
+        self.pools.sums.remove(&context);
+        self.values.remove(&context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_does_not_count_as_a_position_of_roberta() {
+        let positions = |pad_id| {
+            let table = Tensor::zeros((1, 1), DType::F32, &Device::Cpu).unwrap();
+            LearnedPositions { segment: table.clone(), table, pad_id }.of([0, 7, 1, 9].into_iter())
+        };
+        assert_eq!(positions(None), [0, 1, 2, 3]);
+        assert_eq!(positions(Some(1)), [2, 3, 1, 4]);
+    }
+}
