@@ -15,8 +15,8 @@ pub(super) enum Version {
 /// Number of RegressLM's number tokens: padding, two signs and the digits.
 const NUMBER_TOKENS: usize = 13;
 
-/// Factor of the weights of RegressLM's output layer. With it, the most probable number has 20% to 70%, as in
-/// a trained model. Without it, the distribution would be almost uniform.
+/// Factor of the weights of RegressLM's output layer. With it, the most probable number has 20% to 70%.
+/// Without it, the distribution would be almost uniform.
 const CERTAINTY: f64 = 14.0;
 
 /// Both stacks have the same shape.
