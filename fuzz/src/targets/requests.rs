@@ -32,7 +32,7 @@ pub(super) const REQUESTS: Target = Target {
             (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
         };
         let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
-        assert_eq!(corpus.len(), 6, "the routes with a body");
+        assert_eq!(corpus.len(), 7, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus
     },
@@ -79,6 +79,11 @@ const MORE: [(&str, &str); 8] = [
 /// Names of fields and values, and parts of schemas and prompts.
 const WORDS: &[&str] = &[
     "prompt",
+    "query",
+    "items",
+    "label_token_ids",
+    "apply_softmax",
+    "item_first",
     "messages",
     "role",
     "content",
