@@ -175,21 +175,11 @@ fn shared_fields(
     let fits = request.max_tokens.is_none_or(|asked| asked <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
-    let wants_number = wants_number(request.number.as_ref());
-    let is_structured = fields::has_schema(&others);
-    // The search of a number looks further than the text.
-    let beyond = if wants_number { fields::FIELD_TOKENS_MAX } else { 0 };
-    // If there is no room at all, the engine rejects the request: it knows both lengths.
-    let default = if wants_number && !is_structured {
-        None
-    } else {
-        Some(room.map_or(max, |room| (room.saturating_sub(beyond) as u64).clamp(1, max)))
-    };
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
-    Ok(CompletionRequest {
-        max_tokens: asked.or(default),
+    let mut shared = CompletionRequest {
+        max_tokens: asked,
         n: request.n,
         stop: request.stop,
         logprobs: with_logprobs.then_some(top as i64),
@@ -197,7 +187,9 @@ fn shared_fields(
         stream_options: request.stream_options,
         number: request.number,
         ..others
-    })
+    };
+    shared.max_tokens = asked.or_else(|| fields::message_tokens(&shared, room, max));
+    Ok(shared)
 }
 
 /// The text that `echo` repeats: the last message, if the assistant wrote it.
@@ -205,13 +197,9 @@ pub(crate) fn echoed(request: &ChatRequest, conversation: &Conversation) -> Resu
     if !request.echo.unwrap_or(false) {
         return Ok(None);
     }
-    check("echo", !wants_number(request.number.as_ref()), "is not allowed with `number`")?;
+    check("echo", !fields::wants_number(request.number.as_ref()), "is not allowed with `number`")?;
     let last = conversation.messages.last().filter(|message| message.role == "assistant");
     Ok(last.map(|message| message.text().to_owned()))
-}
-
-fn wants_number(number: Option<&NumberRequest>) -> bool {
-    !matches!(number, None | Some(NumberRequest::Switch(false)))
 }
 
 /// Writes answers as messages of the assistant.

@@ -36,7 +36,7 @@ pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppE
 }
 
 /// Returns whether a request has a JSON schema.
-pub(in crate::adapters) fn has_schema(request: &CompletionRequest) -> bool {
+pub(super) fn has_schema(request: &CompletionRequest) -> bool {
     let is_of_schema = matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }));
     let is_structured = request.structured_outputs.as_ref().is_some_and(|fields| fields.json.is_some());
     is_of_schema || is_structured || request.guided_json.is_some()

@@ -21,10 +21,9 @@ use crate::error::{AppError, check, in_range};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Truncation};
 use beams::beam_job;
 pub(crate) use calibration::model_calibration;
-pub(super) use guided::has_schema;
 use number::number_job;
-pub(super) use number_fields::FIELD_TOKENS_MAX;
 use number_fields::{fields_job, schema_of};
+pub(super) use number_fields::{message_tokens, wants_number};
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{

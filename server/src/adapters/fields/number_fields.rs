@@ -1,11 +1,12 @@
 //! The `number` object of a request with a JSON schema: the numbers that the schema names.
 
-use ntl_api::{MethodName, NumberOptions};
+use ntl_api::{CompletionRequest, MethodName, NumberOptions, NumberRequest};
 use ntl_core::contract::FieldsJob;
 use ntl_core::numbers::NumberValues;
 use ntl_models::guide::{Constraint, names_numbers};
 use serde_json::Value;
 
+use super::guided::has_schema;
 use super::number::{limits, number_format};
 use super::number_method;
 use crate::adapters::number::{IntervalEnds, IntervalFormat, NumberFormat, engine_objective};
@@ -13,7 +14,26 @@ use crate::error::{AppError, check};
 use crate::request::{Guided, ModelProfile};
 
 /// Maximum number of tokens of a number: two times 20 digits, a sign, a point and a space.
-pub(in crate::adapters) const FIELD_TOKENS_MAX: usize = 43;
+const FIELD_TOKENS_MAX: usize = 43;
+
+pub(in crate::adapters) fn wants_number(number: Option<&NumberRequest>) -> bool {
+    !matches!(number, None | Some(NumberRequest::Switch(false)))
+}
+
+/// Returns the default maximum of tokens of a message: the `room` in its context, at most `max`. A number without a
+/// structured text has another default, and `None` leaves it.
+pub(in crate::adapters) fn message_tokens(
+    request: &CompletionRequest,
+    room: Option<usize>,
+    max: u64,
+) -> Option<u64> {
+    let wants_number = wants_number(request.number.as_ref());
+    // The search of a number looks further than the text.
+    let beyond = if wants_number { FIELD_TOKENS_MAX } else { 0 };
+    // If there is no room at all, the engine rejects the request: it knows both lengths.
+    let fits = |room: usize| (room.saturating_sub(beyond) as u64).clamp(1, max);
+    (!wants_number || has_schema(request)).then(|| room.map_or(max, fits))
+}
 
 /// The JSON schema of a constraint.
 pub(super) fn schema_of(guided: Option<&Guided>) -> Option<&Value> {

@@ -89,10 +89,8 @@ pub(crate) fn generation_request(
     let max = profile.output_tokens_max;
     let fits = request.max_output_tokens.is_none_or(|asked| (1..=max).contains(&asked));
     check("max_output_tokens", fits, format!("must be from 1 to {max}"))?;
-    let has_number = !matches!(request.number, None | Some(NumberRequest::Switch(false)));
-    let default = || (!has_number).then(|| room.map_or(max, |room| (room as u64).clamp(1, max)));
-    let shared = CompletionRequest {
-        max_tokens: request.max_output_tokens.or_else(default),
+    let mut shared = CompletionRequest {
+        max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
         seed: request.seed,
@@ -101,6 +99,7 @@ pub(crate) fn generation_request(
         number: request.number.clone(),
         ..CompletionRequest::default()
     };
+    shared.max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, room, max));
     let prompts = Some(vec![PromptInput::Ids(prompt)]);
     let (mut generation, number) = fields::generation_request(prompts, shared, profile).map_err(own_field)?;
     if let Some(guided) = &mut generation.guided {
