@@ -32,7 +32,7 @@ pub(super) const REQUESTS: Target = Target {
             (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
         };
         let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
-        assert_eq!(corpus.len(), 7, "the routes with a body");
+        assert_eq!(corpus.len(), 9, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus
     },

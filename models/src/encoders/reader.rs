@@ -8,7 +8,7 @@ use crate::checkpoint::{
 };
 use crate::families::Family;
 use crate::labels::read_labels;
-use crate::ops::{Activation, Heads, Linear, Norm, Placement, StoredLinear};
+use crate::ops::{Activation, Heads, Linear, Norm, Placement};
 use crate::t5::{Loader, StackSizes, TokenizerFacts};
 
 /// The sizes of an encoder, as stored by transformers.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, CompletionRequest,
-    ContentPart, FunctionCall, FunctionCallDelta, NumberRequest, ToolCall, ToolCallDelta,
+    ContentPart, FunctionCall, FunctionCallDelta, ToolCall, ToolCallDelta,
 };
 use ntl_core::contract::{TokenLogprob, TokenText};
 use ntl_models::chat::{ChatError, ChatMessage, Conversation};

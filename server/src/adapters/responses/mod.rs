@@ -7,8 +7,8 @@ mod answers;
 mod input;
 
 use ntl_api::{
-    CompletionRequest, NamedSchema, NumberRequest, ResponseFormat, ResponsesFormat, ResponsesRequest,
-    ResponsesSettings, ResponsesText, ResponsesToolChoice, ToolChoiceMode,
+    CompletionRequest, NamedSchema, ResponseFormat, ResponsesFormat, ResponsesRequest, ResponsesSettings,
+    ResponsesText, ResponsesToolChoice, ToolChoiceMode,
 };
 use ntl_models::chat::Conversation;
 use serde_json::Value;
