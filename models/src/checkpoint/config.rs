@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-use super::{CheckpointFiles, LoadError, OWN_FILE};
+use super::{CheckpointFiles, LoadError};
 
 pub(crate) const CONFIG_FILE: &str = "config.json";
+pub(crate) const OWN_FILE: &str = "ntl.json";
 /// Settings of Hugging Face's generation, which replace those of `config.json`.
 pub(crate) const GENERATION_FILE: &str = "generation_config.json";
 

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
-use super::{CONFIG_FILE, CheckpointFiles, LoadError, yaml};
+use super::{CONFIG_FILE, CheckpointFiles, LoadError, OWN_FILE, yaml};
 
 /// A setting with a few named values.
 trait Named: Copy + PartialEq + 'static {
@@ -35,7 +35,6 @@ impl Named for bool {
     const NAMES: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
 }
 
-pub(crate) const OWN_FILE: &str = "ntl.json";
 const TRAINER_FILE: &str = "config.yaml";
 
 /// `tokenizer_type` of the paper's trainer.

@@ -20,12 +20,11 @@ mod weights;
 mod yaml;
 
 pub(crate) use config::{
-    CONFIG_FILE, FieldError, GENERATION_FILE, TokenIds, check_count, check_epsilon, check_sizes,
+    CONFIG_FILE, FieldError, GENERATION_FILE, OWN_FILE, TokenIds, check_count, check_epsilon, check_sizes,
     generation_eos_ids,
 };
 pub use config::{architecture, architecture_field, eos_ids};
 pub use error::{LoadError, LoadResult};
-pub(crate) use facts::OWN_FILE;
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
 pub use files::CheckpointFiles;
 pub use fingerprint::file_fingerprint;
