@@ -18,10 +18,13 @@ class LowerLayers:
     """The embeddings and the lowest `count` layers of a model. `store` is the file that keeps their states, or `None`."""
 
     def __init__(self, model, count, store):
-        self.decoder, self.count = model.model, count
+        self.decoder = model.model
         if not 0 < count < len(self.decoder.layers):
             raise InputError(f"--freeze {count}: the model has {len(self.decoder.layers)} layers, and at least one must be trained")
-        for part in (self.decoder.embed_tokens, *self.decoder.layers[:count]):
+        # Kept here, because the decoder's own list changes while only some of them run.
+        self.lower, self.upper = self.decoder.layers[:count], self.decoder.layers[count:]
+        self.norm = self.decoder.norm
+        for part in (self.decoder.embed_tokens, *self.lower):
             part.requires_grad_(False)
         self.store = None
         if store:
@@ -31,7 +34,7 @@ class LowerLayers:
 
     def fingerprint_of_weights(self):
         found = hashlib.sha256()
-        for part in (self.decoder.embed_tokens, *self.decoder.layers[: self.count]):
+        for part in (self.decoder.embed_tokens, *self.lower):
             for weights in part.parameters():
                 found.update(weights.detach().cpu().numpy())
         return found.digest()
@@ -48,13 +51,13 @@ class LowerLayers:
 
     def skipped(self):
         """Lets the decoder run only the layers above, which read states as `inputs_embeds`."""
-        return self.running(self.decoder.layers[self.count :], self.decoder.norm)
+        return self.running(self.upper, self.norm)
 
     @torch.no_grad()
     def computed(self, sequences):
         # Padding follows the tokens, which do not see it.
         ids = pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True).to(self.decoder.device)
-        with self.running(self.decoder.layers[: self.count], torch.nn.Identity()):
+        with self.running(self.lower, torch.nn.Identity()):
             states = self.decoder(input_ids=ids, use_cache=False).last_hidden_state.float().cpu()
         return [row[: len(ids)] for row, ids in zip(states, sequences)]
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from argparse import Namespace
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ ITEMS = [{"id": str(n), "text": "What is " + "1 + " * n + "2?", "ratings": [4, -
 
 
 @torch.no_grad()
-def test_a_distribution_has_the_probabilities_of_the_scores_after_the_space():
-    kind, (model, tokenizer) = KINDS["llama"], small_model("llama")
+@pytest.mark.parametrize("freeze", [0, 1])
+def test_a_distribution_has_the_probabilities_of_the_scores_after_the_space(freeze):
+    kind, (model, tokenizer) = KINDS["llama"], small_model("llama", "--layers", "2")
+    kind.prepared(model, tokenizer, Namespace(freeze=freeze, states=None))
     found = people_tuned.rated(kind, model, tokenizer, ITEMS)
     assert [row["id"] for row in found] == [item["id"] for item in ITEMS] and found[0]["ratings"] == [1, 9]
     for item, row in zip(ITEMS, found):
