@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use ntl_core::contract::{
     Event, Job, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request, TextJob, Token,
 };
@@ -38,9 +38,7 @@ struct Golden {
 fn for_each_checkpoint(check: impl Fn(Golden, LoadedModel)) {
     for (name, kind, encoding) in CHECKPOINTS {
         let folder = shared(name);
-        let (json, _) = read_golden(&folder);
-        let path = folder.join("golden/golden.safetensors");
-        let tensors = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
+        let (json, tensors) = read_golden(&folder);
         let cases = json["cases"].as_array().unwrap().clone();
         let loaded = open(&folder);
         let info = loaded.model.info();
@@ -59,27 +57,14 @@ fn a_tiny_model_gives_the_enumerated_distributions_of_both_numbers() {
     for case in cases {
         let encoded = loaded.tokenizer.encode(case["prompt"].as_str().unwrap(), true).unwrap();
         assert_eq!(encoded, ids(&case["encoder_input_ids"]));
-        let greedy = ids(&case["greedy"]);
-        let input = tokens(&[&[0], &greedy[..greedy.len() - 1]].concat(), &[]);
-        let (logits, _) = score(&mut *loaded.model, &[prompt_of(case)], &[input]);
-        let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
-        let id = case["id"].as_str().unwrap();
-        assert_close(&got, &flat(&tensors[&format!("case.{id}.logits")]), 1e-4, id);
+        check_logits(&mut loaded, case, &tensors);
     }
     let answers = Answers::new(loaded);
     for case in cases {
         for (kind, is_masked) in [("masked", true), ("raw", false)] {
-            let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: None };
-            let outcome = answers.number(case, NumberJob { is_masked, ..NumberJob::new(method) });
+            let outcome = answers.number(case, complete_tree(is_masked));
             for (outcome, want) in outcome.each().iter().zip(case[kind].as_array().unwrap()) {
-                let want: Vec<Vec<f64>> = want.as_array().unwrap().iter().map(numbers).collect();
-                let leaves = outcome.distribution.leaves();
-                assert_eq!(leaves.len(), want.len(), "{}", case["id"]);
-                for (leaf, want) in leaves.iter().zip(want) {
-                    let near =
-                        (leaf.value - want[0]).abs() < 1e-12 && (leaf.probability - want[1]).abs() < 1e-6;
-                    assert!(near, "{} {kind}: {leaf:?}, {want:?}", case["id"]);
-                }
+                check_values(&outcome.distribution, want, &format!("{} {kind}", case["id"]));
             }
         }
     }
@@ -103,18 +88,12 @@ fn tiny_pytorch_models_give_the_enumerated_distributions_and_separate_masses() {
             let encoded = loaded.tokenizer.encode_prompt(case["prompt"].as_str().unwrap(), true).unwrap();
             let encoded = loaded.tokenizer.truncate(encoded, tokens_max, TruncationSide::Right);
             assert_eq!(encoded, prompt_of(case));
-            let greedy = ids(&case["greedy"]);
-            let input = tokens(&[&[0], &greedy[..greedy.len() - 1]].concat(), &[]);
-            let (logits, _) = score(&mut *loaded.model, &[prompt_of(case)], &[input]);
-            let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
-            let id = case["id"].as_str().unwrap();
-            assert_close(&got, &flat(&tensors[&format!("case.{id}.logits")]), 1e-4, id);
+            check_logits(&mut loaded, case, &tensors);
         }
         let answers = Answers::new(loaded);
         for case in cases {
             for (kind, is_masked) in [("masked", true), ("raw", false)] {
-                let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: None };
-                let outcome = answers.number(case, NumberJob { is_masked, ..NumberJob::new(method) });
+                let outcome = answers.number(case, complete_tree(is_masked));
                 let what = format!("{name} {} {kind}", case["id"]);
                 let want = case[kind].as_array().unwrap();
                 assert_eq!(outcome.each().len(), want.len(), "{what}");
@@ -126,13 +105,33 @@ fn tiny_pytorch_models_give_the_enumerated_distributions_and_separate_masses() {
     }
 }
 
-fn check_enumerated(found: &Distribution, want: &Value, what: &str) {
-    let values: Vec<Vec<f64>> = want["values"].as_array().unwrap().iter().map(numbers).collect();
-    assert_eq!(found.leaves().len(), values.len(), "{what}");
-    for (leaf, want) in found.leaves().iter().zip(values) {
+fn complete_tree(is_masked: bool) -> NumberJob {
+    let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: None };
+    NumberJob { is_masked, ..NumberJob::new(method) }
+}
+
+/// Compares the logits of a case's greedy answer.
+fn check_logits(loaded: &mut LoadedModel, case: &Value, tensors: &HashMap<String, Tensor>) {
+    let greedy = ids(&case["greedy"]);
+    let input = tokens(&[&[0], &greedy[..greedy.len() - 1]].concat(), &[]);
+    let (logits, _) = score(&mut *loaded.model, &[prompt_of(case)], &[input]);
+    let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
+    let id = case["id"].as_str().unwrap();
+    assert_close(&got, &flat(&tensors[&format!("case.{id}.logits")]), 1e-4, id);
+}
+
+/// Compares a distribution with `[value, probability]` of all values.
+fn check_values(found: &Distribution, want: &Value, what: &str) {
+    let want: Vec<Vec<f64>> = want.as_array().unwrap().iter().map(numbers).collect();
+    assert_eq!(found.leaves().len(), want.len(), "{what}");
+    for (leaf, want) in found.leaves().iter().zip(want) {
         let is_near = (leaf.value - want[0]).abs() < 1e-12 && (leaf.probability - want[1]).abs() < 1e-6;
         assert!(is_near, "{what}: {leaf:?}, {want:?}");
     }
+}
+
+fn check_enumerated(found: &Distribution, want: &Value, what: &str) {
+    check_values(found, &want["values"], what);
     for (name, got) in special_masses(found) {
         let want = want["special"][name].as_f64().unwrap_or(0.0);
         assert!((got - want).abs() < 1e-6, "{what}: mass of {name} {got}, {want}");
