@@ -12,6 +12,8 @@
 constexpr int WARP = 32;
 constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / WARP;
+// Maximum number of elements of a head.
+constexpr int DIM_MAX = WARP * HELD;
 // Less than every score, and finite, so that the difference of two such values is a number.
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -207,23 +209,22 @@ __device__ inline void add_parts(const float *__restrict__ parts, T *__restrict_
   store(out + lane * dim + threadIdx.x, weight > 0.0f ? sum / weight : sum);
 }
 
-#define ATTEND(NAME, T, HEADS, ALIGNED)                                                                              \
-  extern "C" __global__ void __launch_bounds__(THREADS) attend_##NAME(                                               \
-      const float *q, const T *slab, const uint32_t *table, const float *bias, T *out, float *parts, float scale,    \
-      float cap, int heads, int num_kv_heads, int dim, uint32_t capacity, uint32_t slots_count, int reach,           \
-      int lanes) {                                                                                                   \
-    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, cap, heads, num_kv_heads, dim, capacity,      \
-                              slots_count, reach, lanes);                                                            \
+#define ATTEND(NAME, T, HEADS, ALIGNED)                                                                          \
+  KERNEL(THREADS) attend_##NAME(const float *q, const T *slab, const uint32_t *table, const float *bias, T *out, \
+                                float *parts, float scale, float cap, int heads, int num_kv_heads, int dim,      \
+                                uint32_t capacity, uint32_t slots_count, int reach, int lanes) {                 \
+    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, cap, heads, num_kv_heads, dim, capacity,  \
+                              slots_count, reach, lanes);                                                        \
   }
-#define ADD_PARTS(NAME, T)                                                                     \
-  extern "C" __global__ void add_parts_##NAME(const float *parts, T *out, int count, int dim) { \
-    add_parts(parts, out, count, dim);                                                         \
+#define ADD_PARTS(NAME, T)                                                           \
+  KERNEL(DIM_MAX) add_parts_##NAME(const float *parts, T *out, int count, int dim) { \
+    add_parts(parts, out, count, dim);                                               \
   }
-#define OF_TYPE(NAME, T)        \
-  ATTEND(NAME##_1, T, 1, true)  \
-  ATTEND(NAME##_2, T, 2, true)  \
-  ATTEND(NAME##_4, T, 4, true)  \
-  ATTEND(NAME##_8, T, 8, true)  \
+#define OF_TYPE(NAME, T)          \
+  ATTEND(NAME##_1, T, 1, true)    \
+  ATTEND(NAME##_2, T, 2, true)    \
+  ATTEND(NAME##_4, T, 4, true)    \
+  ATTEND(NAME##_8, T, 8, true)    \
   ATTEND(NAME##_any, T, 1, false) \
   ADD_PARTS(NAME, T)
 

@@ -106,19 +106,17 @@ __device__ inline void activate(
   store(out + at, activated(gate[0], activation) * gate[width]);
 }
 
-#define OF_TYPE(NAME, T)                                                                                              \
-  extern "C" __global__ void norm_##NAME(const float *x, const float *weight, const float *bias, T *out, int width,   \
-                                         float eps) {                                                                 \
-    norm(x, weight, bias, out, width, eps);                                                                           \
-  }                                                                                                                   \
-  extern "C" __global__ void store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope,              \
-                                             const float *q_norm, const float *k_norm, float *q, T *slab, float eps,  \
-                                             int heads, int num_kv_heads, int dim, uint32_t capacity) {                  \
-    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                        \
-  }                                                                                                                   \
-  extern "C" __global__ void activate_##NAME(const float *x, T *out, size_t count, int width, int activation,         \
-                                             int is_gated) {                                                          \
-    activate(x, out, count, width, activation, is_gated != 0);                                                        \
+#define OF_TYPE(NAME, T)                                                                                           \
+  KERNEL(1024) norm_##NAME(const float *x, const float *weight, const float *bias, T *out, int width, float eps) { \
+    norm(x, weight, bias, out, width, eps);                                                                        \
+  }                                                                                                                \
+  KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,     \
+                              const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,      \
+                              int dim, uint32_t capacity) {                                                        \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                  \
+  }                                                                                                                \
+  KERNEL(256) activate_##NAME(const float *x, T *out, size_t count, int width, int activation, int is_gated) {     \
+    activate(x, out, count, width, activation, is_gated != 0);                                                     \
   }
 
 OF_TYPE(f32, float)

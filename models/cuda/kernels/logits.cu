@@ -64,10 +64,9 @@ __device__ inline void summarize(
   out[4] = ids[0] == NONE ? 0.0f : float(tokens - ids[0]);
 }
 
-#define OF_TYPE(NAME, T)                                                                                              \
-  extern "C" __global__ void __launch_bounds__(THREADS) summarize_##NAME(const T *logits, float *out, int vocab,      \
-                                                                         int tokens) {                                \
-    summarize(logits, out, vocab, tokens);                                                                            \
+#define OF_TYPE(NAME, T)                                                                 \
+  KERNEL(THREADS) summarize_##NAME(const T *logits, float *out, int vocab, int tokens) { \
+    summarize(logits, out, vocab, tokens);                                               \
   }
 
 OF_TYPE(f32, float)

@@ -8,6 +8,7 @@
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int WARPS_MAX = 8;
+constexpr int THREADS_MAX = 32 * WARPS_MAX;
 
 // The row of a query, or an index past all rows if the query pads its group. The query sees its group's keys
 // from `first` to `end` (exclusive). `position` is the query's own index among them.
@@ -108,23 +109,23 @@ __device__ inline void unpack_heads(
   for (int at = lane; at < dim; at += 32) to[at] = from[at];
 }
 
-#define PACK(NAME, S, T)                                                                                              \
-  extern "C" __global__ void pack_heads_##NAME(                                                                       \
-      const float *q, const S *kv, const uint32_t *queries, const uint32_t *slots, T *packed_q, T *packed_keys,       \
-      T *packed_values, size_t keys_at, size_t values_at, uint32_t rows_count, uint32_t slots_count, int q_width,     \
-      int kv_width, int heads, int num_kv_heads, int dim, int groups, int rows, int keys) {                              \
-    pack_heads(q, kv, queries, slots, packed_q, packed_keys, packed_values, keys_at, values_at, rows_count,           \
-               slots_count, q_width, kv_width, heads, num_kv_heads, dim, groups, rows, keys);                            \
+#define PACK(NAME, S, T)                                                                                          \
+  KERNEL(THREADS_MAX) pack_heads_##NAME(                                                                          \
+      const float *q, const S *kv, const uint32_t *queries, const uint32_t *slots, T *packed_q, T *packed_keys,   \
+      T *packed_values, size_t keys_at, size_t values_at, uint32_t rows_count, uint32_t slots_count, int q_width, \
+      int kv_width, int heads, int num_kv_heads, int dim, int groups, int rows, int keys) {                       \
+    pack_heads(q, kv, queries, slots, packed_q, packed_keys, packed_values, keys_at, values_at, rows_count,       \
+               slots_count, q_width, kv_width, heads, num_kv_heads, dim, groups, rows, keys);                     \
   }
-#define OF_TYPE(NAME, T)                                                                                              \
-  PACK(f32_##NAME, float, T)                                                                                          \
-  extern "C" __global__ void weigh_##NAME(const float *scores, const uint32_t *queries, const float *bias, T *out,    \
-                                          float scale, float cap, int heads, int rows, int keys, int reach) {         \
-    weigh(scores, queries, bias, out, scale, cap, heads, rows, keys, reach);                                          \
-  }                                                                                                                   \
-  extern "C" __global__ void unpack_heads_##NAME(const T *packed, const uint32_t *queries, T *out,                    \
-                                                 uint32_t rows_count, int heads, int dim, int rows) {                 \
-    unpack_heads(packed, queries, out, rows_count, heads, dim, rows);                                                 \
+#define OF_TYPE(NAME, T)                                                                                         \
+  PACK(f32_##NAME, float, T)                                                                                     \
+  KERNEL(THREADS_MAX) weigh_##NAME(const float *scores, const uint32_t *queries, const float *bias, T *out,      \
+                                   float scale, float cap, int heads, int rows, int keys, int reach) {           \
+    weigh(scores, queries, bias, out, scale, cap, heads, rows, keys, reach);                                     \
+  }                                                                                                              \
+  KERNEL(THREADS_MAX) unpack_heads_##NAME(const T *packed, const uint32_t *queries, T *out, uint32_t rows_count, \
+                                          int heads, int dim, int rows) {                                        \
+    unpack_heads(packed, queries, out, rows_count, heads, dim, rows);                                            \
   }
 
 OF_TYPE(f32, float)

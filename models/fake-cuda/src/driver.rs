@@ -31,6 +31,8 @@ pub struct Driver {
     pool_bytes: usize,
     pool_threshold: usize,
     sabotage: Option<Sabotage>,
+    /// The fault of a kernel or a matmul. All later calls return it, too.
+    dead: Option<Fault>,
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
@@ -73,6 +75,7 @@ impl Driver {
             pool_bytes: 0,
             pool_threshold: 0,
             sabotage: Sabotage::from_environment(),
+            dead: None,
             modules: HashMap::new(),
             functions: HashMap::new(),
             streams: HashSet::new(),
@@ -205,7 +208,7 @@ impl Driver {
         if let Some(&function) = loaded.functions.get(name) {
             return Ok(function);
         }
-        if self.sabotage.is_some_and(|sabotage| sabotage.hides(name)) {
+        if self.sabotage.as_ref().is_some_and(|sabotage| sabotage.hides(name)) {
             return Err(Fault::new(Code::NotFound, format!("there is no kernel {name} (deliberate fault)")));
         }
         let kernel = Arc::new(Kernel::decode(&loaded.module, name, &loaded.globals)?);
@@ -228,18 +231,37 @@ impl Driver {
         Ok(())
     }
 
+    /// Fails if an earlier kernel or matmul has broken the context.
+    pub fn check_alive(&self) -> Result<(), Fault> {
+        self.dead.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns the result of a kernel or a matmul, after keeping a fault that breaks the context.
+    fn kept(&mut self, result: Result<(), Fault>) -> Result<(), Fault> {
+        self.dead = result.as_ref().err().filter(|fault| fault.code.is_sticky()).cloned();
+        result
+    }
+
     pub fn launch(&mut self, function: usize, launch: &Launch<'_>) -> Result<(), Fault> {
+        self.check_alive()?;
         let kernel = self.kernel(function)?;
         self.counts.add(Total::Launches, 1);
         self.counts.name(kernel.name());
         self.check_sizes(function, &kernel, launch)
             .map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
-        let Some(sabotage) = self.sabotage else {
-            return ptx::launch(&kernel, launch, &self.memory, self.numerics);
+        let result = self.run_kernel(&kernel, launch);
+        self.kept(result)
+    }
+
+    fn run_kernel(&self, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
+        let Some(sabotage) = &self.sabotage else {
+            return ptx::launch(kernel, launch, &self.memory, self.numerics);
         };
+        sabotage.check().map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
         let mut parameters = launch.parameters.to_vec();
-        sabotage.parameters(&kernel, &mut parameters);
-        ptx::launch(&kernel, &Launch { parameters: &parameters, ..*launch }, &self.memory, self.numerics)
+        sabotage.parameters(kernel, &mut parameters);
+        let numerics = self.numerics && !sabotage.skips(kernel.name());
+        ptx::launch(kernel, &Launch { parameters: &parameters, ..*launch }, &self.memory, numerics)
     }
 
     fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
@@ -250,8 +272,9 @@ impl Driver {
             }
         }
         let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
-        if threads > THREADS_MAX {
-            return invalid(format!("a block of {threads} threads; the maximum is {THREADS_MAX}"));
+        let most = kernel.threads_max().unwrap_or(THREADS_MAX);
+        if threads > most {
+            return invalid(format!("a block of {threads} threads; the maximum is {most}"));
         }
         let most = self.functions.get(&function).map_or(0, |function| function.dynamic_shared_max);
         let bytes = kernel.shared_bytes() + launch.dynamic_shared_bytes;
@@ -262,10 +285,12 @@ impl Driver {
     }
 
     pub fn product(&mut self, name: &str, product: &Product) -> Result<(), Fault> {
+        self.check_alive()?;
         self.counts.add(Total::Products, 1);
         self.counts.name(name);
-        let changed = self.sabotage.map(|sabotage| sabotage.product(product));
-        changed.as_ref().unwrap_or(product).run(&self.memory, self.numerics)
+        let changed = self.sabotage.as_ref().map(|sabotage| sabotage.product(product));
+        let result = changed.as_ref().unwrap_or(product).run(&self.memory, self.numerics);
+        self.kept(result)
     }
 
     pub fn new_stream(&mut self) -> usize {

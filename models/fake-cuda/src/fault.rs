@@ -19,6 +19,13 @@ pub enum Code {
     NotSupported = 801,
 }
 
+impl Code {
+    /// Returns whether the error breaks the context: all later calls of the process fail with it.
+    pub(crate) fn is_sticky(self) -> bool {
+        matches!(self, Self::IllegalAddress | Self::Assert | Self::MisalignedAddress | Self::LaunchFailed)
+    }
+}
+
 /// A call or a kernel that a device would reject, or that would break it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {

@@ -7,9 +7,11 @@
 //! * cuBLAS matmuls are plain loops.
 //! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
-//! A fault returns an error from the call and prints a line on stderr with the reason. With
+//! A fault returns an error from the call and prints a line on stderr with the reason. After a fault of a kernel or a
+//! matmul, all calls fail, as on a device. With
 //! `NTL_FAKE_CUDA_NUMERICS=off` kernels and matmuls are checked and counted but not computed.
-//! `NTL_FAKE_CUDA_MEMORY` sets the memory of the device in bytes. As a shared library it replaces
+//! `NTL_FAKE_CUDA_MEMORY` sets the memory of the device in bytes, and `NTL_FAKE_CUDA_VERSION` the driver's version,
+//! such as 12040. As a shared library it replaces
 //! `libcuda.so.1`, `libcublas.so.13` and `libcurand.so.10` together (`scripts/fake-gpu-check`). It does not
 //! model time, concurrent streams, several devices, or the order of additions in a device's matmuls and
 //! reductions.

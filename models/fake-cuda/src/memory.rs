@@ -1,10 +1,11 @@
 //! Device memory: host memory with a table of allocations.
 //!
 //! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. There is a
-//! gap after each allocation, so that a range beyond the end of one never lies inside the next.
+//! gap after each allocation, so that a range beyond the end of one never lies inside the next. Addresses of freed
+//! allocations are not used again soon, so that a late access to one is found.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::fault::{Code, Fault};
 
@@ -14,12 +15,18 @@ const GAP: usize = 256;
 /// Default size of the device memory.
 const TOTAL_BYTES: usize = 16 << 30;
 
+/// Maximum size of the freed allocations whose addresses are not used again.
+const QUARANTINE_BYTES: usize = 64 << 20;
+
 /// Live allocations by address.
 pub struct Memory {
     /// The reported size, which allocations cannot exceed.
     total: usize,
     live: BTreeMap<usize, usize>,
     used: usize,
+    /// Freed allocations, oldest first, and their size.
+    freed: VecDeque<(usize, usize)>,
+    freed_bytes: usize,
 }
 
 /// One allocation: its first address and the address after its last byte.
@@ -43,7 +50,7 @@ impl Default for Memory {
 
 impl Memory {
     pub fn new(total: usize) -> Self {
-        Self { total, live: BTreeMap::new(), used: 0 }
+        Self { total, live: BTreeMap::new(), used: 0, freed: VecDeque::new(), freed_bytes: 0 }
     }
 
     /// Creates memory of the size in `NTL_FAKE_CUDA_MEMORY`.
@@ -79,10 +86,13 @@ impl Memory {
             return Err(Fault::new(Code::InvalidValue, message));
         };
         self.used -= bytes;
-        if let Some(layout) = layout(bytes) {
-            // SAFETY: `allocate` made it with this layout, and it was in the table, so that it is freed only
-            // once.
-            unsafe { dealloc(address as *mut u8, layout) };
+        self.freed_bytes += bytes;
+        self.freed.push_back((address, bytes));
+        while self.freed_bytes > QUARANTINE_BYTES
+            && let Some((address, bytes)) = self.freed.pop_front()
+        {
+            self.freed_bytes -= bytes;
+            give_back(address, bytes);
         }
         Ok(())
     }
@@ -118,6 +128,10 @@ impl Memory {
     }
 
     fn nearest(&self, address: usize) -> String {
+        let is_freed = |&&(start, bytes): &&(usize, usize)| (start..start + bytes).contains(&address);
+        if let Some((start, bytes)) = self.freed.iter().rev().find(is_freed) {
+            return format!("; an allocation of {bytes} bytes at {start:#x} was freed");
+        }
         let below = self.live.range(..=address).next_back();
         let above = self.live.range(address..).next();
         let distance = |(start, bytes): (&usize, &usize)| {
@@ -136,13 +150,17 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for (&address, &bytes) in &self.live {
-            if let Some(layout) = layout(bytes) {
-                // SAFETY: `allocate` made it with this layout, and it has not been freed, because it is in
-                // the table.
-                unsafe { dealloc(address as *mut u8, layout) };
-            }
-        }
+        let freed = std::mem::take(&mut self.freed);
+        let all = self.live.iter().map(|(&address, &bytes)| (address, bytes)).chain(freed);
+        all.for_each(|(address, bytes)| give_back(address, bytes));
+    }
+}
+
+/// Returns an allocation to the system. It must have been removed from all lists.
+fn give_back(address: usize, bytes: usize) {
+    if let Some(layout) = layout(bytes) {
+        // SAFETY: `allocate` made it with this layout, and it was in one list, so that it is freed only once.
+        unsafe { dealloc(address as *mut u8, layout) };
     }
 }
 

@@ -1,46 +1,72 @@
-//! Deliberate faults, to show that tests detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel` or
-//! `pointer`.
+//! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel`,
+//! `pointer`, `skip:PREFIX`, `hide:PREFIX`, or `address:FILE`.
 
+use std::path::PathBuf;
+
+use crate::fault::{Code, Fault};
 use crate::product::Product;
 use crate::ptx::Kernel;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// The stride of one operand of batched matmuls is one element too large.
     Stride,
-    /// Kernels that add are missing.
-    Kernel,
     /// The last pointer of each kernel points one page too far.
     Pointer,
+    /// Kernels whose names start with this are missing.
+    Hide(String),
+    /// Kernels whose names start with this compute nothing.
+    Skip(String),
+    /// Kernels access an invalid address once this file exists.
+    Address(PathBuf),
 }
 
 impl Sabotage {
     pub(crate) fn from_environment() -> Option<Self> {
-        match std::env::var("NTL_FAKE_CUDA_BREAK").ok()?.as_str() {
-            "stride" => Some(Self::Stride),
-            "kernel" => Some(Self::Kernel),
-            "pointer" => Some(Self::Pointer),
+        let value = std::env::var("NTL_FAKE_CUDA_BREAK").ok()?;
+        match value.split_once(':').unwrap_or((&value, "")) {
+            ("stride", "") => Some(Self::Stride),
+            ("pointer", "") => Some(Self::Pointer),
+            // candle's kernels that add.
+            ("kernel", "") => Some(Self::Hide("badd_".to_owned())),
+            ("hide", prefix) => Some(Self::Hide(prefix.to_owned())),
+            ("skip", prefix) => Some(Self::Skip(prefix.to_owned())),
+            ("address", file) => Some(Self::Address(file.into())),
             _ => None,
         }
     }
 
     /// Returns the matmul that is computed instead of `product`.
-    pub(crate) fn product(self, product: &Product) -> Product {
+    pub(crate) fn product(&self, product: &Product) -> Product {
         let mut product = *product;
-        if self == Self::Stride {
+        if *self == Self::Stride {
             product.b.stride += 1;
         }
         product
     }
 
-    pub(crate) fn hides(self, kernel: &str) -> bool {
-        self == Self::Kernel && kernel.starts_with("badd_")
+    pub(crate) fn hides(&self, kernel: &str) -> bool {
+        matches!(self, Self::Hide(prefix) if kernel.starts_with(prefix.as_str()))
+    }
+
+    pub(crate) fn skips(&self, kernel: &str) -> bool {
+        matches!(self, Self::Skip(prefix) if kernel.starts_with(prefix.as_str()))
+    }
+
+    /// Fails if a kernel accesses an invalid address now.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        match self {
+            Self::Address(file) if file.exists() => {
+                Err(Fault::new(Code::IllegalAddress, "an access outside of live memory (deliberate fault)"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Changes the parameters of a launch.
-    pub(crate) fn parameters(self, kernel: &Kernel, parameters: &mut [Vec<u8>]) {
+    pub(crate) fn parameters(&self, kernel: &Kernel, parameters: &mut [Vec<u8>]) {
         const PAGE: usize = 4096;
-        let last = kernel.pointers().last().filter(|_| self == Self::Pointer);
+        let last = kernel.pointers().last().filter(|_| *self == Self::Pointer);
         let Some(parameter) = last.and_then(|index| parameters.get_mut(index)) else { return };
         if let Ok(bytes) = <[u8; 8]>::try_from(parameter.as_slice()) {
             *parameter = (usize::from_le_bytes(bytes) + PAGE).to_le_bytes().to_vec();

@@ -33,25 +33,21 @@ fn product(device: &mut Device) -> Product {
 
 #[test]
 fn a_stride_beyond_the_buffer_is_a_fault() {
-    let mut device = Device::new();
-    let good = product(&mut device);
-    device.driver.product("product", &good).unwrap();
-    let mut bad = good;
-    bad.a.stride += 1;
+    let changed = |change: fn(&mut Product)| {
+        let mut device = Device::new();
+        let mut product = product(&mut device);
+        device.driver.product("product", &product).unwrap();
+        change(&mut product);
+        device.driver.product("product", &product)
+    };
     assert_fault(
-        device.driver.product("product", &bad),
+        changed(|product| product.a.stride += 1),
         Code::IllegalAddress,
         &["product of 2 x 4 x 3, 2 times", "a of 2 x 3", "52 bytes", "the nearest allocation has 48 bytes"],
     );
-    let mut bad = good;
-    bad.b.leading = 4;
-    assert_fault(device.driver.product("product", &bad), Code::IllegalAddress, &["b of 3 x 4"]);
-    let mut bad = good;
-    bad.b.leading = 2;
-    assert_fault(device.driver.product("product", &bad), Code::InvalidValue, &["b has 3 rows"]);
-    let mut bad = good;
-    bad.c.stride = 4;
-    assert_fault(device.driver.product("product", &bad), Code::InvalidValue, &["overlap"]);
+    assert_fault(changed(|product| product.b.leading = 4), Code::IllegalAddress, &["b of 3 x 4"]);
+    assert_fault(changed(|product| product.b.leading = 2), Code::InvalidValue, &["b has 3 rows"]);
+    assert_fault(changed(|product| product.c.stride = 4), Code::InvalidValue, &["overlap"]);
 }
 
 #[test]
@@ -95,6 +91,19 @@ fn an_access_outside_an_allocation_names_the_kernel_the_thread_and_the_allocatio
 }
 
 #[test]
+fn after_a_fault_of_a_kernel_every_call_fails_with_the_same_fault() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let buffer = device.put(&[0f32; 4]);
+    let grid = device.launch(function, (0, 32), &[buffer, buffer], &[4]).unwrap_err();
+    assert_eq!(grid.code, Code::InvalidValue, "this fault is the call's, not the kernel's");
+    device.launch(function, (1, 32), &[buffer, buffer], &[4]).unwrap();
+    let first = device.launch(function, (1, 32), &[buffer, buffer], &[5]).unwrap_err();
+    assert_eq!(device.launch(function, (1, 32), &[buffer, buffer], &[4]), Err(first.clone()));
+    assert_eq!(device.driver.check_alive(), Err(first));
+}
+
+#[test]
 fn an_invalid_pointer_is_a_fault_even_if_no_thread_uses_it() {
     let mut device = Device::new();
     let function = device.function(INCREMENT, "increment").unwrap();
@@ -120,6 +129,21 @@ fn no_more_memory_is_allocated_than_the_device_has() {
 }
 
 #[test]
+fn a_freed_address_is_not_used_again_soon() {
+    let mut memory = Memory::new(1 << 20);
+    let first = memory.allocate(600).unwrap();
+    memory.free(first).unwrap();
+    let later: Vec<usize> = (0..100).map(|_| memory.allocate(600).unwrap()).collect();
+    assert!(!later.contains(&first));
+    let error = memory.check("a load", first + 8, 4).map(|_| ());
+    assert_fault(
+        error,
+        Code::IllegalAddress,
+        &["outside of live memory", "an allocation of 600 bytes at", "was freed"],
+    );
+}
+
+#[test]
 fn addresses_have_to_be_aligned() {
     let mut device = Device::new();
     let function = device.function(INCREMENT, "increment").unwrap();
@@ -137,6 +161,17 @@ fn grids_and_blocks_have_limits() {
         let result = device.launch(function, sizes, &[buffer, buffer], &[4]);
         assert_fault(result, Code::InvalidValue, &["kernel increment"]);
     }
+}
+
+#[test]
+fn a_kernel_has_no_more_threads_than_it_was_compiled_for() {
+    let mut device = Device::new();
+    let ptx = INCREMENT.replacen(")\n{", ")\n.maxntid 64, 1, 1\n{", 1);
+    let function = device.function(&ptx, "increment").unwrap();
+    let buffer = device.put(&[0f32; 4]);
+    device.launch(function, (1, 64), &[buffer, buffer], &[4]).unwrap();
+    let result = device.launch(function, (1, 65), &[buffer, buffer], &[4]);
+    assert_fault(result, Code::InvalidValue, &["a block of 65 threads; the maximum is 64"]);
 }
 
 #[test]

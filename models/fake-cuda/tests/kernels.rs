@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Device, INCREMENT};
+use ntl_fake_cuda::Fault;
 
 #[test]
 fn a_kernel_runs_over_all_blocks_and_leaves_other_memory_unchanged() {
@@ -288,7 +289,7 @@ fn blocks_share_memory_wait_at_barriers_and_add_atomically() {
 }
 
 /// Each thread reads the number that its left or right neighbour wrote to shared memory.
-fn neighbours(barrier: &str, distance: i32) -> Vec<u32> {
+fn neighbours(barrier: &str, distance: i32) -> Result<Vec<u32>, Fault> {
     let ptx = format!(
         "
 .visible .entry neighbours(.param .u64 neighbours_param_0)
@@ -322,20 +323,63 @@ fn neighbours(barrier: &str, distance: i32) -> Vec<u32> {
     let mut device = Device::new();
     let function = device.function(&ptx, "neighbours").unwrap();
     let out = device.put(&[0u32; 256]);
-    device.launch(function, (2, 128), &[out], &[]).unwrap();
-    device.get::<u32>(out, 256)
+    device.launch(function, (2, 128), &[out], &[])?;
+    Ok(device.get::<u32>(out, 256))
 }
 
 #[test]
-fn a_missing_barrier_is_detected_in_either_order_of_warps() {
+fn a_missing_barrier_is_a_race_also_within_a_warp() {
     for distance in [-1, 1] {
         let want: Vec<u32> = (0..256).map(|thread: i32| (thread + distance).rem_euclid(128) as u32).collect();
-        assert_eq!(neighbours("bar.sync 0;", distance), want);
-        assert_ne!(neighbours("", distance), want);
-        // Without the threads at the ends, whose neighbours wrap around: these would be wrong in either
-        // order.
-        let inner = |numbers: &[u32]| [&numbers[1..127], &numbers[129..255]].concat();
-        assert_ne!(inner(&neighbours("", distance)), inner(&want));
+        assert_eq!(neighbours("bar.sync 0;", distance), Ok(want));
+        let error = neighbours("", distance).unwrap_err();
+        assert!(error.to_string().contains("kernel neighbours: a race: "), "{error}");
+        // Orders only the lanes of each warp, and the threads at its ends have neighbours in other warps.
+        let error = neighbours("bar.warp.sync -1;", distance).unwrap_err();
+        assert!(error.to_string().contains("a race: "), "{error}");
+    }
+    let same_warp = |barrier: &str| neighbours(barrier, 0);
+    assert!(same_warp("").is_ok(), "each thread reads its own number");
+}
+
+/// The lanes of one warp exchange numbers twice through the same memory.
+#[test]
+fn lanes_of_a_warp_are_ordered_by_a_barrier_of_the_warp() {
+    let exchanged = |first: &str, second: &str| {
+        let ptx = format!(
+            "
+.visible .entry exchanged()
+{{
+    .reg .b32 %r<9>;
+    .shared .align 4 .b8 kept[128];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, kept;
+    shl.b32 %r3, %r1, 2;
+    add.s32 %r4, %r2, %r3;
+    st.shared.u32 [%r4], %r1;
+    {first}
+    xor.b32 %r5, %r1, 1;
+    shl.b32 %r6, %r5, 2;
+    add.s32 %r7, %r2, %r6;
+    ld.shared.u32 %r8, [%r7];
+    {second}
+    st.shared.u32 [%r4], %r8;
+    ret;
+}}
+"
+        );
+        let mut device = Device::new();
+        let function = device.function(&ptx, "exchanged").unwrap();
+        device.launch(function, (2, 32), &[], &[])
+    };
+    const SYNC: &str = "bar.warp.sync -1;";
+    assert_eq!(exchanged(SYNC, SYNC), Ok(()));
+    for (first, second) in [(SYNC, ""), ("", SYNC)] {
+        let error = exchanged(first, second).unwrap_err();
+        assert!(
+            error.to_string().contains("4 bytes at") && error.to_string().contains("a race: "),
+            "{error}"
+        );
     }
 }
 

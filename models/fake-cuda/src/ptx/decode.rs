@@ -25,6 +25,7 @@ impl Kernel {
         decoder.entry(&words).map_err(within)?;
         Ok(Self {
             name: name.to_owned(),
+            threads_max: module.threads_max(name),
             has_barriers: decoder.code.iter().any(|one| matches!(one.action, Action::Barrier)),
             code: decoder.code,
             registers: decoder.widths.len(),

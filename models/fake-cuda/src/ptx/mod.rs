@@ -8,6 +8,7 @@
 mod alu;
 mod decode;
 mod program;
+mod races;
 mod run;
 mod source;
 mod types;

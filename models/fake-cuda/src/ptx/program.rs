@@ -145,6 +145,7 @@ pub struct Kernel {
     pub(super) shared_bytes: usize,
     pub(super) local_bytes: usize,
     pub(super) has_barriers: bool,
+    pub(super) threads_max: Option<u64>,
 }
 
 impl Kernel {
@@ -161,6 +162,11 @@ impl Kernel {
     pub fn pointers(&self) -> impl Iterator<Item = usize> {
         let parameters = self.parameters.iter().enumerate();
         parameters.filter(|(_, parameter)| parameter.pointer).map(|(index, _)| index)
+    }
+
+    /// Returns the maximum number of threads per block for which it was compiled, if it states one.
+    pub fn threads_max(&self) -> Option<u64> {
+        self.threads_max
     }
 
     pub fn shared_bytes(&self) -> usize {

@@ -4,13 +4,14 @@
 //! The threads of a warp run in lockstep. When they diverge, the threads at the earliest instruction run
 //! first, so that they converge again after branches and loops. Warps run alternately in ascending and
 //! descending order. Every access is checked: global memory against the live allocations, shared and local
-//! memory against their sizes. Shared and local memory initially consist of ones (NaN), so that unwritten
+//! memory against their sizes, and shared memory for accesses that no barrier orders. Shared and local memory initially consist of ones (NaN), so that unwritten
 //! memory is visible in results.
 
 use super::alu::{LANES, Lanes};
 use super::program::{
     Action, Address, Instruction, Kernel, LOCAL_WINDOW, SHARED_WINDOW, SPECIAL, Shuffle, Space, Vote,
 };
+use super::races::{Accessor, SharedAccesses};
 use super::types::Type;
 use crate::fault::{Code, Fault};
 use crate::memory::{Extent, Memory};
@@ -79,6 +80,9 @@ struct Warp {
     here: Group,
     others: Vec<Group>,
     waits: bool,
+    /// Its number in the block, and how often it has waited for all its lanes.
+    index: u32,
+    phase: u32,
 }
 
 struct Block<'a> {
@@ -87,6 +91,7 @@ struct Block<'a> {
     memory: &'a Memory,
     parameters: Vec<u8>,
     shared: Vec<u8>,
+    accesses: SharedAccesses,
     /// For each instruction, the allocation that it accessed last.
     extents: Vec<Extent>,
     instructions: u64,
@@ -109,8 +114,9 @@ fn mask_of(values: &Lanes, wanted: bool) -> u32 {
 impl<'a> Block<'a> {
     fn new(kernel: &'a Kernel, launch: &'a Launch<'a>, memory: &'a Memory, parameters: Vec<u8>) -> Self {
         let shared = vec![0; kernel.shared_bytes + launch.dynamic_shared_bytes];
+        let accesses = SharedAccesses::new(shared.len());
         let extents = vec![Extent::default(); kernel.code.len()];
-        Self { kernel, launch, memory, parameters, shared, extents, instructions: 0 }
+        Self { kernel, launch, memory, parameters, shared, accesses, extents, instructions: 0 }
     }
 
     fn run_all(&mut self) -> Result<(), Fault> {
@@ -122,6 +128,7 @@ impl<'a> Block<'a> {
         let [x, y, z] = self.launch.grid;
         for place in (0..z).flat_map(|z| (0..y).flat_map(move |y| (0..x).map(move |x| [x, y, z]))) {
             self.shared.fill(0xff);
+            self.accesses.barrier();
             self.run_block(&mut warps, count, place)?;
         }
         Ok(())
@@ -152,6 +159,7 @@ impl<'a> Block<'a> {
                 return Ok(());
             }
             forwards = !forwards;
+            self.accesses.barrier();
         }
     }
 
@@ -216,6 +224,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * to.len(), "load")?;
+                    self.check_race(warp, lane, bytes, size * to.len(), Access::Read)?;
                     for (index, to) in to.iter().enumerate() {
                         let value = self.read(warp, bytes, index * size, size);
                         warp.registers[*to as usize][lane] = widen(value, *kind, *width);
@@ -226,6 +235,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * from.len(), "store")?;
+                    self.check_race(warp, lane, bytes, size * from.len(), Access::Write)?;
                     for (index, from) in from.iter().enumerate() {
                         let value = warp.registers[*from as usize][lane];
                         self.write(warp, bytes, index * size, size, value);
@@ -279,6 +289,7 @@ impl<'a> Block<'a> {
             Action::Converge { members } => {
                 let members = warp.registers[*members as usize];
                 warp.converged(active, &members)?;
+                warp.phase += 1;
             }
             Action::Assert { parameters } => return Err(self.assertion(warp, active, *parameters)),
             Action::Trap => return Err(Fault::new(Code::LaunchFailed, "a trap instruction")),
@@ -338,6 +349,31 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Fails if an access to shared memory races with an access of another thread.
+    fn check_race(
+        &mut self,
+        warp: &Warp,
+        lane: usize,
+        place: Place,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), Fault> {
+        let Place::Shared(at) = place else { return Ok(()) };
+        let by = Accessor { thread: warp.index * LANES as u32 + lane as u32, phase: warp.phase };
+        let recorded = match access {
+            Access::Read => self.accesses.read(by, at, bytes),
+            Access::Write => self.accesses.write(by, at, bytes),
+        };
+        recorded.map_err(|other| {
+            let message = format!(
+                "a race: thread {} accesses {bytes} bytes at {at} of shared memory, and no barrier orders this with an \
+                 access of thread {other}",
+                by.thread
+            );
+            Fault::new(Code::LaunchFailed, message)
+        })
+    }
+
     fn read(&self, warp: &Warp, place: Place, offset: usize, bytes: usize) -> u64 {
         match place {
             Place::Shared(at) => read(&self.shared[at + offset..], bytes),
@@ -381,6 +417,12 @@ impl<'a> Block<'a> {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Write,
+}
+
 /// The checked location of an access.
 #[derive(Clone, Copy)]
 enum Place {
@@ -396,7 +438,8 @@ impl Warp {
             registers[register as usize] = [value; LANES];
         }
         let local = vec![0; kernel.local_bytes * LANES];
-        Self { registers, local, here: Group::default(), others: Vec::new(), waits: false }
+        let here = Group::default();
+        Self { registers, local, here, others: Vec::new(), waits: false, index: 0, phase: 0 }
     }
 
     /// Sets the special registers of warp `index` of a block.
@@ -416,6 +459,7 @@ impl Warp {
         let count = (threads - index * LANES).min(LANES);
         self.here = Group { at: 0, lanes: u32::MAX >> (LANES - count) };
         self.others.clear();
+        (self.index, self.phase) = (index as u32, 0);
         self.local.fill(0xff);
     }
 

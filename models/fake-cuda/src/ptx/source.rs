@@ -86,6 +86,15 @@ impl Module {
         self.functions.get(name).is_some_and(|function| function.entry)
     }
 
+    /// Returns the maximum number of threads per block that an entry states: `.maxntid 256, 1, 1`.
+    pub(super) fn threads_max(&self, name: &str) -> Option<u64> {
+        let head = &self.text[self.functions.get(name)?.head.clone()];
+        let (_, sizes) = head.split_once(".maxntid")?;
+        let is_size = |next: char| next.is_ascii_digit() || [',', ' '].contains(&next);
+        let sizes = sizes.split(|next| !is_size(next)).next()?;
+        sizes.split(',').map(|size| size.trim().parse::<u64>().ok()).product()
+    }
+
     /// Returns the variables in global and constant memory: name, size and initial value.
     pub fn globals(&self) -> impl Iterator<Item = (&str, usize, &[u8])> {
         let own =
