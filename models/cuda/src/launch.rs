@@ -7,7 +7,7 @@ use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
 /// The kernels of one source file.
 pub(crate) struct Source {
     name: &'static str,
-    ptx: &'static str,
+    pub(crate) ptx: &'static str,
 }
 
 pub(crate) const ATTENTION: Source =

@@ -1,5 +1,5 @@
-//! The CUDA functionality that `ntl-server` needs in addition to candle: the order and the free memory of
-//! GPUs, settings of an opened GPU, matmul with f32 accumulation, and custom kernels for decoding, prompts
+//! The CUDA functionality that `ntl-server` needs in addition to candle: the driver's version, the order and the
+//! free memory of GPUs, settings of an opened GPU, matmul with f32 accumulation, and custom kernels for decoding, prompts
 //! and logits (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
 #![expect(
@@ -13,6 +13,7 @@ mod layer;
 mod logits;
 mod product;
 mod prompt;
+mod version;
 
 use std::ffi::c_void;
 
@@ -26,6 +27,7 @@ pub use layer::{Activation, Projections, activate, norm};
 pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};
+pub use version::check_driver;
 
 /// Environment variables with which a user orders the GPUs. If one is set, the driver already uses the user's
 /// order.
