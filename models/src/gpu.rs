@@ -12,7 +12,7 @@ pub(crate) fn count() -> Result<usize, String> {
     use candle_core::cuda::cudarc::driver::sys::CUresult as Code;
 
     match CudaContext::device_count() {
-        Ok(count) => Ok(count.max(0) as usize),
+        Ok(count) => ntl_cuda::check_driver().map(|()| count.max(0) as usize),
         Err(error) => match error.0 {
             Code::CUDA_ERROR_NO_DEVICE => Ok(0),
             Code::CUDA_ERROR_STUB_LIBRARY => {
@@ -103,6 +103,15 @@ fn run_kernel(device: &Device) -> candle_core::Result<()> {
     (Tensor::ones((), DType::F32, device)? + 1.0)?.to_scalar::<f32>().map(drop)
 }
 
+/// Fails if a device cannot compute any more. A device that is only out of memory can.
+pub(crate) fn check_computes(device: &Device) -> candle_core::Result<()> {
+    device.synchronize()?;
+    match run_kernel(device) {
+        Err(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY") => Ok(()),
+        result => result,
+    }
+}
+
 /// Free memory of a GPU, in bytes, or `None` if there is no such GPU.
 #[cfg(feature = "cuda")]
 pub(crate) fn free_bytes(number: usize) -> Option<u64> {
@@ -130,6 +139,6 @@ mod tests {
 
     #[test]
     fn a_device_that_computes_is_accepted() {
-        run_kernel(&Device::Cpu).unwrap();
+        check_computes(&Device::Cpu).unwrap();
     }
 }

@@ -15,10 +15,14 @@ mod families;
 mod gpu;
 pub mod guide;
 pub mod inspect;
+#[cfg(feature = "cuda")]
+mod kernel_check;
+mod kernel_choice;
 mod kv_cache;
 mod labels;
 mod load;
 mod logits_reducer;
+mod on_gpu;
 mod ops;
 mod options;
 mod rope;
@@ -29,6 +33,7 @@ mod warm_up;
 
 pub use adapter::{AdapterReader, OpenAdapter, adapter_base};
 pub use families::architectures;
+pub use kernel_choice::{KernelChoice, kernels_off};
 pub use load::{LoadedModel, load, vocabulary};
 pub use ops::{Activation, Placement};
 pub use options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};

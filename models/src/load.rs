@@ -13,6 +13,7 @@ use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, W
 use crate::encoders;
 use crate::families::{EncoderVariant, Family, Network, T5Variant};
 use crate::labels::read_labels;
+use crate::on_gpu::OnGpu;
 use crate::ops::Placement;
 use crate::options::LoadOptions;
 use crate::t5::{
@@ -173,10 +174,11 @@ fn facts_about(tokenizer: &Tokenizer, prompt_tokens_max: usize) -> TokenizerFact
 
 /// Boxes a model. On a GPU the model first runs each of its kernels once.
 fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<dyn BatchModel>, LoadError> {
-    if !place.device.is_cpu() {
-        warm_up(&mut model).map_err(LoadError::DoesNotRun)?;
+    if place.device.is_cpu() {
+        return Ok(Box::new(model));
     }
-    Ok(Box::new(model))
+    warm_up(&mut model).map_err(LoadError::DoesNotRun)?;
+    Ok(Box::new(OnGpu::new(model, place.device.clone())))
 }
 
 /// The facts that decoding needs about a tokenizer and its model.

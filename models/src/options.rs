@@ -6,6 +6,7 @@ use candle_core::{DType, Device};
 
 use crate::checkpoint::{Choices, LoadError};
 use crate::gpu;
+use crate::kernel_choice::KernelChoice;
 use crate::ops::{Format, Placement};
 
 /// Default size of the prefix cache, in bytes. It has room for about 6,000 tokens of a 1B Llama.
@@ -115,6 +116,7 @@ pub struct LoadOptions {
     pub device: DeviceChoice,
     pub dtype: DtypeChoice,
     pub kv_cache_dtype: KvCacheDtype,
+    pub kernels: KernelChoice,
     /// Facts that override the checkpoint's files.
     pub choices: Choices,
     /// Maximum size of the prefix cache, in bytes. 0 turns it off.
@@ -127,6 +129,7 @@ impl Default for LoadOptions {
             device: DeviceChoice::default(),
             dtype: DtypeChoice::default(),
             kv_cache_dtype: KvCacheDtype::default(),
+            kernels: KernelChoice::default(),
             choices: Choices::default(),
             prefix_bytes_max: PREFIX_BYTES_MAX,
         }
@@ -165,6 +168,7 @@ impl LoadOptions {
             let reason = "on a GPU keys and values have the type of the weights".to_owned();
             return Err(LoadError::Device(reason));
         }
+        self.kernels.apply(&device, dtype)?;
         Ok(Placement { device, dtype, kv, format: Format::F32 })
     }
 }
@@ -173,8 +177,8 @@ impl DeviceChoice {
     pub fn open(self) -> Result<Device, LoadError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Auto if gpu::count().unwrap_or(0) == 0 => Ok(Device::Cpu),
-            Self::Auto => gpu::open(0),
+            Self::Auto if has_gpu() => gpu::open(0),
+            Self::Auto => Ok(Device::Cpu),
             Self::Cuda(number) => gpu::open(number),
         }
     }
@@ -187,4 +191,15 @@ impl DeviceChoice {
             Self::Cuda(number) => gpu::free_bytes(number),
         }
     }
+}
+
+/// Returns whether there is a GPU. A program that was built for GPUs warns with the reason if it cannot know.
+fn has_gpu() -> bool {
+    let count = gpu::count();
+    if cfg!(feature = "cuda")
+        && let Err(reason) = &count
+    {
+        tracing::warn!(reason, "no GPU is used");
+    }
+    count.unwrap_or(0) > 0
 }

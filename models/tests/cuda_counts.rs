@@ -22,7 +22,7 @@ use ntl_core::contract::{
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
-use ntl_models::{DeviceChoice, LoadOptions};
+use ntl_models::{DeviceChoice, KernelChoice, LoadOptions};
 
 const TOKENS: usize = 100;
 const HIDDEN: usize = 16;
@@ -133,7 +133,8 @@ fn checkpoint(config: &str, shapes: &[(String, Vec<usize>)]) -> tempfile::TempDi
 }
 
 fn on_gpu() -> LoadOptions {
-    LoadOptions { device: DeviceChoice::Cuda(0), ..LoadOptions::default() }
+    // Kernels compute nothing here, so that a check would turn them off.
+    LoadOptions { device: DeviceChoice::Cuda(0), kernels: KernelChoice::Own, ..LoadOptions::default() }
 }
 
 fn t5(layers: usize) -> Box<dyn BatchModel> {

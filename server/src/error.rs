@@ -261,6 +261,7 @@ impl AppError {
                 }
                 EngineError::Unread { .. } => (S::REQUEST_TIMEOUT, INVALID, Some("answer_unread"), None),
                 EngineError::Dead => (S::SERVICE_UNAVAILABLE, SERVER, Some("engine_dead"), Some(5)),
+                EngineError::DeviceLost(_) => (S::SERVICE_UNAVAILABLE, SERVER, Some("device_lost"), Some(5)),
                 EngineError::Deadline { .. } => (S::GATEWAY_TIMEOUT, SERVER, Some("deadline"), None),
                 EngineError::Unsupported(_) => (S::BAD_REQUEST, INVALID, Some("unsupported"), None),
                 EngineError::UpstreamRejected(_) => {
@@ -370,6 +371,7 @@ mod tests {
             (AppError::Loading, 503, true, Some("loading")),
             (AppError::Draining, 503, true, Some("draining")),
             (AppError::Engine(EngineError::Dead), 503, true, Some("engine_dead")),
+            (AppError::Engine(EngineError::DeviceLost("x".into())), 503, true, Some("device_lost")),
             (AppError::Engine(EngineError::Deadline { after_ms: 5 }), 504, false, None),
             (AppError::Engine(EngineError::Unsupported("no".into())), 400, false, None),
             (AppError::Engine(EngineError::UpstreamRejected("no".into())), 400, false, None),

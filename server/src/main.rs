@@ -1,7 +1,7 @@
 //! `ntl-server`: reads the command line and serves. A failure is reported in one line.
 //!
 //! Exit codes: 0 all requests were answered; 1 a failure, a dead engine, or requests that were cut off; 2 bad
-//! usage.
+//! usage; 3 a device that cannot be used any more.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -24,6 +24,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
+const DEVICE_LOST: u8 = 3;
 
 fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(Ended::Drained) => ExitCode::SUCCESS,
         Ok(Ended::CutOff(_) | Ended::EngineDied) => ExitCode::from(FAILED),
+        Ok(Ended::DeviceLost) => ExitCode::from(DEVICE_LOST),
         Err(error) => fail(format, &error, FAILED),
     }
 }

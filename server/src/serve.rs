@@ -99,6 +99,8 @@ pub enum Ended {
     CutOff(usize),
     /// An engine died; all requests to other engines were answered.
     EngineDied,
+    /// The same, because its device cannot be used in this process any more.
+    DeviceLost,
 }
 
 /// Binds the addresses of a configuration.
@@ -143,7 +145,7 @@ pub async fn run(
     };
     start_lines::print(&start_lines);
     let ended = serving.await;
-    if !matches!(ended, Ended::CutOff(_)) && !join(threads).await {
+    if !matches!(ended, Ended::CutOff(_)) && !join(threads).await && ended == Ended::Drained {
         return Ok(Ended::EngineDied);
     }
     Ok(ended)
@@ -192,7 +194,13 @@ pub async fn serve(
     }
     tracing::info!("ended");
     // Also one that died after a signal.
-    if dead_engines(&app).is_empty() { ended } else { Ended::EngineDied }
+    if app.models.all().iter().any(|model| model.lost_device().is_some()) {
+        Ended::DeviceLost
+    } else if dead_engines(&app).is_empty() {
+        ended
+    } else {
+        Ended::EngineDied
+    }
 }
 
 /// Reports that the server is not ready and still accepts work for the drain delay. Returns whether a second
@@ -266,6 +274,7 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     let adapter_calibrations = adapter_calibrations.collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
     let read = read_adapters(adapters, models, &loaded, app)?;
+    app.metrics.set_kernels_off(&ntl_models::kernels_off());
     // The default depends on the memory that the weights leave free.
     let cache_bytes_max = config.cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);

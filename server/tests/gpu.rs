@@ -42,6 +42,8 @@ fn tiny(checkpoint: &str) -> String {
 struct Server {
     process: Child,
     log: BufReader<ChildStderr>,
+    /// The entries of the log until the server was ready.
+    startup: Vec<Value>,
     address: String,
 }
 
@@ -53,9 +55,9 @@ impl Server {
         command.args(["--log-format", "json", "--cache-bytes-max", "1000000000"]);
         let mut process = command.envs(environment.iter().cloned()).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
-        let mut server = Self { process, log, address: String::new() };
-        let log = server.log_until("ready");
-        let listening = log.iter().find(|entry| entry["message"] == "listening").unwrap();
+        let mut server = Self { process, log, startup: Vec::new(), address: String::new() };
+        server.startup = server.log_until("ready");
+        let listening = server.startup.iter().find(|entry| entry["message"] == "listening").unwrap();
         server.address = listening["address"].as_str().unwrap().to_owned();
         server
     }
@@ -196,6 +198,81 @@ fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("GPU 99 cannot be used: "), "{log}");
+}
+
+/// Deliberate faults of the fake driver, and the kernel that each of them breaks.
+const BROKEN_KERNELS: [(&str, &str); 8] = [
+    ("skip:norm_", "norm"),
+    ("skip:activate_", "activation"),
+    ("hide:store_kv_", "cache_store"),
+    ("skip:attend_", "slot_attention"),
+    ("skip:add_parts_", "slot_attention"),
+    ("skip:weigh_", "prompt_attention"),
+    ("hide:unpack_heads_", "prompt_attention"),
+    ("skip:summarize_", "logits_summary"),
+];
+
+#[test]
+#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_right() {
+    for checkpoint in ["t5-v11", "llama-ntl"] {
+        let number = json!({"model": "tiny", "prompt": "What is 17 + 4?", "number": {"nodes_max": 16}});
+        let on_cpu = Server::start(checkpoint, "cpu", &[]);
+        let want = [greedy(4), number.clone()].map(|request| on_cpu.choice(&request));
+        let assert_served = |server: &Server, off: &[&str], what: &str| {
+            for (request, want) in [greedy(4), number.clone()].iter().zip(&want) {
+                assert_close(&server.choice(request), want, what);
+            }
+            let (_, metrics) = server.exchange("GET /metrics", "");
+            let mut found: Vec<&str> = (metrics.lines())
+                .filter_map(|line| line.strip_prefix("ntl_gpu_kernel_off{kernel=\""))
+                .filter_map(|rest| rest.strip_suffix("\"} 1"))
+                .collect();
+            found.sort_unstable();
+            assert_eq!(found, off, "{what}");
+        };
+        assert_served(&Server::start(checkpoint, "cuda:0", &[]), &[], "no fault");
+        let all =
+            ["activation", "cache_store", "logits_summary", "norm", "prompt_attention", "slot_attention"];
+        let composed = [("NTL_KERNELS", "composed".to_owned())];
+        assert_served(&Server::start(checkpoint, "cuda:0", &composed), &all, "--kernels composed");
+        for (fault, kernel) in BROKEN_KERNELS {
+            let server = Server::start(checkpoint, "cuda:0", &[("NTL_FAKE_CUDA_BREAK", fault.to_owned())]);
+            let warning = "a kernel is wrong on this GPU and is not used; please report this";
+            let warnings = server.startup.iter().filter(|entry| entry["message"] == warning);
+            assert_eq!(warnings.map(|entry| &entry["kernel"]).collect::<Vec<_>>(), [kernel], "{fault}");
+            assert_served(&server, &[kernel], fault);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+fn a_gpu_that_fails_ends_the_server_with_an_exit_code_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("break");
+    let fault = [("NTL_FAKE_CUDA_BREAK", format!("address:{}", file.display()))];
+    let mut server = Server::start("llama-ntl", "cuda:0", &fault);
+    server.choice(&greedy(4));
+    std::fs::write(&file, b"").unwrap();
+    let (status, answer) = server.complete(&greedy(4));
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("device_lost")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{answer}");
+    assert_eq!(server.process.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+#[ignore = "needs a driver whose version a test can choose: scripts/fake-gpu-check"]
+fn a_driver_that_is_too_old_ends_the_server_with_both_versions() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
+    command.args(["--model", &tiny("t5-v11"), "--device", "cuda:0", "--port", "0"]);
+    let output = command.env("NTL_FAKE_CUDA_VERSION", "11080").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr);
+    for part in ["GPU 0 cannot be used: ", "driver supports CUDA 11.8", "this program was built with CUDA 1"]
+    {
+        assert!(log.contains(part), "{log}");
+    }
 }
 
 #[test]

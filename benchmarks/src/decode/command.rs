@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use ntl_core::contract::Dtype;
-use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype, LoadOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -56,6 +56,9 @@ pub struct DecodeArgs {
     /// Element type of keys and values: auto or bf16
     #[arg(long, default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtype: KvCacheDtype,
+    /// Kernels on a GPU: auto, own or composed
+    #[arg(long, default_value = "auto", value_parser = str::parse::<KernelChoice>)]
+    kernels: KernelChoice,
     /// Number of measurements of each batch size, in alternation with the others, after one warm-up run
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -137,6 +140,7 @@ fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
         device: args.device,
         dtype: args.dtype,
         kv_cache_dtype: args.kv_cache_dtype,
+        kernels: args.kernels,
         prefix_bytes_max: 0,
         ..LoadOptions::default()
     };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -30,6 +30,7 @@ pub struct Engine {
     meter: MemoryGauge,
     info: Arc<ModelInfo>,
     alive: Arc<AtomicBool>,
+    lost: Arc<OnceLock<String>>,
 }
 
 /// Held by the engine's thread. Clears the flag when the thread ends, even by a panic.
@@ -78,7 +79,8 @@ impl Engine {
         let cache = model.cache_cost();
         let running_max = limits.running_max.min(model.sequences_max().unwrap_or(usize::MAX));
         let limits = EngineLimits { running_max, ..limits };
-        let runner = Runner::new(model, vocabulary, limits, memory, observer);
+        let lost = Arc::default();
+        let runner = Runner::new(model, vocabulary, limits, memory, observer, Arc::clone(&lost));
         let alive = Arc::new(AtomicBool::new(true));
         let alive_guard = AliveGuard(Arc::clone(&alive));
         // The engine's loop runs on one of the compute threads, so that no step waits for a thread to wake
@@ -91,7 +93,7 @@ impl Engine {
             threads.install(|| runner.run(Queue::new(receiver, limits.queue_time_max)));
         })?;
         let queue_slots = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
-        Ok((Self { messages, queue_slots, limits, cache, job_bytes_max, meter, info, alive }, thread))
+        Ok((Self { messages, queue_slots, limits, cache, job_bytes_max, meter, info, alive, lost }, thread))
     }
 
     /// Queues one job. Fails like [`Engine::submit_all`].
@@ -168,5 +170,10 @@ impl Engine {
     /// Returns whether the engine's thread is running.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::SeqCst)
+    }
+
+    /// Returns why the model's device cannot be used any more, if that ended the engine.
+    pub fn lost_device(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 }

@@ -205,6 +205,11 @@ impl Queue {
         dropped
     }
 
+    /// Removes all jobs.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Box<QueuedJob>> {
+        std::mem::take(&mut self.clients).into_iter().flat_map(|client| client.jobs)
+    }
+
     /// Returns the next jobs, one per client in rotation, until one does not fit. That job is scheduled first
     /// next time, so that small jobs cannot starve a large one. Only jobs that fit into the reserved pool may
     /// overtake it.

@@ -2,7 +2,7 @@
 //! together, sends events.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ntl_core::contract::{
@@ -32,6 +32,8 @@ pub(crate) struct Runner {
     pace: Pace,
     prefills: u64,
     steps: u64,
+    /// Why the device was lost, once it is.
+    lost: Arc<OnceLock<String>>,
 }
 
 impl Runner {
@@ -41,6 +43,7 @@ impl Runner {
         limits: EngineLimits,
         memory: EngineBudget,
         observer: Arc<dyn EngineObserver>,
+        lost: Arc<OnceLock<String>>,
     ) -> Self {
         Self {
             model,
@@ -53,6 +56,7 @@ impl Runner {
             pace: Pace::default(),
             prefills: 0,
             steps: 0,
+            lost,
         }
     }
 
@@ -66,10 +70,43 @@ impl Runner {
             self.report(&queue);
             busy |= self.step(&mut queue);
             self.report(&queue);
+            if let Some(reason) = self.lost.get().cloned() {
+                self.end_all(&EngineError::DeviceLost(reason), &mut queue);
+                break;
+            }
             idle = !busy && self.prefilling.is_empty();
         }
         self.end_dropped(&mut queue);
         self.report(&queue);
+    }
+
+    /// Ends all jobs with the same error.
+    fn end_all(&mut self, error: &EngineError, queue: &mut Queue) {
+        let running = std::mem::take(&mut self.running).into_iter();
+        let running: Vec<_> =
+            running.map(|job| (job.context, job.unfinished, job.queued_job, job.memory)).collect();
+        let prefilling = std::mem::take(&mut self.prefilling).into_iter().map(|job| {
+            let sequences = job.queued_job.job.request.sequences();
+            (job.context, sequences, job.queued_job, job.memory)
+        });
+        for (context, sequences, queued_job, memory) in running.into_iter().chain(prefilling) {
+            self.model.close(context);
+            drop(memory);
+            self.fail(&queued_job.events, error.clone(), sequences);
+        }
+        for queued_job in queue.take_all() {
+            self.fail(&queued_job.events, error.clone(), queued_job.job.request.sequences());
+        }
+    }
+
+    /// Returns the error of the requests of a failed call, after checking whether the device still computes.
+    fn failure(&mut self, error: &ModelError) -> EngineError {
+        let Err(lost) = guarded(&*self.observer, || self.model.check_device()) else {
+            return step_error(error);
+        };
+        let reason = chain(&lost);
+        tracing::error!(reason, "the device is lost");
+        EngineError::DeviceLost(self.lost.get_or_init(|| reason).clone())
     }
 
     fn report(&self, queue: &Queue) {
@@ -238,7 +275,8 @@ impl Runner {
                 tracing::error!(error = %chain(&error), "a prompt was not opened");
                 drop(memory);
                 let sequences = queued_job.job.request.sequences();
-                self.fail(&queued_job.events, step_error(&error), sequences);
+                let error = self.failure(&error);
+                self.fail(&queued_job.events, error, sequences);
             }
         }
     }
@@ -268,6 +306,7 @@ impl Runner {
             Err(error) => {
                 tracing::error!(error = %chain(&error), "prefill of a batch of prompts failed");
                 self.pace.prefilled(0, time, clients, is_shared);
+                let error = self.failure(&error);
                 for job in std::mem::take(&mut self.prefilling) {
                     if !of.contains_key(&job.context) {
                         self.prefilling.push(job);
@@ -277,7 +316,7 @@ impl Runner {
                     let Prefilling { memory, queued_job, .. } = job;
                     drop(memory);
                     let sequences = queued_job.job.request.sequences();
-                    self.fail(&queued_job.events, step_error(&error), sequences);
+                    self.fail(&queued_job.events, error.clone(), sequences);
                 }
             }
         }
@@ -349,8 +388,9 @@ impl Runner {
                 Ok(logits) => self.distribute(&logits, &shares),
                 Err(error) => {
                     tracing::error!(error = %chain(&error), "a step failed");
+                    let error = self.failure(&error);
                     for share in &shares {
-                        self.running[share.running].end = Some(EarlyEnd::Failed(step_error(&error)));
+                        self.running[share.running].end = Some(EarlyEnd::Failed(error.clone()));
                     }
                     Vec::new()
                 }

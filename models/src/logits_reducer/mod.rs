@@ -12,9 +12,11 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use ntl_core::contract::{Logits, LogitsRequest, LogitsSummary, Row};
 
+#[cfg(feature = "cuda")]
+use crate::ops::own_kernels::OwnKernel;
 use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
 
 /// Maximum number of id lists that are kept on the device.
@@ -104,16 +106,16 @@ impl LogitsReducer {
 
     /// Returns f32 `[R, SUMMARY]` for `[R, vocab]`. The sums are NaN if a logit is NaN or infinite, or if all
     /// are minus infinity.
-    fn summary(&self, logits: &Tensor) -> Result<Tensor> {
+    pub(crate) fn summary(&self, logits: &Tensor) -> Result<Tensor> {
         let (rows, vocab) = logits.dims2()?;
         let tokens = self.tokens.min(vocab);
         #[cfg(feature = "cuda")]
-        if logits.device().is_cuda() {
+        if OwnKernel::LogitsSummary.computes(logits) {
             return ntl_cuda::summarize(logits, tokens);
         }
-        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let summaries: Vec<f32> = logits.iter().flat_map(|logits| summary(logits, tokens)).collect();
-        Tensor::from_vec(summaries, (rows, SUMMARY), &Device::Cpu)
+        let values = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let summaries: Vec<f32> = values.iter().flat_map(|logits| summary(logits, tokens)).collect();
+        Tensor::from_vec(summaries, (rows, SUMMARY), logits.device())
     }
 
     /// Returns ids as column indices into `logits`. Ids beyond the last column are clamped to it; `read`

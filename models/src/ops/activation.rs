@@ -39,9 +39,9 @@ impl Activation {
     }
 
     /// Returns the activation of `x` f32 `[M, W]`, rounded once to `dtype`.
-    pub(super) fn rounded(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn rounded(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
+        if super::own_kernels::OwnKernel::Activation.computes(x) {
             return ntl_cuda::activate(x, self.on_gpu(), false, dtype);
         }
         self.apply(x)?.to_dtype(dtype)
@@ -49,9 +49,9 @@ impl Activation {
 
     /// Returns the activation of the left half of `x` f32 `[M, 2 * W]` times the right half, rounded once to
     /// `dtype`.
-    pub(super) fn gated(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn gated(self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
+        if super::own_kernels::OwnKernel::Activation.computes(x) {
             return ntl_cuda::activate(x, self.on_gpu(), true, dtype);
         }
         let width = x.dim(1)? / 2;

@@ -7,6 +7,8 @@ mod attention;
 mod linear;
 mod low_rank;
 mod norm;
+#[cfg(feature = "cuda")]
+pub(crate) mod own_kernels;
 mod projected_rows;
 mod rope;
 mod tensors;
@@ -17,10 +19,14 @@ pub(crate) use attention::{
     KeyValues, PassKeys, PromptAttention, RelativeBias, SlotGroup, SlotView, TensorGroup, Window, attend,
     prompt_query,
 };
+#[cfg(feature = "cuda")]
+pub(crate) use attention::{Plan, QkvSource};
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
 pub(crate) use low_rank::{AdaptedRows, AdapterWeights, Change, Site};
 pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Phase, Visible};
+#[cfg(feature = "cuda")]
+pub(crate) use projected_rows::ProjectedRows;
 pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
 pub(crate) use rope::{PassRope, apply_rope};
 #[cfg(test)]

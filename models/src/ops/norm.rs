@@ -34,7 +34,7 @@ impl Norm {
     /// Maps `[M, width]` to the same shape.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
+        if super::own_kernels::OwnKernel::Norm.computes(x) {
             return ntl_cuda::norm(x, &self.weight, self.bias.as_ref(), self.eps, self.dtype);
         }
         self.wide(x)?.to_dtype(self.dtype)

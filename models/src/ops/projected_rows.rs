@@ -76,23 +76,23 @@ impl KvInput<'_> {
 }
 
 /// Projections of rows on a device, and the operations before keys and values are stored in the cache.
-struct ProjectedRows<'a> {
+pub(crate) struct ProjectedRows<'a> {
     /// f32 `[R, (H + 2 * G) * D]`: queries, keys, values.
-    qkv: &'a Tensor,
+    pub(crate) qkv: &'a Tensor,
     /// Number of query heads; 0 if only keys and values are projected.
-    queries: usize,
-    keys: usize,
-    head_norms: Option<&'a HeadNorms>,
-    rope: Option<&'a PassRope>,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) rope: Option<&'a PassRope>,
 }
 
 impl ProjectedRows<'_> {
     /// Normalises queries and keys head by head, rotates them, and writes keys and values to the slots u32
     /// `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the queries f32
     /// `[R, H * D]`, if there are any.
-    fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
+    pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
         #[cfg(feature = "cuda")]
-        if self.qkv.device().is_cuda() {
+        if super::own_kernels::OwnKernel::CacheStore.computes(self.qkv) {
             let rms =
                 |norm: fn(&HeadNorms) -> &Norm| self.head_norms.map(|norms| norm(norms).rms()).transpose();
             let q_norm = rms(|norms| &norms.q)?;

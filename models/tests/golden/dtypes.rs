@@ -40,7 +40,9 @@ fn open(
     prefix_bytes_max: usize,
 ) -> Box<dyn BatchModel> {
     let choices = Choices { log_scale_embeddings: Some(true), ..Choices::default() };
-    let options = LoadOptions { device: DeviceChoice::Cpu, dtype, kv_cache_dtype, choices, prefix_bytes_max };
+    let device = DeviceChoice::Cpu;
+    let options =
+        LoadOptions { device, dtype, kv_cache_dtype, choices, prefix_bytes_max, ..LoadOptions::default() };
     let loaded = load(&CheckpointFiles::folder(&fixtures.folder(name)).unwrap(), options).unwrap();
     assert_eq!(loaded.model.info().dtype.name(), dtype.name());
     loaded.model

@@ -9,7 +9,7 @@ use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use ntl_manual::ManualArgs;
-use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype};
+use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype};
 
 use super::bytes::{bytes, positive_bytes};
 use crate::backend::{BackendChoice, Isq};
@@ -121,6 +121,10 @@ pub(crate) struct ModelArgs {
         value_parser = kv_cache_dtypes()
     )]
     pub(crate) kv_cache_dtype: KvCacheDtype,
+    /// Kernels on a GPU: own (the server's kernels), composed (candle's operations, slower), or auto (own,
+    /// except kernels that give wrong results in a check at startup)
+    #[arg(long, env = "NTL_KERNELS", value_name = "KERNELS", default_value = "auto", value_parser = kernels())]
+    pub(crate) kernels: KernelChoice,
     /// Compute threads of each model, at most four for each processor [default: one for each processor]
     #[arg(long, env = "NTL_THREADS", value_name = "COUNT", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -359,6 +363,11 @@ fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
 fn kv_cache_dtypes() -> impl TypedValueParser<Value = KvCacheDtype> {
     PossibleValuesParser::new(KvCacheDtype::ALL.map(KvCacheDtype::name))
         .try_map(|name| name.parse::<KvCacheDtype>())
+}
+
+fn kernels() -> impl TypedValueParser<Value = KernelChoice> {
+    PossibleValuesParser::new(KernelChoice::ALL.map(KernelChoice::name))
+        .try_map(|name| name.parse::<KernelChoice>())
 }
 
 /// The maximum exceeds what any machine can do.

@@ -174,6 +174,7 @@ impl TryFrom<Args> for Config {
                     device: flags.device,
                     dtype: flags.dtype,
                     kv_cache_dtype: flags.kv_cache_dtype,
+                    kernels: flags.kernels,
                     choices: flags.choices.into(),
                     prefix_bytes_max: limits.prefix_cache_bytes_max,
                 },

@@ -205,6 +205,8 @@ metrics! {
     ntl_upstream_request_duration_seconds: HistogramVec["model"] in REQUEST_SECONDS;
     /// Whether a replica of a model answers health checks
     ntl_upstream_up: IntGaugeVec["model", "replica"];
+    /// Whether a kernel for GPUs is turned off (--kernels); only in builds with CUDA
+    ntl_gpu_kernel_off: IntGaugeVec["kernel"];
     /// Panics caught in handlers and in models
     ntl_panics_total: IntCounter;
     /// Log lines dropped because they were not read fast enough or were too long

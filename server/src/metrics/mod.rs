@@ -46,6 +46,13 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Reports the kernels for GPUs by name, and whether they are turned off.
+    pub(crate) fn set_kernels_off(&self, kernels: &[(&'static str, bool)]) {
+        for (kernel, is_off) in kernels {
+            self.ntl_gpu_kernel_off.with_label_values(&[kernel]).set(i64::from(*is_off));
+        }
+    }
+
     pub(crate) fn set_memory_bytes_max(&self, bytes: Option<u64>) {
         self.ntl_memory_bytes_max.set(bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(0));
     }

@@ -12,12 +12,14 @@ use crate::metrics::Format;
 use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, VERSION};
 use crate::state::AppState;
 
-/// The process is up.
+/// The process is up and need not be restarted.
 #[utoipa::path(get, path = HEALTH_LIVE, tag = "operations", responses(
     (status = 200, description = "The process is up", body = Health),
+    (status = 503, description = "An engine died; the process ends", body = ErrorBody),
 ))]
-pub(crate) async fn live() -> Json<Health> {
-    Json(Health::ok())
+pub(crate) async fn live(State(app): State<AppState>) -> Result<Json<Health>, AppError> {
+    app.models.all().iter().try_for_each(|model| model.check_alive())?;
+    Ok(Json(Health::ok()))
 }
 
 /// The server is ready for requests.
@@ -34,8 +36,11 @@ pub(crate) async fn ready(State(app): State<AppState>) -> Result<Json<Health>, A
     if !app.models.are_loaded() {
         return Err(AppError::Loading);
     }
-    if !app.models.all().iter().all(|model| model.is_alive() && model.is_ready()) {
-        return Err(EngineError::Dead.into());
+    for model in app.models.all().iter() {
+        model.check_alive()?;
+        if !model.is_ready() {
+            return Err(EngineError::Dead.into());
+        }
     }
     Ok(Json(Health::ok()))
 }

@@ -35,6 +35,14 @@ impl ServedEngine {
         }
     }
 
+    /// Returns why its device cannot be used any more, if that ended it.
+    pub(super) fn lost_device(&self) -> Option<&str> {
+        match self {
+            Self::Local(engine) => engine.lost_device(),
+            Self::Remote { .. } => None,
+        }
+    }
+
     /// Returns whether it can compute now.
     pub(super) fn is_ready(&self) -> bool {
         match self {

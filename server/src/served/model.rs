@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use ntl_core::contract::{Job, ModelInfo};
+use ntl_core::contract::{EngineError, Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
@@ -192,6 +192,20 @@ impl ServedModel {
         let alive = self.engine.is_alive();
         self.metrics.set_up(alive);
         alive
+    }
+
+    /// Returns why its device cannot be used any more, if that ended its engine.
+    pub(crate) fn lost_device(&self) -> Option<&str> {
+        self.engine.lost_device()
+    }
+
+    /// Fails if its engine has ended, with the reason.
+    pub(crate) fn check_alive(&self) -> Result<(), EngineError> {
+        match self.lost_device() {
+            Some(reason) => Err(EngineError::DeviceLost(reason.to_owned())),
+            None if self.is_alive() => Ok(()),
+            None => Err(EngineError::Dead),
+        }
     }
 
     /// Returns whether it can compute requests now.

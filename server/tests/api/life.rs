@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use crate::support::{
-    Gate, Mortal, answer_becomes, babbles, becomes, complete, config, gated, get, json_request, loaded,
+    Gate, Lost, Mortal, answer_becomes, babbles, becomes, complete, config, gated, get, json_request, loaded,
     metric_becomes, says, scripted, state_of,
 };
 
@@ -252,6 +252,24 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
     let answer = running.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"text\":\"1\""), "{answer}");
     assert_eq!(ended.await.unwrap(), Ended::EngineDied);
+}
+
+#[tokio::test]
+async fn a_lost_device_fails_its_requests_and_both_probes_with_the_reason_and_ends_the_server() {
+    let model = Lost(scripted(says("1")));
+    let models = vec![("lost", loaded(Box::new(model)))];
+    let state = state_of(models, crate::support::settings(), EngineLimits::default());
+    let app = app::router(state.clone());
+    for route in ["/health/live", "/health/ready"] {
+        assert_eq!(get(&app, route).await.status, 200, "{route}");
+    }
+    let (address, _signal, ended) = start(&state, Duration::from_secs(60)).await;
+    let answer = exchange(address, completion_of("lost")).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"device_lost\""), "{answer}");
+    assert!(answer.contains("the device cannot be used any more: scripted"), "{answer}");
+    becomes("not alive", async || get(&app, "/health/live").await.status == 503).await;
+    assert_eq!(get(&app, "/health/ready").await.status, 503);
+    assert_eq!(ended.await.unwrap(), Ended::DeviceLost);
 }
 
 #[tokio::test]

@@ -355,3 +355,36 @@ impl<M: BatchModel> BatchModel for Mortal<M> {
         panic!("a panic that this test provokes, which no engine survives");
     }
 }
+
+/// A model whose device fails in its first step.
+pub(crate) struct Lost(pub(crate) ScriptedModel);
+
+impl BatchModel for Lost {
+    fn info(&self) -> &ModelInfo {
+        self.0.info()
+    }
+
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        self.0.begin(request)
+    }
+
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.0.prefill(chunks)
+    }
+
+    fn step(&mut self, _rows: &[Row]) -> Result<Logits, ModelError> {
+        Err(ModelError::Compute("scripted".into()))
+    }
+
+    fn check_device(&mut self) -> Result<(), ModelError> {
+        Err(ModelError::DeviceLost("scripted".into()))
+    }
+
+    fn cache_cost(&self) -> CacheCost {
+        self.0.cache_cost()
+    }
+
+    fn close(&mut self, context: ContextId) {
+        self.0.close(context);
+    }
+}

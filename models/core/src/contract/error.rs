@@ -31,6 +31,9 @@ pub enum ModelError {
     /// The tensor library reported an error.
     #[error("model computation failed")]
     Compute(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The model's device cannot compute in this process any more.
+    #[error("the device cannot be used any more")]
+    DeviceLost(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Why a job produced no answer.
@@ -77,6 +80,9 @@ pub enum EngineError {
     /// The engine cannot compute this.
     #[error("{0}")]
     Unsupported(String),
+    /// The device failed and stays unusable for this process.
+    #[error("{0}")]
+    DeviceLost(String),
     /// A step that held rows of this job failed.
     #[error("decoding failed: {0}")]
     Step(String),

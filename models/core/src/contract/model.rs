@@ -167,6 +167,12 @@ pub trait BatchModel: Send {
     /// After an error the contexts of the step are no longer usable and should be closed.
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
 
+    /// Fails if the model's device cannot compute any more. Called after an error, to distinguish a failed
+    /// computation from a failed device.
+    fn check_device(&mut self) -> Result<(), ModelError> {
+        Ok(())
+    }
+
     /// Returns the memory cost of contexts. Constant over the model's life.
     fn cache_cost(&self) -> CacheCost;
 

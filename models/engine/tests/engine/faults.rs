@@ -38,6 +38,8 @@ enum Fault {
     LogitsAreNotFinite,
     DecodingPanics,
     StartOfDecodingPanics,
+    /// A step fails, and no call can succeed afterwards.
+    DeviceLost,
 }
 
 impl Fault {
@@ -139,13 +141,16 @@ impl BatchModel for FaultyModel {
         }
         if rows.iter().any(|row| self.faulty.contains(&row.context)) {
             match self.fault {
-                Fault::StepFails => return Err(ModelError::Compute("scripted".into())),
+                Fault::StepFails | Fault::DeviceLost => return Err(ModelError::Compute("scripted".into())),
                 Fault::StepPanics => panic!("scripted"),
                 Fault::StepLosesARow => return self.model.step(&rows[1..]),
                 _ => {}
             }
         }
         self.model.step(rows)
+    }
+    fn check_device(&mut self) -> Result<(), ModelError> {
+        if self.fault == Fault::DeviceLost { Err(ModelError::DeviceLost("scripted".into())) } else { Ok(()) }
     }
     fn cache_cost(&self) -> CacheCost {
         CacheCost { prompt_token: 1, node: 1, capacity: NodeCapacity::PowerOfTwo { min: 32 } }
@@ -276,4 +281,25 @@ fn any_fault_ends_only_its_own_requests_and_the_others_get_correct_answers() {
         assert_eq!(faulted.engine.cache_use(), CacheUse::default(), "{fault:?}");
         assert!(faulted.open.lock().unwrap().is_empty(), "{fault:?} left a context open");
     }
+}
+
+#[test]
+fn a_lost_device_fails_all_requests_with_the_reason_and_ends_the_engine() {
+    let faulted = start(Fault::DeviceLost);
+    let submit = |mark| faulted.engine.submit(text(Fault::DeviceLost, mark)).unwrap();
+    let first = submit(2);
+    faulted.entered.recv().unwrap();
+    let others = [FAULTY, NEIGHBOUR].map(submit);
+    faulted.gate.send(()).unwrap();
+    let reason = "the device cannot be used any more: scripted";
+    for events in [first].into_iter().chain(others) {
+        assert_eq!(ended(events), Err(EngineError::DeviceLost(reason.to_owned())));
+    }
+    while faulted.engine.is_alive() {
+        std::thread::yield_now();
+    }
+    assert_eq!(faulted.engine.lost_device(), Some(reason));
+    assert_eq!(faulted.counts.0.lock().unwrap().0, [EndReason::Error; 3]);
+    assert!(faulted.open.lock().unwrap().is_empty());
+    assert_eq!(faulted.engine.submit(text(Fault::DeviceLost, 4)).err(), Some(EngineError::Dead));
 }

@@ -1,11 +1,13 @@
 //! The operations of a [`Plan`](super::Plan) around its matmuls: packing the heads of queries, keys and
 //! values, converting scores to weights, and writing results back to their rows. Uses kernels on a GPU, and
-//! plain loops on the CPU for tests.
+//! plain loops on the host otherwise.
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::Heads;
 
 use super::bias::RelativeBias;
+#[cfg(feature = "cuda")]
+use crate::ops::own_kernels::OwnKernel;
 
 #[cfg(feature = "cuda")]
 const _: () =
@@ -90,7 +92,7 @@ impl QueryBatch {
     /// Packs heads in the type of the source. Keys and values are packed for `slots` `[C * N]`.
     pub(super) fn pack(&self, source: QkvSource<'_>, slots: Option<&Tensor>) -> Result<PackedQkv> {
         #[cfg(feature = "cuda")]
-        if source.q.device().is_cuda() {
+        if OwnKernel::PromptAttention.computes(source.q) {
             let QkvSource { q, kv, keys_at, values_at, slots: count, dim, dtype } = source;
             let from = ntl_cuda::HeadSource { q, kv, keys_at, values_at, slots: count };
             let ntl_cuda::PackedHeads { q, kv } = self.on_gpu(dim).pack(from, slots, dtype)?;
@@ -100,7 +102,7 @@ impl QueryBatch {
             (self.queries()?, source.dim, self.heads);
         let rows = queries.len() / self.groups;
         let packed = |values: Vec<f32>, lanes: usize| {
-            Tensor::from_vec(values, (self.groups * num_kv_heads, lanes, dim), &Device::Cpu)?
+            Tensor::from_vec(values, (self.groups * num_kv_heads, lanes, dim), source.q.device())?
                 .to_dtype(source.dtype)
         };
         let from = source.q.to_vec2::<f32>()?;
@@ -144,7 +146,7 @@ impl QueryBatch {
         dtype: DType,
     ) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if scores.device().is_cuda() {
+        if OwnKernel::PromptAttention.computes(scores) {
             let bias = bias.map(|bias| bias.table(scores.device())).transpose()?;
             return self.on_gpu(0).weights(scores, self.heads.scale, self.heads.cap, bias.as_ref(), dtype);
         }
@@ -169,7 +171,7 @@ impl QueryBatch {
                 .iter_mut()
                 .for_each(|score| *score = if sum > 0.0 { (*score - max).exp() / sum } else { 0.0 });
         }
-        Tensor::from_vec(values, scores.dims(), &Device::Cpu)?.to_dtype(dtype)
+        Tensor::from_vec(values, scores.dims(), scores.device())?.to_dtype(dtype)
     }
 
     fn queries(&self) -> Result<Vec<[u32; PaddedQuery::NUMBERS]>> {
@@ -188,7 +190,7 @@ impl QueryBatch {
 /// to one query.
 pub(super) fn unpack(batches: &[(QueryBatch, Tensor)], rows: usize) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if batches.iter().any(|(_, results)| results.device().is_cuda()) {
+    if batches.iter().any(|(_, results)| OwnKernel::PromptAttention.computes(results)) {
         let batches = batches
             .iter()
             .map(|(batch, results)| Ok((batch.on_gpu(results.dim(2)?), results.clone())))
@@ -196,11 +198,11 @@ pub(super) fn unpack(batches: &[(QueryBatch, Tensor)], rows: usize) -> Result<Te
         return ntl_cuda::unpack_heads(&batches, rows);
     }
     let mut out = vec![Vec::new(); rows];
-    let mut dtype = DType::F32;
+    let (mut dtype, mut device) = (DType::F32, Device::Cpu);
     for (batch, results) in batches {
         let (queries, (_, _, dim)) = (batch.queries()?, results.dims3()?);
         let values: Vec<f32> = results.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-        dtype = results.dtype();
+        (dtype, device) = (results.dtype(), results.device().clone());
         let count = queries.len() / batch.groups;
         let lane = batch.heads.queries * dim;
         for (index, [row, ..]) in queries.into_iter().enumerate() {
@@ -213,5 +215,5 @@ pub(super) fn unpack(batches: &[(QueryBatch, Tensor)], rows: usize) -> Result<Te
         }
     }
     let width = out.first().map_or(0, Vec::len);
-    Tensor::from_vec(out.concat(), (rows, width), &Device::Cpu)?.to_dtype(dtype)
+    Tensor::from_vec(out.concat(), (rows, width), &device)?.to_dtype(dtype)
 }

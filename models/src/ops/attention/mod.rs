@@ -18,7 +18,11 @@ use candle_core::{DType, Layout, Result, Storage, Tensor, WithDType};
 use half::bf16;
 use ntl_kernels::{AttentionGroup, AttentionQuery, Float, Heads, KvSlices, Phase};
 
+#[cfg(feature = "cuda")]
+pub(crate) use batched::Plan;
 pub(crate) use bias::RelativeBias;
+#[cfg(feature = "cuda")]
+pub(crate) use heads::QkvSource;
 pub(crate) use prompts::{PromptAttention, Window, prompt_query};
 pub(crate) use slot_groups::SlotGroup;
 pub(crate) use slots::{PassKeys, SlotView};

@@ -148,7 +148,7 @@ impl<'a> SlotRows<'a> {
 
     fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if q.device().is_cuda() {
+        if crate::ops::own_kernels::OwnKernel::SlotAttention.computes(q) {
             let bias = self.bias.map(|bias| bias.table(q.device())).transpose()?;
             let attention = ntl_cuda::SlotAttention {
                 table: &self.table,

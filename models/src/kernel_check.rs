@@ -1,0 +1,214 @@
+//! Compares this program's kernels with candle's operations on the same GPU, on small inputs, before a model uses them.
+//!
+//! Kernels are compiled for a GPU by its driver, and cannot be tested on all GPUs before a release. A kernel that gives
+//! another result, or that fails, is turned off with a warning. The model then works, only slower.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
+use ntl_kernels::{AttentionQuery, Heads, Visible};
+
+use crate::gpu::check_computes;
+use crate::logits_reducer::LogitsReducer;
+use crate::ops::own_kernels::{OwnKernel, composed};
+use crate::ops::{
+    Activation, HeadNorms, Norm, PassKeys, PassRope, Plan, ProjectedRows, QkvSource, RelativeBias, SlotGroup,
+    SlotView,
+};
+
+/// Element types that were checked, by device.
+static CHECKED: Mutex<Vec<(DeviceLocation, DType)>> = Mutex::new(Vec::new());
+
+/// Checks the kernels for elements of this type and for f32, once per process, and turns off those that are wrong.
+///
+/// # Errors
+/// If a kernel breaks the GPU, so that nothing can be computed any more. The message names the kernel.
+pub(crate) fn check(device: &Device, dtype: DType) -> std::result::Result<(), String> {
+    let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
+    for dtype in [DType::F32, dtype] {
+        let key = (device.location(), dtype);
+        if checked.contains(&key) {
+            continue;
+        }
+        for kernel in OwnKernel::ALL.into_iter().filter(|kernel| !kernel.is_off()) {
+            let Err(reason) = Inputs { device, dtype }.compare(kernel) else { continue };
+            check_computes(device).map_err(|error| {
+                format!(
+                    "the kernel {} breaks it ({reason}: {error}); start with --kernels composed",
+                    kernel.name()
+                )
+            })?;
+            tracing::warn!(
+                kernel = kernel.name(),
+                dtype = dtype.as_str(),
+                reason,
+                "a kernel is wrong on this GPU and is not used; please report this"
+            );
+            kernel.turn_off();
+        }
+        checked.push(key);
+    }
+    Ok(())
+}
+
+/// Maximum difference relative to numbers above one: a few roundings of the type.
+fn tolerance(dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => 4e-2,
+        DType::F16 => 5e-3,
+        _ => 1e-4,
+    }
+}
+
+struct Inputs<'a> {
+    device: &'a Device,
+    dtype: DType,
+}
+
+impl Inputs<'_> {
+    /// Fails if the kernel fails or gives other results than candle's operations.
+    fn compare(&self, kernel: OwnKernel) -> std::result::Result<(), String> {
+        let run = || self.run(kernel)?.iter().map(to_host).collect::<Result<Vec<_>>>();
+        let got = run().map_err(|error| error.to_string())?;
+        let want = match composed(run) {
+            Ok(want) => want,
+            Err(error) => {
+                tracing::warn!(kernel = kernel.name(), %error, "a kernel cannot be checked on this GPU");
+                return Ok(());
+            }
+        };
+        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+            // Also false if the result is NaN.
+            let is_close = (got - want).abs() <= tolerance(self.dtype) * want.abs().max(1.0);
+            if !is_close {
+                return Err(format!("{got} instead of {want}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the results of all variants of a kernel.
+    fn run(&self, kernel: OwnKernel) -> Result<Vec<Tensor>> {
+        match kernel {
+            OwnKernel::Norm => self.norms(),
+            OwnKernel::Activation => self.activations(),
+            OwnKernel::CacheStore => self.stores(),
+            OwnKernel::SlotAttention => self.slot_attentions(),
+            OwnKernel::PromptAttention => self.prompt_attentions(),
+            OwnKernel::LogitsSummary => self.summaries(),
+        }
+    }
+
+    /// Returns numbers between -1 and 1, the same for the same arguments.
+    fn numbers(&self, shape: &[usize], seed: usize, dtype: DType) -> Result<Tensor> {
+        let count: usize = shape.iter().product();
+        let number = |at: usize| ((at * 37 + at / 101 * 11 + seed * 53) % 101) as f32 / 50.0 - 1.0;
+        let numbers = Tensor::from_vec((0..count).map(number).collect(), shape, &Device::Cpu)?;
+        numbers.to_dtype(dtype)?.to_device(self.device)
+    }
+
+    /// The row has more elements than a block has threads.
+    fn norms(&self) -> Result<Vec<Tensor>> {
+        const WIDTH: usize = 1100;
+        let x = self.numbers(&[3, WIDTH], 1, DType::F32)?;
+        let weight = self.numbers(&[WIDTH], 2, self.dtype)?;
+        let bias = self.numbers(&[WIDTH], 3, self.dtype)?;
+        [None, Some(&bias)].into_iter().map(|bias| Norm::new(&weight, bias, 1e-6)?.forward(&x)).collect()
+    }
+
+    fn activations(&self) -> Result<Vec<Tensor>> {
+        let x = (self.numbers(&[3, 140], 1, DType::F32)? * 4.0)?;
+        let all = [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu];
+        let both =
+            |activation: Activation| [activation.rounded(&x, self.dtype), activation.gated(&x, self.dtype)];
+        all.into_iter().flat_map(both).collect()
+    }
+
+    fn stores(&self) -> Result<Vec<Tensor>> {
+        const QUERIES: usize = 6;
+        const KEYS: usize = 2;
+        const DIM: usize = 16;
+        let qkv = self.numbers(&[3, (QUERIES + 2 * KEYS) * DIM], 1, DType::F32)?;
+        let norm = |seed| Norm::new(&self.numbers(&[DIM], seed, self.dtype)?, None, 1e-6).map(Norm::exact);
+        let norms = HeadNorms { q: norm(2)?, k: norm(3)? };
+        let rope = PassRope::new([0, 5, 9].into_iter(), &[1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01], 1.0);
+        let slots = Tensor::new(&[4u32, 0, 2], self.device)?;
+        let mut results = Vec::new();
+        for (head_norms, rope) in [(None, None), (Some(&norms), Some(&rope))] {
+            let slab = Tensor::zeros((10, KEYS * DIM), self.dtype, self.device)?;
+            let rows = ProjectedRows { qkv: &qkv, queries: QUERIES, keys: KEYS, head_norms, rope };
+            results.extend(rows.store(&slab, &slots)?);
+            results.push(slab);
+        }
+        Ok(results)
+    }
+
+    /// Rows of a tree and of a long text, whose keys are split among blocks, for every number of heads that the kernel
+    /// computes together, and for heads that it cannot load in one piece.
+    fn slot_attentions(&self) -> Result<Vec<Tensor>> {
+        const CAPACITY: u32 = 600;
+        let slots = |count: u32| (0..count).map(|at| (at * 7 + 3) % CAPACITY).collect::<Vec<_>>();
+        let tree: [&[u32]; 3] = [&[0, 1], &[0, 2], &[0, 2, 5]];
+        let mut results = Vec::new();
+        for (sharing, dim, keys) in [(1, 16, 520), (2, 16, 40), (4, 16, 40), (8, 64, 40), (2, 12, 40)] {
+            let heads =
+                Heads { queries: 2 * sharing, keys: 2, scale: 0.4, cap: (sharing == 2).then_some(3.0) };
+            let queries =
+                tree.map(|path| AttentionQuery { visible: Visible::Nodes(path), hidden: 2, position: 41 });
+            let end = AttentionQuery { visible: Visible::First(keys), hidden: 0, position: keys - 1 };
+            let own = slots(6);
+            let groups = vec![
+                SlotGroup::new(slots(39), &own, queries.to_vec()),
+                SlotGroup::packed(slots(keys as u32), vec![end]),
+            ];
+            let bias = bias(heads);
+            let view = SlotView { groups, bias: (sharing != 4).then_some(&bias) };
+            let pass = PassKeys::new(&[0], vec![view], self.device)?;
+            let slab = self.numbers(&[2 * CAPACITY as usize, heads.keys * dim], 1, self.dtype)?;
+            let q = self.numbers(&[4, heads.queries * dim], 2, DType::F32)?;
+            for attention in &pass.attentions {
+                results.push(attention.attend(&q, &slab, heads)?);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Two prompts of different lengths, from projections and from the cache.
+    fn prompt_attentions(&self) -> Result<Vec<Tensor>> {
+        const DIM: usize = 16;
+        let heads = Heads { queries: 4, keys: 2, scale: 0.4, cap: Some(3.0) };
+        let lengths = [70usize, 33];
+        let group = |(first, length): (usize, usize)| {
+            let query =
+                |position| AttentionQuery { visible: Visible::First(position + 1), hidden: 0, position };
+            let slots = (first as u32..(first + length) as u32).collect();
+            SlotGroup::packed(slots, (0..length).map(query).collect())
+        };
+        let groups = [(0, lengths[0]), (lengths[0], lengths[1])].map(group).into_iter().collect();
+        let bias = bias(heads);
+        let plan = Plan::new(groups, Some(&bias), self.device)?;
+        let rows = lengths.iter().sum::<usize>();
+        let qkv = self.numbers(&[rows, (heads.queries + 2 * heads.keys) * DIM], 1, DType::F32)?;
+        let q = self.numbers(&[rows, heads.queries * DIM], 2, DType::F32)?;
+        let slab = self.numbers(&[2 * rows, heads.keys * DIM], 3, self.dtype)?;
+        [QkvSource::rows(&qkv, heads, self.dtype)?, QkvSource::cached(&q, &slab, heads)?]
+            .into_iter()
+            .map(|source| plan.attend(source, heads))
+            .collect()
+    }
+
+    fn summaries(&self) -> Result<Vec<Tensor>> {
+        let logits = (self.numbers(&[3, 1300], 1, self.dtype)? * 5.0)?;
+        Ok(vec![LogitsReducer::new(1250).summary(&logits)?])
+    }
+}
+
+fn bias(heads: Heads) -> RelativeBias {
+    RelativeBias::new(heads.queries, 8, |head, distance| {
+        head as f32 * 0.1 - distance.clamp(-8, 8) as f32 * 0.05
+    })
+}
+
+fn to_host(tensor: &Tensor) -> Result<Vec<f32>> {
+    tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+}
