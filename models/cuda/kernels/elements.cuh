@@ -5,8 +5,7 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-// A kernel that is launched with at most this many threads per block. The compiler uses no more registers than so many
-// threads have.
+// A kernel that is launched with at most this many threads per block, for which the compiler leaves enough registers.
 #define KERNEL(THREADS_MAX) extern "C" __global__ void __launch_bounds__(THREADS_MAX)
 
 // Number of elements of a head per thread.
