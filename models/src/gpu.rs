@@ -104,6 +104,7 @@ fn run_kernel(device: &Device) -> candle_core::Result<()> {
 }
 
 /// Fails if a device cannot compute any more. A device that is only out of memory can.
+#[cfg(feature = "cuda")]
 pub(crate) fn check_computes(device: &Device) -> candle_core::Result<()> {
     device.synchronize()?;
     match run_kernel(device) {
@@ -139,6 +140,6 @@ mod tests {
 
     #[test]
     fn a_device_that_computes_is_accepted() {
-        check_computes(&Device::Cpu).unwrap();
+        run_kernel(&Device::Cpu).unwrap();
     }
 }

@@ -22,6 +22,7 @@ mod kv_cache;
 mod labels;
 mod load;
 mod logits_reducer;
+#[cfg(feature = "cuda")]
 mod on_gpu;
 mod ops;
 mod options;

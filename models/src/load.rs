@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::Device;
 use ntl_core::contract::{BatchModel, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
@@ -13,6 +15,7 @@ use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, W
 use crate::encoders;
 use crate::families::{EncoderVariant, Family, Network, T5Variant};
 use crate::labels::read_labels;
+#[cfg(feature = "cuda")]
 use crate::on_gpu::OnGpu;
 use crate::ops::Placement;
 use crate::options::LoadOptions;
@@ -178,7 +181,11 @@ fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<
         return Ok(Box::new(model));
     }
     warm_up(&mut model).map_err(LoadError::DoesNotRun)?;
-    Ok(Box::new(OnGpu::new(model, place.device.clone())))
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(device) = &place.device {
+        return Ok(Box::new(OnGpu::new(model, device.clone())));
+    }
+    Ok(Box::new(model))
 }
 
 /// The facts that decoding needs about a tokenizer and its model.

@@ -14,10 +14,11 @@ mod operations;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Event, Job, LogitsRequest, LogitsRow, NodeId, NumberJob,
-    NumberMethod, PathRow, Prompt, Request, Row,
+    NumberMethod, PathRow, PrefillChunk, Prompt, Request, Row,
 };
 use ntl_core::numbers::{Distribution, Softmax};
 use ntl_core::sampling::argmax;
@@ -221,6 +222,24 @@ fn summaries_computed_on_the_gpu_agree_with_full_rows() {
             assert_answers("llama", causal("llama-llama3", on(GPU, dtype)));
         }
     }
+}
+
+#[test]
+fn a_prefill_has_the_time_that_the_gpu_needs_after_the_call() {
+    if !gpu() {
+        return;
+    }
+    let mut model = t5(on(GPU, DtypeChoice::F32));
+    let prompt: Prompt = vec![125; 40].into();
+    let opened = model.begin((&prompt).into()).unwrap();
+    let began = Instant::now();
+    let chunk = PrefillChunk { context: opened.context, work: opened.prefill.work_left };
+    model.prefill(&[chunk]).unwrap();
+    let called = began.elapsed();
+    let time = model.prefill_time().unwrap();
+    println!("a prefill: {called:?} in the call, {time:?} on the GPU");
+    assert!(Duration::ZERO < time && time <= began.elapsed(), "{time:?}");
+    assert_eq!(model.prefill_time(), None, "each prefill is reported once");
 }
 
 #[test]

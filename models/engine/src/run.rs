@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
     BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, PathRow,
@@ -21,6 +21,16 @@ use crate::prefills::{Prefilling, Shares};
 use crate::queue::{Admission, Admitted, DropReason, Queue, QueuedJob};
 use crate::running::{EarlyEnd, LastStep, Running, Share, collect_rows, stepping, update_stalls};
 
+/// A computed prefill whose time is not recorded yet.
+struct Prefill {
+    began: Instant,
+    /// The time of the call.
+    time: Duration,
+    work: usize,
+    clients: HashSet<u64>,
+    is_shared: bool,
+}
+
 pub(crate) struct Runner {
     model: Box<dyn BatchModel>,
     vocabulary: Vocabulary,
@@ -30,6 +40,8 @@ pub(crate) struct Runner {
     prefilling: Vec<Prefilling>,
     running: Vec<Running>,
     pace: Pace,
+    /// The last prefill, if a device may still compute it.
+    last_prefill: Option<Prefill>,
     prefills: u64,
     steps: u64,
     /// Why the device was lost, once it is.
@@ -54,6 +66,7 @@ impl Runner {
             prefilling: Vec::new(),
             running: Vec::new(),
             pace: Pace::default(),
+            last_prefill: None,
             prefills: 0,
             steps: 0,
             lost,
@@ -192,6 +205,8 @@ impl Runner {
     /// Starts jobs, and computes a part of their prompts and of earlier ones. Returns `true` if there were
     /// any.
     fn prefill(&mut self, queue: &mut Queue) -> bool {
+        // If no step has waited for it. Otherwise prefills without a known time would pile up on a device.
+        self.settle_prefill();
         let clients = self.clients(queue).len();
         let is_shared = clients > 1;
         let work_max = self.model.prefill_tokens_max();
@@ -295,7 +310,7 @@ impl Runner {
         match computed {
             Ok(progress) => {
                 let work = progress.iter().map(|progress| progress.work_done).sum();
-                self.pace.prefilled(work, time, clients, is_shared);
+                self.last_prefill = Some(Prefill { began, time, work, clients, is_shared });
                 for job in &mut self.prefilling {
                     if let Some(&index) = of.get(&job.context) {
                         job.progress = progress[index];
@@ -320,6 +335,14 @@ impl Runner {
                 }
             }
         }
+    }
+
+    /// Records the time of the last prefill. Returns when its computation ended.
+    fn settle_prefill(&mut self) -> Option<Instant> {
+        let Prefill { began, time, work, clients, is_shared } = self.last_prefill.take()?;
+        let time = self.model.prefill_time().unwrap_or(time);
+        self.pace.prefilled(work, time, clients, is_shared);
+        Some(began + time)
     }
 
     /// Starts the decoding of a job with a complete prompt.
@@ -382,7 +405,10 @@ impl Runner {
             let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
             let began = Instant::now();
             let logits = span.in_scope(|| guarded(&*self.observer, || step_all(&mut *self.model, &rows)));
-            self.pace.stepped(rows.len(), began.elapsed());
+            let ended = Instant::now();
+            // A step on a device begins when the prefill before it has ended.
+            let began = self.settle_prefill().map_or(began, |prefilled| prefilled.max(began));
+            self.pace.stepped(rows.len(), ended.saturating_duration_since(began));
             self.observer.on_step(rows.len());
             over = match logits {
                 Ok(logits) => self.distribute(&logits, &shares),

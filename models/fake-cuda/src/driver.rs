@@ -1,8 +1,11 @@
-//! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on
-//! it. Work is done synchronously, so that there is nothing to wait for.
+//! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on it.
+//!
+//! Work is checked and counted when it is enqueued, and done in order when the host waits for the device. So a host
+//! that reads a result too early, or frees memory too early, finds no result, and a call returns before its work is done.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::counts::{Counts, Total};
 use crate::fault::{Code, Fault};
@@ -19,6 +22,9 @@ const SHARED_MAX: usize = 48 << 10;
 /// Maximum shared memory that `cuFuncSetAttribute` can allow a kernel, in bytes.
 pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
 
+/// Work that the host has not waited for yet.
+type Work = Box<dyn FnOnce(&mut Driver) -> Result<(), Fault> + Send>;
+
 /// The only device of the process.
 pub struct Driver {
     pub memory: Memory,
@@ -31,12 +37,14 @@ pub struct Driver {
     pool_bytes: usize,
     pool_threshold: usize,
     sabotage: Option<Sabotage>,
-    /// The fault of a kernel or a matmul. All later calls return it, too.
+    queue: Vec<Work>,
+    /// The fault of work that broke the context. All later calls return it, too.
     dead: Option<Fault>,
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
-    events: HashSet<usize>,
+    /// Events, and when the device last reached each.
+    events: HashMap<usize, Option<Instant>>,
     last_handle: usize,
 }
 
@@ -75,11 +83,12 @@ impl Driver {
             pool_bytes: 0,
             pool_threshold: 0,
             sabotage: Sabotage::from_environment(),
+            queue: Vec::new(),
             dead: None,
             modules: HashMap::new(),
             functions: HashMap::new(),
             streams: HashSet::new(),
-            events: HashSet::new(),
+            events: HashMap::new(),
             last_handle: 0x1000,
         }
     }
@@ -104,12 +113,30 @@ impl Driver {
         Ok(address)
     }
 
+    fn enqueue(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Fault> + Send + 'static) {
+        self.queue.push(Box::new(work));
+    }
+
+    /// Does all enqueued work. After a fault the rest is dropped, and an invalid access breaks the context.
+    pub fn finish(&mut self) -> Result<(), Fault> {
+        for work in std::mem::take(&mut self.queue) {
+            work(self).inspect_err(|fault| {
+                if fault.code.is_sticky() {
+                    self.dead = Some(fault.clone());
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Waits for the device. The memory pool then returns memory beyond the amount that it keeps.
-    pub fn synchronise(&mut self) {
+    pub fn synchronise(&mut self) -> Result<(), Fault> {
         self.counts.add(Total::Synchronisations, 1);
+        self.finish()?;
         let kept = self.memory.used().max(self.pool_threshold).min(self.pool_bytes);
         self.counts.add(Total::ReturnedBytes, self.pool_bytes - kept);
         self.pool_bytes = kept;
+        Ok(())
     }
 
     /// Sets the amount of free memory that the pool keeps.
@@ -117,23 +144,37 @@ impl Driver {
         self.pool_threshold = bytes;
     }
 
+    /// Frees memory after the work that was enqueued before. Later allocations can use its bytes at once.
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
-        self.memory.free(address)?;
+        self.memory.release(address)?;
+        self.enqueue(move |driver| driver.memory.retire(address));
         self.counts.add(Total::Frees, 1);
         self.counts.live(self.memory.used());
         Ok(())
     }
 
+    /// Copies from the host. A driver keeps a copy of the bytes, unless they are in pinned memory.
+    ///
     /// # Safety
     /// `from` must be valid for reads of `bytes` bytes.
     pub unsafe fn upload(&mut self, to: usize, from: *const u8, bytes: usize) -> Result<(), Fault> {
         self.counts.add(Total::Uploads, 1);
         self.counts.add(Total::UploadedBytes, bytes);
-        if bytes > 0 {
-            self.memory.check("an upload", to, bytes)?;
-            // SAFETY: the table contains the target, and the caller guarantees the source.
-            unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
+        if bytes == 0 {
+            return Ok(());
         }
+        let is_pinned = self.pinned.find(from as usize, bytes).is_some();
+        // SAFETY: the caller guarantees it.
+        let kept = (!is_pinned).then(|| unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec());
+        let from = from as usize;
+        self.enqueue(move |driver| {
+            driver.memory.check("an upload", to, bytes)?;
+            let from = kept.as_ref().map_or(from as *const u8, |kept| kept.as_ptr());
+            // SAFETY: the table contains the target. The source is ours, or pinned memory, which is freed only after
+            // all work is done.
+            unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
+            Ok(())
+        });
         Ok(())
     }
 
@@ -143,37 +184,51 @@ impl Driver {
     /// `to` must be valid for writes of `bytes` bytes.
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
         self.counts.add(Total::Downloads, 1);
-        if self.pinned.find(to as usize, bytes).is_none() {
-            self.synchronise();
-        }
         self.counts.add(Total::DownloadedBytes, bytes);
+        let is_pinned = self.pinned.find(to as usize, bytes).is_some();
         if bytes > 0 {
-            self.memory.check("a download", from, bytes)?;
-            // SAFETY: the table contains the source, and the caller guarantees the target.
-            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
+            let to = to as usize;
+            self.enqueue(move |driver| {
+                driver.memory.check("a download", from, bytes)?;
+                // SAFETY: the table contains the source. The target is the caller's, who waits, or pinned memory.
+                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+                Ok(())
+            });
         }
-        Ok(())
+        if is_pinned { Ok(()) } else { self.synchronise() }
     }
 
-    pub fn copy(&mut self, to: usize, from: usize, bytes: usize) -> Result<(), Fault> {
+    /// Frees pinned memory after all work that may use it.
+    pub fn free_pinned(&mut self, address: usize) -> Result<(), Fault> {
+        self.finish()?;
+        self.pinned.free(address)
+    }
+
+    pub fn copy(&mut self, to: usize, from: usize, bytes: usize) {
         self.counts.add(Total::Copies, 1);
-        if bytes > 0 {
-            self.memory.check("the source of a copy", from, bytes)?;
-            self.memory.check("the target of a copy", to, bytes)?;
+        if bytes == 0 {
+            return;
+        }
+        self.enqueue(move |driver| {
+            driver.memory.check("the source of a copy", from, bytes)?;
+            driver.memory.check("the target of a copy", to, bytes)?;
             // SAFETY: the table contains both.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
-        }
-        Ok(())
+            Ok(())
+        });
     }
 
-    pub fn fill(&mut self, to: usize, value: u8, bytes: usize) -> Result<(), Fault> {
+    pub fn fill(&mut self, to: usize, value: u8, bytes: usize) {
         self.counts.add(Total::Fills, 1);
-        if bytes > 0 {
-            self.memory.check("a fill", to, bytes)?;
+        if bytes == 0 {
+            return;
+        }
+        self.enqueue(move |driver| {
+            driver.memory.check("a fill", to, bytes)?;
             // SAFETY: the table contains the range.
             unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) };
-        }
-        Ok(())
+            Ok(())
+        });
     }
 
     /// Loads a PTX text and allocates memory for its variables.
@@ -194,6 +249,7 @@ impl Driver {
     }
 
     pub fn unload_module(&mut self, handle: usize) -> Result<(), Fault> {
+        self.finish()?;
         let loaded = self.modules.remove(&handle).ok_or_else(|| invalid_handle("module"))?;
         for function in loaded.functions.values() {
             self.functions.remove(function);
@@ -231,40 +287,33 @@ impl Driver {
         Ok(())
     }
 
-    /// Fails if an earlier kernel or matmul has broken the context.
+    /// Fails if earlier work has broken the context.
     pub fn check_alive(&self) -> Result<(), Fault> {
         self.dead.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the result of a kernel or a matmul, after keeping a fault that breaks the context.
-    fn kept(&mut self, result: Result<(), Fault>) -> Result<(), Fault> {
-        self.dead = result.as_ref().err().filter(|fault| fault.code.is_sticky()).cloned();
-        result
-    }
-
-    pub fn launch(&mut self, function: usize, launch: &Launch<'_>) -> Result<(), Fault> {
+    pub fn launch(&mut self, function: usize, launch: Launch) -> Result<(), Fault> {
         self.check_alive()?;
         let kernel = self.kernel(function)?;
         self.counts.add(Total::Launches, 1);
         self.counts.name(kernel.name());
-        self.check_sizes(function, &kernel, launch)
+        self.check_sizes(function, &kernel, &launch)
             .map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
-        let result = self.run_kernel(&kernel, launch);
-        self.kept(result)
+        self.enqueue(move |driver| driver.run_kernel(&kernel, launch));
+        Ok(())
     }
 
-    fn run_kernel(&self, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
-        let Some(sabotage) = &self.sabotage else {
-            return ptx::launch(kernel, launch, &self.memory, self.numerics);
-        };
-        sabotage.check().map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
-        let mut parameters = launch.parameters.to_vec();
-        sabotage.parameters(kernel, &mut parameters);
-        let numerics = self.numerics && !sabotage.skips(kernel.name());
-        ptx::launch(kernel, &Launch { parameters: &parameters, ..*launch }, &self.memory, numerics)
+    fn run_kernel(&self, kernel: &Kernel, mut launch: Launch) -> Result<(), Fault> {
+        let mut numerics = self.numerics;
+        if let Some(sabotage) = &self.sabotage {
+            sabotage.check().map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
+            sabotage.parameters(kernel, &mut launch.parameters);
+            numerics &= !sabotage.skips(kernel.name());
+        }
+        ptx::launch(kernel, &launch, &self.memory, numerics)
     }
 
-    fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch<'_>) -> Result<(), Fault> {
+    fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch) -> Result<(), Fault> {
         let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
         for (what, sizes, most) in [("grid", launch.grid, GRID_MAX), ("block", launch.block, BLOCK_MAX)] {
             if sizes.iter().zip(most).any(|(&size, most)| size == 0 || size > most) {
@@ -288,9 +337,9 @@ impl Driver {
         self.check_alive()?;
         self.counts.add(Total::Products, 1);
         self.counts.name(name);
-        let changed = self.sabotage.as_ref().map(|sabotage| sabotage.product(product));
-        let result = changed.as_ref().unwrap_or(product).run(&self.memory, self.numerics);
-        self.kept(result)
+        let product = self.sabotage.as_ref().map_or(*product, |sabotage| sabotage.product(product));
+        self.enqueue(move |driver| product.run(&driver.memory, driver.numerics));
+        Ok(())
     }
 
     pub fn new_stream(&mut self) -> usize {
@@ -311,18 +360,37 @@ impl Driver {
     pub fn new_event(&mut self) -> usize {
         self.counts.add(Total::Events, 1);
         let handle = self.handle();
-        self.events.insert(handle);
+        self.events.insert(handle, None);
         handle
     }
 
     pub fn drop_event(&mut self, event: usize) -> Result<(), Fault> {
-        if self.events.remove(&event) { Ok(()) } else { Err(invalid_handle("event")) }
+        self.events.remove(&event).map(drop).ok_or_else(|| invalid_handle("event"))
     }
 
-    /// Records or waits for an event.
+    /// Waits for an event on a stream, which only matters between streams.
     pub fn use_event(&mut self, event: usize) -> Result<(), Fault> {
         self.counts.add(Total::Events, 1);
-        if self.events.contains(&event) { Ok(()) } else { Err(invalid_handle("event")) }
+        if self.events.contains_key(&event) { Ok(()) } else { Err(invalid_handle("event")) }
+    }
+
+    pub fn record_event(&mut self, event: usize) -> Result<(), Fault> {
+        self.use_event(event)?;
+        self.enqueue(move |driver| {
+            // Unless it was destroyed meanwhile.
+            driver.events.entry(event).and_modify(|reached| *reached = Some(Instant::now()));
+            Ok(())
+        });
+        Ok(())
+    }
+
+    /// Returns the milliseconds that the device needed from one event to another one.
+    pub fn elapsed(&mut self, start: usize, end: usize) -> Result<f32, Fault> {
+        let reached = |event| self.events.get(&event).copied().flatten();
+        match (reached(start), reached(end)) {
+            (Some(start), Some(end)) => Ok(end.duration_since(start).as_secs_f32() * 1e3),
+            _ => Err(Fault::new(Code::NotReady, "the device has not reached both events")),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub enum Code {
     InvalidPtx = 218,
     InvalidHandle = 400,
     NotFound = 500,
+    NotReady = 600,
     IllegalAddress = 700,
     Assert = 710,
     MisalignedAddress = 716,

@@ -7,8 +7,8 @@
 //! * cuBLAS matmuls are plain loops.
 //! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
-//! A fault returns an error from the call and prints a line on stderr with the reason. After a fault of a kernel or a
-//! matmul, all calls fail, as on a device. With
+//! Work is done when the host waits for it. A fault prints a line on stderr with the reason, and the call that waits returns
+//! an error. After a fault of a kernel, a matmul or a copy, all calls fail, as on a device. With
 //! `NTL_FAKE_CUDA_NUMERICS=off` kernels and matmuls are checked and counted but not computed.
 //! `NTL_FAKE_CUDA_MEMORY` sets the memory of the device in bytes, and `NTL_FAKE_CUDA_VERSION` the driver's version,
 //! such as 12040. As a shared library it replaces

@@ -5,7 +5,7 @@
 //! allocations are not used again soon, so that a late access to one is found.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use crate::fault::{Code, Fault};
 
@@ -24,6 +24,8 @@ pub struct Memory {
     total: usize,
     live: BTreeMap<usize, usize>,
     used: usize,
+    /// Allocations that are freed once the device has done the work before.
+    released: HashSet<usize>,
     /// Freed allocations, oldest first, and their size.
     freed: VecDeque<(usize, usize)>,
     freed_bytes: usize,
@@ -50,7 +52,14 @@ impl Default for Memory {
 
 impl Memory {
     pub fn new(total: usize) -> Self {
-        Self { total, live: BTreeMap::new(), used: 0, freed: VecDeque::new(), freed_bytes: 0 }
+        Self {
+            total,
+            live: BTreeMap::new(),
+            used: 0,
+            released: HashSet::new(),
+            freed: VecDeque::new(),
+            freed_bytes: 0,
+        }
     }
 
     /// Creates memory of the size in `NTL_FAKE_CUDA_MEMORY`.
@@ -80,12 +89,23 @@ impl Memory {
     }
 
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
-        let Some(bytes) = self.live.remove(&address) else {
-            let message =
-                format!("freed {address:#x}, which is not a live allocation{}", self.nearest(address));
-            return Err(Fault::new(Code::InvalidValue, message));
-        };
+        self.release(address)?;
+        self.retire(address)
+    }
+
+    /// Makes the bytes of an allocation available to others. Its address stays valid until `retire`.
+    pub fn release(&mut self, address: usize) -> Result<(), Fault> {
+        let bytes = self.live.get(&address).filter(|_| !self.released.contains(&address));
+        let bytes = *bytes.ok_or_else(|| self.not_live(address))?;
         self.used -= bytes;
+        self.released.insert(address);
+        Ok(())
+    }
+
+    /// Ends the use of a released allocation.
+    pub fn retire(&mut self, address: usize) -> Result<(), Fault> {
+        self.released.remove(&address);
+        let bytes = self.live.remove(&address).ok_or_else(|| self.not_live(address))?;
         self.freed_bytes += bytes;
         self.freed.push_back((address, bytes));
         while self.freed_bytes > QUARANTINE_BYTES
@@ -95,6 +115,11 @@ impl Memory {
             give_back(address, bytes);
         }
         Ok(())
+    }
+
+    fn not_live(&self, address: usize) -> Fault {
+        let message = format!("freed {address:#x}, which is not a live allocation{}", self.nearest(address));
+        Fault::new(Code::InvalidValue, message)
     }
 
     pub fn total(&self) -> usize {

@@ -89,9 +89,10 @@ impl Case {
             grid: [self.blocks, 1, 1],
             block: [self.threads, 1, 1],
             dynamic_shared_bytes: self.shared_bytes,
-            parameters: &parameters,
+            parameters,
         };
-        device.driver.launch(function, &launch)
+        device.driver.launch(function, launch)?;
+        device.driver.finish()
     }
 
     /// Returns the text before the kernel, its own text, and the text after it.

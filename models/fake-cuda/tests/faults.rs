@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Device, INCREMENT};
-use ntl_fake_cuda::{Code, Fault, Matrix, Memory, Product, Scalar};
+use ntl_fake_cuda::{Code, Driver, Fault, Matrix, Memory, Product, Scalar};
 
 /// Asserts the code, and that the message contains all of these parts.
 fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
@@ -38,7 +38,7 @@ fn a_stride_beyond_the_buffer_is_a_fault() {
         let mut product = product(&mut device);
         device.driver.product("product", &product).unwrap();
         change(&mut product);
-        device.driver.product("product", &product)
+        device.driver.product("product", &product).and_then(|()| device.driver.finish())
     };
     assert_fault(
         changed(|product| product.a.stride += 1),
@@ -179,11 +179,34 @@ fn copies_outside_their_allocations_are_faults() {
     let mut device = Device::new();
     let from = device.put(&[1u8; 8]);
     let to = device.put(&[2u8; 8]);
-    device.driver.copy(to, from + 4, 4).unwrap();
+    device.driver.copy(to, from + 4, 4);
     assert_eq!(device.get::<u8>(to, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
-    assert_fault(device.driver.copy(to, from + 4, 5), Code::IllegalAddress, &["the source of a copy"]);
-    assert_fault(device.driver.copy(to + 1, from, 8), Code::IllegalAddress, &["the target of a copy"]);
-    assert_fault(device.driver.fill(to, 0, 9), Code::IllegalAddress, &["a fill"]);
+    let mut assert_illegal = |enqueue: &dyn Fn(&mut Driver), what: &str| {
+        enqueue(&mut device.driver);
+        assert_fault(device.driver.finish(), Code::IllegalAddress, &[what]);
+    };
+    assert_illegal(&|driver| driver.copy(to, from + 4, 5), "the source of a copy");
+    assert_illegal(&|driver| driver.copy(to + 1, from, 8), "the target of a copy");
+    assert_illegal(&|driver| driver.fill(to, 0, 9), "a fill");
+}
+
+#[test]
+fn work_is_done_when_the_host_waits_and_until_then_keeps_the_memory_that_was_freed_after_it() {
+    let mut device = Device::new();
+    let [from, to] = [0, 1].map(|number: u8| device.put(&[number; 4]));
+    let [start, end] = [(); 2].map(|()| device.driver.new_event());
+    device.driver.record_event(start).unwrap();
+    device.driver.copy(to, from, 4);
+    device.driver.record_event(end).unwrap();
+    let used = device.driver.memory.used();
+    device.driver.free(from).unwrap();
+    assert_eq!(device.driver.memory.used(), used - 4, "later allocations can use it at once");
+    assert_fault(device.driver.free(from), Code::InvalidValue, &["not a live allocation"]);
+    assert_fault(device.driver.elapsed(start, end).map(drop), Code::NotReady, &[]);
+    assert_eq!(device.get::<u8>(to, 4), [0; 4]);
+    assert!(device.driver.elapsed(start, end).unwrap() >= 0.0);
+    device.driver.copy(to, from, 4);
+    assert_fault(device.driver.synchronise(), Code::IllegalAddress, &["was freed"]);
 }
 
 /// The first half of a warp waits for all lanes, the second half only for itself.

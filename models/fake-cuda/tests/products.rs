@@ -102,8 +102,8 @@ fn the_memory_pool_returns_memory_beyond_its_threshold_at_a_synchronisation() {
         let first = device.driver.allocate(100).unwrap();
         let _second = device.driver.allocate(20).unwrap();
         device.driver.free(first).unwrap();
-        device.driver.synchronise();
-        device.driver.synchronise();
+        device.driver.synchronise().unwrap();
+        device.driver.synchronise().unwrap();
         device.driver.counts.get(Total::ReturnedBytes)
     };
     assert_eq!([0, 50, 120, 1000].map(returned), [100, 70, 0, 0]);

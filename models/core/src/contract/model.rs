@@ -1,6 +1,7 @@
 //! The interface between a model and the batch engine. No tensors cross it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::adapter::Adapter;
 use super::error::ModelError;
@@ -149,6 +150,12 @@ pub trait BatchModel: Send {
     ///
     /// After an error the contexts of the call are no longer usable and should be closed.
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError>;
+
+    /// Waits until the last [`prefill`](Self::prefill) is computed, and returns the time that its device needed. `None` if
+    /// a prefill is computed when its call returns.
+    fn prefill_time(&mut self) -> Option<Duration> {
+        None
+    }
 
     /// Opens contexts and computes their prompts completely. On an error none of them is open.
     fn open(&mut self, requests: &[ContextRequest<'_>]) -> Result<Vec<OpenedContext>, ModelError> {

@@ -1,12 +1,14 @@
-//! Prompts that are computed in chunks: what they delay, and how they end. Time is not limited here, only the
-//! work of a prefill, so that chunks are exact.
+//! Prompts that are computed in chunks: what they delay, and how they end. Except on a device with a scripted time, time
+//! is not limited here, only the work of a prefill, so that chunks are exact.
 
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{EngineError, Event, Job};
-use ntl_engine::{EndReason, JobEvents};
+use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
-use crate::recorder::{Call, FAILING, GATED, Recorded, all, job, plenty, start_opening};
+use crate::recorder::{
+    Call, DEVICE_TIME, FAILING, GATED, ON_DEVICE, Recorded, all, job, plenty, start_opening,
+};
 
 /// Work of one prefill.
 const CHUNK: usize = 10;
@@ -52,6 +54,17 @@ fn a_long_prompt_delays_the_steps_of_another_client_by_one_chunk_at_a_time() {
     let last = log.calls.iter().rposition(is_step).unwrap();
     let waits = log.calls[..last].split(is_step).map(<[Call]>::len);
     assert_eq!(waits.skip(1).max(), Some(1), "one call at most between two steps: {:?}", log.calls);
+}
+
+#[test]
+fn a_chunk_takes_as_long_as_the_limit_on_a_device_that_computes_after_the_call() {
+    const LIMIT: Duration = Duration::from_millis(50);
+    let recorded = start_opening(None, EngineLimits { prefill_time_max: LIMIT, ..plenty() });
+    recorded.gate.send(()).unwrap();
+    finishes(submit(&recorded, job(1, ON_DEVICE, 32 + 30, 1)));
+    // Twice the limit while nobody else waits; the first chunk measures the time.
+    let fitting = (2 * LIMIT).div_duration_f64(DEVICE_TIME) as usize;
+    assert_eq!(chunks(&recorded, ON_DEVICE), [32, fitting, fitting, 30 - 2 * fitting]);
 }
 
 #[test]

@@ -104,6 +104,10 @@ pub(crate) const GATED: u32 = 7;
 /// First id of prompts whose second prefill fails.
 pub(crate) const FAILING: u32 = 8;
 
+/// First id of prompts that are computed by a device after the call, in this time per token.
+pub(crate) const ON_DEVICE: u32 = 6;
+pub(crate) const DEVICE_TIME: Duration = Duration::from_millis(8);
+
 /// Writes the digit 2 forever. The first step waits for the gate.
 struct Recorder {
     model: ScriptedModel,
@@ -111,6 +115,8 @@ struct Recorder {
     gate: Option<Receiver<()>>,
     prefill_gate: Receiver<()>,
     prefill_tokens_max: Option<usize>,
+    /// The time of the last prefill on the device.
+    device_time: Option<Duration>,
 }
 
 impl BatchModel for Recorder {
@@ -132,12 +138,17 @@ impl BatchModel for Recorder {
         let was_computed = self.log.lock().prefills().into_iter().flatten().any(|(mark, _)| *mark == FAILING);
         let fails = has(FAILING) && was_computed;
         let is_gated = has(GATED);
+        let work: usize = chunks.iter().map(|chunk| chunk.work).sum();
+        self.device_time = has(ON_DEVICE).then(|| DEVICE_TIME * work as u32);
         self.log.change(|log| log.calls.push(Call::Prefill(marks)));
         if is_gated {
             // Without a sender, all pass.
             let _ = self.prefill_gate.recv();
         }
         if fails { Err(ModelError::Compute("scripted".into())) } else { self.model.prefill(chunks) }
+    }
+    fn prefill_time(&mut self) -> Option<Duration> {
+        self.device_time.take()
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
         if let Some(gate) = self.gate.take() {
@@ -232,6 +243,7 @@ pub(crate) fn start_opening(prefill_tokens_max: Option<usize>, limits: EngineLim
         gate: Some(receiver),
         prefill_gate: prefill_receiver,
         prefill_tokens_max,
+        device_time: None,
     };
     let endings = Arc::<Watched<Endings>>::default();
     let (engine, _) =

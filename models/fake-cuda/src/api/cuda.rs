@@ -189,10 +189,7 @@ extern "C" fn cuCtxSetCurrent(context: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> Status {
-    within_context(|driver| {
-        driver.synchronise();
-        Ok(())
-    })
+    within_context(Driver::synchronise)
 }
 
 #[unsafe(no_mangle)]
@@ -212,10 +209,7 @@ extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
-    on_stream(stream, |driver| {
-        driver.synchronise();
-        Ok(())
-    })
+    on_stream(stream, Driver::synchronise)
 }
 
 #[unsafe(no_mangle)]
@@ -240,7 +234,12 @@ extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
-    on_stream(stream, |driver| driver.use_event(event))
+    on_stream(stream, |driver| driver.record_event(event))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+    within_context(|driver| give(milliseconds, driver.elapsed(start, end)?))
 }
 
 #[unsafe(no_mangle)]
@@ -250,10 +249,7 @@ extern "C" fn cuEventQuery(event: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: usize) -> Status {
-    within_context(|driver| {
-        driver.synchronise();
-        driver.use_event(event)
-    })
+    within_context(|driver| driver.synchronise().and_then(|()| driver.use_event(event)))
 }
 
 #[unsafe(no_mangle)]
@@ -327,7 +323,7 @@ extern "C" fn cuMemHostAlloc(address: *mut usize, bytes: usize, _flags: c_uint) 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(address: usize) -> Status {
-    within_context(|driver| driver.pinned.free(address))
+    within_context(|driver| driver.free_pinned(address))
 }
 
 #[unsafe(no_mangle)]
@@ -339,9 +335,8 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: usize, from: *const u8, bytes: usi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoD_v2(to: usize, from: *const u8, bytes: usize) -> Status {
     within_context(|driver| {
-        driver.synchronise();
         // SAFETY: the caller's promise.
-        unsafe { driver.upload(to, from, bytes) }
+        unsafe { driver.upload(to, from, bytes) }.and_then(|()| driver.synchronise())
     })
 }
 
@@ -359,7 +354,10 @@ unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: usize, bytes: usize) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, bytes: usize, stream: usize) -> Status {
-    on_stream(stream, |driver| driver.copy(to, from, bytes))
+    on_stream(stream, |driver| {
+        driver.copy(to, from, bytes);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -371,12 +369,18 @@ extern "C" fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: usize,
 ) -> Status {
-    on_stream(stream, |driver| driver.copy(to, from, bytes))
+    on_stream(stream, |driver| {
+        driver.copy(to, from, bytes);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(to: usize, value: u8, bytes: usize, stream: usize) -> Status {
-    on_stream(stream, |driver| driver.fill(to, value, bytes))
+    on_stream(stream, |driver| {
+        driver.fill(to, value, bytes);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -444,8 +448,8 @@ unsafe extern "C" fn cuLaunchKernel(
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             dynamic_shared_bytes: shared_bytes as usize,
-            parameters: &values,
+            parameters: values,
         };
-        driver.launch(function, &launch)
+        driver.launch(function, launch)
     })
 }

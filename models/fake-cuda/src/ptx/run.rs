@@ -17,20 +17,20 @@ use crate::fault::{Code, Fault};
 use crate::memory::{Extent, Memory};
 
 /// The configuration of a launch.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
+#[derive(Clone, Debug)]
+pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared_bytes: usize,
     /// The values of the parameters, in order.
-    pub parameters: &'a [Vec<u8>],
+    pub parameters: Vec<Vec<u8>>,
 }
 
 /// Number of instructions, in all warps together, after which a launch counts as endless.
 const INSTRUCTIONS_MAX: u64 = 1 << 32;
 
 /// Runs a kernel; if `execute` is false, only checks its pointers.
-pub fn launch(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory, execute: bool) -> Result<(), Fault> {
+pub fn launch(kernel: &Kernel, launch: &Launch, memory: &Memory, execute: bool) -> Result<(), Fault> {
     let within = |fault: Fault| fault.within(&format!("kernel {}", kernel.name));
     let parameters = arrange(kernel, launch).map_err(within)?;
     check_pointers(kernel, launch, memory).map_err(within)?;
@@ -41,13 +41,13 @@ pub fn launch(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory, execute: bo
 }
 
 /// Returns the parameters at their offsets.
-fn arrange(kernel: &Kernel, launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
+fn arrange(kernel: &Kernel, launch: &Launch) -> Result<Vec<u8>, Fault> {
     if launch.parameters.len() != kernel.parameters.len() {
         let message = format!("{} parameters, expected {}", launch.parameters.len(), kernel.parameters.len());
         return Err(Fault::new(Code::InvalidValue, message));
     }
     let mut out = Vec::new();
-    for (parameter, value) in kernel.parameters.iter().zip(launch.parameters) {
+    for (parameter, value) in kernel.parameters.iter().zip(&launch.parameters) {
         out.resize(parameter.offset, 0);
         out.extend_from_slice(value);
     }
@@ -55,8 +55,8 @@ fn arrange(kernel: &Kernel, launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
 }
 
 /// Checks the pointer parameters. Null is accepted, because the kernel may not use it.
-fn check_pointers(kernel: &Kernel, launch: &Launch<'_>, memory: &Memory) -> Result<(), Fault> {
-    for (parameter, value) in kernel.parameters.iter().zip(launch.parameters) {
+fn check_pointers(kernel: &Kernel, launch: &Launch, memory: &Memory) -> Result<(), Fault> {
+    for (parameter, value) in kernel.parameters.iter().zip(&launch.parameters) {
         let Ok(bytes) = <[u8; 8]>::try_from(value.as_slice()) else { continue };
         let address = usize::from_le_bytes(bytes);
         if parameter.pointer && address != 0 {
@@ -87,7 +87,7 @@ struct Warp {
 
 struct Block<'a> {
     kernel: &'a Kernel,
-    launch: &'a Launch<'a>,
+    launch: &'a Launch,
     memory: &'a Memory,
     parameters: Vec<u8>,
     shared: Vec<u8>,
@@ -112,7 +112,7 @@ fn mask_of(values: &Lanes, wanted: bool) -> u32 {
 }
 
 impl<'a> Block<'a> {
-    fn new(kernel: &'a Kernel, launch: &'a Launch<'a>, memory: &'a Memory, parameters: Vec<u8>) -> Self {
+    fn new(kernel: &'a Kernel, launch: &'a Launch, memory: &'a Memory, parameters: Vec<u8>) -> Self {
         let shared = vec![0; kernel.shared_bytes + launch.dynamic_shared_bytes];
         let accesses = SharedAccesses::new(shared.len());
         let extents = vec![Extent::default(); kernel.code.len()];
@@ -443,7 +443,7 @@ impl Warp {
     }
 
     /// Sets the special registers of warp `index` of a block.
-    fn start(&mut self, launch: &Launch<'_>, place: [u32; 3], index: usize) {
+    fn start(&mut self, launch: &Launch, place: [u32; 3], index: usize) {
         let [x, y, z] = launch.block;
         let threads = (x * y * z) as usize;
         for lane in 0..LANES {

@@ -70,7 +70,7 @@ impl Device {
         values
     }
 
-    /// Launches a kernel with parameters of 8 and of 4 bytes.
+    /// Launches a kernel with parameters of 8 and of 4 bytes, and waits for it.
     pub(crate) fn launch(
         &mut self,
         function: usize,
@@ -81,12 +81,8 @@ impl Device {
         let wide = wide.iter().map(|value| value.to_le_bytes().to_vec());
         let parameters: Vec<Vec<u8>> =
             wide.chain(narrow.iter().map(|value| value.to_le_bytes().to_vec())).collect();
-        let launch = Launch {
-            grid: [grid, 1, 1],
-            block: [block, 1, 1],
-            dynamic_shared_bytes: 0,
-            parameters: &parameters,
-        };
-        self.driver.launch(function, &launch)
+        let launch = Launch { grid: [grid, 1, 1], block: [block, 1, 1], dynamic_shared_bytes: 0, parameters };
+        self.driver.launch(function, launch)?;
+        self.driver.finish()
     }
 }
