@@ -60,6 +60,10 @@ cuda-toolchain:
 cuda-check *ARGS:
     scripts/cuda-check {{ARGS}}
 
+# Compiles the kernels for all generations of GPUs; fails if one exceeds its registers.
+kernel-registers:
+    scripts/kernel-registers
+
 # Tests of the device path, and its counts, on a fake driver.
 fake-gpu-check:
     scripts/fake-gpu-check

@@ -22,9 +22,8 @@ const WARPS: usize = THREADS / 32;
 /// multiple of [`HELD`] elements.
 const HEADS: [usize; 4] = [1, 2, 4, 8];
 
-/// Number of blocks that fill a large GPU: four on each of 132 multiprocessors. Fewer rows and heads split
-/// their keys.
-const BLOCKS: usize = 528;
+/// Number of multiprocessors of a large GPU. If rows and heads do not fill them with blocks, their keys are split.
+const MULTIPROCESSORS: usize = 132;
 /// Minimum number of keys per block if they are split, and maximum number of parts.
 const KEYS_MIN: usize = 256;
 const PARTS_MAX: usize = 64;
@@ -79,7 +78,7 @@ impl SlotAttention<'_> {
         let at_once = HEADS.into_iter().find(|at_once| *at_once >= sharing).unwrap_or(8);
         let at_once = if is_aligned { at_once } else { 1 };
         let columns = num_kv_heads * sharing.div_ceil(at_once);
-        let parts = parts(rows * columns, self.keys_max);
+        let parts = parts(rows * columns, self.keys_max, at_once);
         let sums = rows * heads * parts * (dim + 2);
         let sums_of_parts = if parts > 1 { Some(output(device, &[sums], DType::F32)?) } else { None };
 
@@ -119,10 +118,20 @@ impl SlotAttention<'_> {
     }
 }
 
+/// Returns how many blocks run on a multiprocessor together. `scripts/kernel-registers` checks that their registers allow it.
+fn fitting(at_once: usize) -> usize {
+    match at_once {
+        8 => 2,
+        4 => 3,
+        _ => 4,
+    }
+}
+
 /// Returns the number of parts into which the keys of rows are split, given the number of blocks without
-/// splitting.
-fn parts(blocks: usize, keys_max: usize) -> usize {
-    BLOCKS.div_ceil(blocks).min(keys_max / KEYS_MIN).clamp(1, PARTS_MAX)
+/// splitting, and the number of heads that a block computes.
+fn parts(blocks: usize, keys_max: usize, at_once: usize) -> usize {
+    let filling = MULTIPROCESSORS * fitting(at_once);
+    filling.div_ceil(blocks).min(keys_max / KEYS_MIN).clamp(1, PARTS_MAX)
 }
 
 #[cfg(test)]
@@ -131,9 +140,16 @@ mod tests {
 
     #[test]
     fn keys_are_split_if_rows_and_heads_do_not_fill_a_gpu() {
-        assert_eq!(parts(32, 4096), 16, "one row of 32 heads");
-        assert_eq!(parts(32, 300), 1, "too few keys to split");
-        assert_eq!(parts(32 * 32, 4096), 1, "enough blocks");
-        assert_eq!(parts(2, 1 << 20), PARTS_MAX);
+        assert_eq!(parts(32, 4096, 1), 16, "one row of 32 heads");
+        assert_eq!(parts(32, 300, 1), 1, "too few keys to split");
+        assert_eq!(parts(32 * 32, 4096, 1), 1, "enough blocks");
+        assert_eq!(parts(2, 1 << 20, 1), PARTS_MAX);
+        let of_a_row =
+            [(32, 1), (16, 2), (8, 4), (4, 8)].map(|(blocks, at_once)| parts(blocks, 1 << 20, at_once));
+        assert_eq!(
+            of_a_row,
+            [17, 33, 50, 64],
+            "blocks that compute more heads are fewer, and fewer run together"
+        );
     }
 }
