@@ -68,7 +68,7 @@ kernel-registers:
 fake-gpu-check:
     scripts/fake-gpu-check
 
-# Tests and figures on a GPU; fails without one.
+# Tests and figures on a GPU, and an archive of them to send; --quick takes a few minutes. Fails without a GPU.
 gpu-check *ARGS:
     scripts/gpu-check {{ARGS}}
 

@@ -144,7 +144,7 @@ impl Driver {
         self.pool_threshold = bytes;
     }
 
-    /// Frees memory after the work that was enqueued before. Later allocations can use its bytes at once.
+    /// Frees memory after the work that was enqueued before. Later allocations can use its bytes immediately.
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
         self.memory.release(address)?;
         self.enqueue(move |driver| driver.memory.retire(address));

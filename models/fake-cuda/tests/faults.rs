@@ -200,7 +200,7 @@ fn work_is_done_when_the_host_waits_and_until_then_keeps_the_memory_that_was_fre
     device.driver.record_event(end).unwrap();
     let used = device.driver.memory.used();
     device.driver.free(from).unwrap();
-    assert_eq!(device.driver.memory.used(), used - 4, "later allocations can use it at once");
+    assert_eq!(device.driver.memory.used(), used - 4, "later allocations can use it immediately");
     assert_fault(device.driver.free(from), Code::InvalidValue, &["not a live allocation"]);
     assert_fault(device.driver.elapsed(start, end).map(drop), Code::NotReady, &[]);
     assert_eq!(device.get::<u8>(to, 4), [0; 4]);
