@@ -37,7 +37,10 @@ FROM nvidia/cuda:${CUDA_VERSION}-base-${CUDA_OS} AS base-cuda
 RUN version="$(echo "${NV_CUDA_CUDART_VERSION:-13.0}" | cut -d. -f1,2 | tr . -)" \
     && apt-get update \
     && apt-get install --yes --no-install-recommends "libcublas-$version" "libcurand-$version" \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && install --directory --owner=10001 --group=10001 /var/cache/ntl-server
+# The driver compiles kernels at the first start and keeps them here. A volume keeps them for the next container.
+ENV CUDA_CACHE_PATH=/var/cache/ntl-server
 
 # The cache mounts keep crates and compiled dependencies from build to build.
 FROM toolchain-${BASE} AS build

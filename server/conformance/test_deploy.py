@@ -154,6 +154,16 @@ def test_the_times_of_a_replica_fit_together(objects):
     assert ready["periodSeconds"] * ready["failureThreshold"] <= pre_stop
 
 
+def test_the_driver_of_a_gpu_can_keep_the_kernels_that_it_compiles(objects):
+    container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    if not any(arg.startswith("--device=cuda") for arg in container["args"]):
+        pytest.skip("this overlay uses no GPU")
+    dockerfile = (KUBERNETES.parents[1] / "Dockerfile").read_text()
+    cache = re.search(r"^ENV CUDA_CACHE_PATH=(\S+)$", dockerfile, re.MULTILINE)[1]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] and not mounts[cache].get("readOnly")
+
+
 def test_a_pod_is_what_the_others_select(objects):
     deployment = of_kind(objects, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
