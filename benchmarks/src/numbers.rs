@@ -47,7 +47,8 @@ struct Method {
 fn methods() -> Vec<Method> {
     let method = |name, request| Method { name, request, seconds: Vec::new(), outcomes: Vec::new() };
     let certain = |objective| {
-        let precision = Some(Precision { width: 0.0, objective, estimation: Estimation::default() });
+        let objectives = vec![objective];
+        let precision = Some(Precision { width: 0.0, objectives, estimation: Estimation::default() });
         number_request(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision })
     };
     let tree = |tolerance| number_request(tree(tolerance));

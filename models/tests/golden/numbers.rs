@@ -315,7 +315,8 @@ fn a_precision_of_zero_settles_mode_and_median_within_few_nodes() {
             for (objective, field) in
                 [(Objective::Mode, &prompt["mode"]["value"]), (Objective::Median, &prompt["median"])]
             {
-                let precision = Some(Precision { width: 0.0, objective, estimation: PLAIN });
+                let objectives = vec![objective];
+                let precision = Some(Precision { width: 0.0, objectives, estimation: PLAIN });
                 let method = NumberMethod::Tree { tolerance: 1e-6, nodes_max: 65_536, precision };
                 let outcome =
                     outcome(submit_job(&engine, prompt, NumberJob { method, ..checkpoint.job(1e-6) }));

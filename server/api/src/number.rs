@@ -234,8 +234,8 @@ pub struct NumberOptions {
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u64>,
-    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more. Default: no such
-    /// stop.
+    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more, and with
+    /// `interval` also the bounds of both of its ends (except in a structured text). Default: no such stop.
     #[schema(minimum = 0)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,

@@ -48,6 +48,13 @@ pub(super) struct IntervalFormat {
     pub(super) ends: IntervalEnds,
 }
 
+impl IntervalFormat {
+    /// The quantiles at its ends.
+    pub(super) fn quantiles(&self) -> [f64; 2] {
+        [f64::midpoint(0.0, 1.0 - self.coverage), f64::midpoint(1.0, self.coverage)]
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum IntervalEnds {
     /// Two quantiles; `reason` says why no calibration is used where the model has some.
@@ -269,8 +276,7 @@ impl NumberFormat {
     /// `None` if the open mass can move an end beyond all bounds.
     fn interval(&self, format: &IntervalFormat, found: &Distribution) -> Option<NumberInterval> {
         let coverage = format.coverage;
-        let low = f64::midpoint(0.0, 1.0 - coverage);
-        let high = f64::midpoint(1.0, coverage);
+        let [low, high] = format.quantiles();
         let is_bounded = |q: f64| !self.knows_open_mass() || self.quantile_bounds(found, q).is_some();
         if !is_bounded(low) || !is_bounded(high) {
             return None;

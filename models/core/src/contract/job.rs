@@ -9,7 +9,9 @@ use super::candidates::CandidatesJob;
 use super::event::TokenText;
 use crate::guide::Guide;
 use crate::losses::{NumberLoss, NumberTokens};
-use crate::numbers::{Estimation, GrammarLimits, NumberValues, Objective, SchemaNumbers, Terminator};
+use crate::numbers::{
+    Estimation, GrammarLimits, Interval, NumberValues, Objective, SchemaNumbers, Terminator,
+};
 use crate::sampling::SamplingParams;
 use crate::token::{Prompt, Token, TokenLogprob};
 
@@ -356,6 +358,15 @@ impl NumberJob {
         search.saturating_add(before).saturating_mul(self.texts())
     }
 
+    /// Returns the same job, whose precision is also about these estimates.
+    #[must_use]
+    pub fn with_precise(mut self, also: impl Iterator<Item = Objective>) -> Self {
+        if let NumberMethod::Tree { precision: Some(precision), .. } = &mut self.method {
+            precision.objectives.extend(also);
+        }
+        self
+    }
+
     /// Returns the number of texts that are each followed by a number.
     fn texts(&self) -> usize {
         self.after.as_ref().map_or(1, |after| after.rationales.max(1) as usize)
@@ -371,7 +382,7 @@ pub enum NumberMethod {
         tolerance: f64,
         /// Maximum number of decoder positions.
         nodes_max: usize,
-        /// Stop earlier, once an estimate is known this well.
+        /// Stop earlier, once estimates are known this well.
         precision: Option<Precision>,
     },
     /// Numbers drawn from the model.
@@ -397,13 +408,25 @@ impl NumberMethod {
     }
 }
 
-/// When an estimate is known well enough.
+/// When estimates are known well enough.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Precision {
-    /// The tree stops once the bounds are at most this wide.
+    /// The tree stops once the bounds of each estimate are at most this wide.
     pub width: f64,
-    pub objective: Objective,
+    pub objectives: Vec<Objective>,
     pub estimation: Estimation,
+}
+
+impl Precision {
+    /// Returns whether an estimate with these bounds is known well enough.
+    pub(crate) fn is_reached(&self, bounds: Option<Interval>) -> bool {
+        bounds.is_some_and(|bounds| bounds.high - bounds.low <= self.width)
+    }
+
+    /// Returns the same for the estimates of several numbers.
+    pub(crate) fn is_reached_by_all(&self, bounds: &[Vec<Option<Interval>>]) -> bool {
+        bounds.iter().flatten().all(|bounds| self.is_reached(*bounds))
+    }
 }
 
 /// Text that a model writes before its number, such as a chain of thought.

@@ -138,7 +138,8 @@ fn a_precision_ends_the_search_early_and_keeps_the_median_within_its_width() {
     for seed in 0..60 {
         let exact = search(seed, tree(1e-12, 65_536), 16);
         let median = exact.distribution.estimate(Objective::Median, &trim(0.1)).unwrap();
-        let precision = Precision { width: 0.5, objective: Objective::Median, estimation: trim(0.1) };
+        let objectives = vec![Objective::Median];
+        let precision = Precision { width: 0.5, objectives, estimation: trim(0.1) };
         let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: Some(precision) };
         let outcome = search(seed, method, 16);
         let found = outcome.distribution.estimate(Objective::Median, &trim(0.1)).unwrap();

@@ -283,7 +283,8 @@ fn values_outside_the_range_are_invalid() {
 #[test]
 fn a_precision_ends_the_tree_as_soon_as_the_answer_is_certain_at_any_width() {
     let settle = |objective, width, rows_max| {
-        let precision = Some(Precision { width, objective, estimation: trim(0.25) });
+        let objectives = vec![objective];
+        let precision = Some(Precision { width, objectives, estimation: trim(0.25) });
         let method = NumberMethod::Tree { tolerance: 1e-9, nodes_max: 4096, precision };
         let outcome = number(model(small), NumberJob { method, ..number_job() }, rows_max);
         NumberOutcome { forward_passes: 0, ..outcome }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::tests::drive;
 use super::*;
-use crate::contract::{BatchModel, Event, NumberJob, NumberMethod, NumberOutcome, Prompt, TextJob};
+use crate::contract::{
+    BatchModel, Event, NumberJob, NumberMethod, NumberOutcome, Precision, Prompt, TextJob,
+};
 use crate::numbers::{
     Distribution, Estimation, Interval, NotationError, NumberValues, Objective, Scale, SpecialValue,
     TokenFormat, TokenNotation,
@@ -14,11 +16,15 @@ use crate::sampling::SamplingParams;
 use crate::scripted::ScriptedModel;
 
 const BINARY: TokenFormat = TokenFormat::Ieee { base: 2, exponent_digits: 1, digits: 2 };
+const WIDE: TokenFormat = TokenFormat::Ieee { base: 10, exponent_digits: 1, digits: 2 };
 const TENS: TokenFormat = TokenFormat::P10 { digits: 1, exponent_max: 1 };
 const EIGHTHS: TokenFormat = TokenFormat::Normalized { base: 2, digits: 3 };
 
 fn names(format: TokenFormat) -> Vec<String> {
     let tokens: &[&str] = match format {
+        WIDE => {
+            &["<pad>", "<+>", "<->", "<0>", "<1>", "<2>", "<3>", "<4>", "<5>", "<6>", "<7>", "<8>", "<9>"]
+        }
         TokenFormat::Ieee { .. } => &["<pad>", "<+>", "<->", "<0>", "<1>"],
         TokenFormat::P10 { .. } => &[
             "<pad>", "<+>", "<->", "<0>", "<1>", "<2>", "<3>", "<4>", "<5>", "<6>", "<7>", "<8>", "<9>",
@@ -52,11 +58,15 @@ fn logits(tokens: usize, path: &[u32]) -> Vec<f32> {
 }
 
 fn run(vocabulary: &Vocabulary, request: &Request) -> Vec<Event> {
+    run_in_steps(vocabulary, request, 5)
+}
+
+fn run_in_steps(vocabulary: &Vocabulary, request: &Request, rows_max: usize) -> Vec<Event> {
     let tokens = vocabulary.tokens;
     let script = move |_: &[u32], path: &[u32]| Ok(logits(tokens, path));
     let mut model = ScriptedModel::new(tokens, Box::new(script));
     let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
-    drive(&mut model, opened.context, || vocabulary.decoding(request, &[], 0), 5).unwrap()
+    drive(&mut model, opened.context, || vocabulary.decoding(request, &[], 0), rows_max).unwrap()
 }
 
 /// The distribution of a model that follows `next`: after these tokens, those with these probabilities.
@@ -284,6 +294,80 @@ fn every_estimate_of_a_tree_that_ran_out_of_nodes_has_finite_bounds_that_hold() 
         }
     }
     assert!(open > 20, "{open}");
+}
+
+/// A tree that seeks these quantiles.
+fn quantile_tree(objectives: &[Objective], width: f64, nodes_max: usize) -> NumberMethod {
+    let precision = Precision { width, objectives: objectives.to_vec(), estimation: Estimation::default() };
+    NumberMethod::Tree { tolerance: 1e-12, nodes_max, precision: Some(precision) }
+}
+
+#[test]
+fn quantiles_of_every_truncated_search_lie_within_their_bounds_and_a_complete_search_is_certain() {
+    let objectives = [Objective::Quantile(0.05), Objective::Median, Objective::Quantile(0.95)];
+    let range = NumberValues::Range(Interval { low: -20.0, high: 0.5 });
+    let mut truncated = 0;
+    for (format, outputs) in [(WIDE, 1), (TENS, 1), (TENS, 2), (BINARY, 1), (EIGHTHS, 1)] {
+        let vocabulary = vocabulary(format, outputs);
+        for (is_masked, values) in
+            [(true, NumberValues::All), (true, range), (false, NumberValues::All), (false, range)]
+        {
+            let job = |method| NumberJob { is_masked, values, ..NumberJob::new(method) };
+            let exact = number(&vocabulary, job(tree(1e-12, 65_536).method));
+            for (nodes_max, width) in
+                [(1, 0.0), (7, 0.0), (40, 0.0), (250, 0.0), (65_536, 0.1), (65_536, 0.0)]
+            {
+                let found = number(&vocabulary, job(quantile_tree(&objectives, width, nodes_max)));
+                truncated += usize::from(found.truncated);
+                for (found, exact) in all(&found).into_iter().zip(all(&exact)) {
+                    let mass = found.mass();
+                    assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9, "{mass:?}");
+                    for objective in objectives.into_iter().filter(|_| mass.closed > 0.0) {
+                        let estimation = Estimation { range: values.interval(), ..Estimation::default() };
+                        let want = exact.estimate(objective, &estimation).unwrap();
+                        let got = found.estimate(objective, &estimation).unwrap();
+                        let Interval { low, high } = found.estimate_bounds(objective, &estimation).unwrap();
+                        let holds = low <= want && want <= high && low <= got && got <= high;
+                        assert!(
+                            holds,
+                            "{format:?}, {nodes_max}, {objective:?}: {want}, {got}, {low} to {high}"
+                        );
+                        let is_complete = nodes_max == 65_536;
+                        assert!(!is_complete || high - low <= width, "{format:?}: {low} to {high}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(truncated > 30, "{truncated}");
+}
+
+#[test]
+fn a_tree_for_quantiles_leaves_out_prefixes_that_cannot_contain_them_at_any_width_of_steps() {
+    let vocabulary = vocabulary(WIDE, 1);
+    let whole = number(&vocabulary, tree(1e-12, 65_536));
+    assert_eq!(whole.nodes, 1 + 2 + 4 + 40 + 400);
+    for (objectives, nodes_max) in [
+        (vec![Objective::Median], 60),
+        (vec![Objective::Quantile(0.05), Objective::Median, Objective::Quantile(0.95)], 120),
+    ] {
+        let method = quantile_tree(&objectives, 0.0, 65_536);
+        let request = Request::Number(NumberJob::new(method));
+        let search = |rows_max| match run_in_steps(&vocabulary, &request, rows_max).pop() {
+            Some(Event::Number(outcome)) => NumberOutcome { forward_passes: 0, ..outcome },
+            other => panic!("{other:?}"),
+        };
+        let found = search(16);
+        assert!(found.nodes <= nodes_max && !found.truncated, "{}", found.nodes);
+        assert_eq!(found, search(1));
+        assert!(found.distribution.mass().open > 0.5, "{:?}", found.distribution.mass());
+    }
+    // The mean depends on all numbers.
+    let mean = number(
+        &vocabulary,
+        NumberJob::new(quantile_tree(&[Objective::Median, Objective::Mean], 0.0, 65_536)),
+    );
+    assert!(mean.nodes > 300, "{}", mean.nodes);
 }
 
 #[test]

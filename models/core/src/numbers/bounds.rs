@@ -2,9 +2,10 @@
 //!
 //! Any part of the open mass may close, at any value of its interval. The share of the numbers up to `x` is
 //! largest if all parts that may close at or below `x` do so, and the others are not numbers. It is smallest
-//! if all parts that may close above `x` do so. These two functions of `x` are the [`Extremes`]. Quantiles of
-//! every possible distribution lie between their quantiles, and so do means of quantiles, which a trimmed
-//! mean is. An estimate that can become an unknown value has no bounds.
+//! if all parts that may close above `x` do so. A part that is certain to be numbers closes in any case. These
+//! two functions of `x` are the [`Extremes`]. Quantiles of every possible distribution lie between their
+//! quantiles, and so do means of quantiles, which a trimmed mean is. An estimate that can become an unknown
+//! value has no bounds.
 
 use super::distribution::{Distribution, Estimation, Interval, Objective, OpenPart};
 
@@ -42,7 +43,10 @@ impl Distribution {
     /// value.
     pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
         let trim = estimation.trim;
-        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, estimation.range).mean(trim));
+        // A mean is conditional on the closed mass, as if all open mass were invalid.
+        let part = |part: OpenPart| OpenPart { is_certain: false, ..part };
+        let parts: Vec<OpenPart> = self.all_open_parts(estimation.range).into_iter().map(part).collect();
+        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, &parts).mean(trim));
         let (low, high) = (low?, high?);
         if estimation.normalize {
             return Some(Interval { low, high });
@@ -55,7 +59,8 @@ impl Distribution {
 
     /// Bounds of [`Distribution::quantile`]; `None` if the open mass can push it off either end.
     pub fn quantile_bounds(&self, q: f64, range: Option<Interval>) -> Option<Interval> {
-        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, range).quantile(q));
+        let parts = self.all_open_parts(range);
+        let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, &parts).quantile(q));
         Some(Interval { low: low?, high: high? })
     }
 
@@ -107,22 +112,25 @@ impl Distribution {
         }
         let anywhere = Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
         let known: f64 = self.open_parts().iter().map(|part| part.probability).sum();
-        let rest = OpenPart { interval: range.unwrap_or(anywhere), probability: open - known };
+        let interval = range.unwrap_or(anywhere);
+        let rest = OpenPart { interval, probability: open - known, is_certain: false };
         let is_rest = rest.probability > ROUNDING;
         self.open_parts().iter().copied().chain(is_rest.then_some(rest)).collect()
     }
 
-    fn extreme(&self, extreme: Extreme, range: Option<Interval>) -> Extremes {
-        let closed = self.leaves().iter().map(|leaf| (leaf.value, leaf.probability, 0.0));
-        let parts = self.all_open_parts(range);
-        let open = parts.iter().map(|OpenPart { interval, probability }| match extreme {
-            Extreme::Lowest => (interval.low, 0.0, *probability),
-            Extreme::Highest => (interval.high, 0.0, *probability),
+    fn extreme(&self, extreme: Extreme, parts: &[OpenPart]) -> Extremes {
+        let leaves = self.leaves().iter().map(|leaf| (leaf.value, leaf.probability, 0.0));
+        let open = parts.iter().map(|&OpenPart { interval, probability, is_certain }| {
+            let end = match extreme {
+                Extreme::Lowest => interval.low,
+                Extreme::Highest => interval.high,
+            };
+            if is_certain { (end, probability, 0.0) } else { (end, 0.0, probability) }
         });
-        let mut steps: Vec<(f64, f64, f64)> = closed.chain(open).collect();
+        let mut steps: Vec<(f64, f64, f64)> = leaves.chain(open).collect();
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let closed = self.mass().closed;
-        let all_open: f64 = parts.iter().map(|part| part.probability).sum();
+        let closed: f64 = steps.iter().map(|(_, closed, _)| closed).sum();
+        let all_open: f64 = steps.iter().map(|(_, _, open)| open).sum();
         let (mut closed_below, mut open_below) = (0.0, 0.0);
         let step = |(value, closed_here, open_here)| {
             closed_below += closed_here;

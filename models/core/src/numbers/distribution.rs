@@ -74,6 +74,8 @@ impl SpecialMass {
 pub struct OpenPart {
     pub interval: Interval,
     pub probability: f64,
+    /// Whether all of it is numbers. Otherwise any share may be invalid.
+    pub is_certain: bool,
 }
 
 /// Which error the estimate minimises.
@@ -230,9 +232,13 @@ impl Distribution {
         Some(if estimation.normalize { mean } else { mean * closed })
     }
 
-    /// The smallest value at which the conditional distribution function reaches `q`.
+    /// The smallest value at which the conditional distribution function of the closed mass reaches `q`. If
+    /// open mass that is certain to be numbers excludes this value, the nearest one that it does not exclude.
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        self.value_at(q * self.mass.closed)
+        let value = self.value_at(q * self.mass.closed)?;
+        let is_any_certain = self.open_parts.iter().any(|part| part.is_certain);
+        let bounds = is_any_certain.then(|| self.quantile_bounds(q, None)).flatten();
+        Some(bounds.map_or(value, |bounds| value.max(bounds.low).min(bounds.high)))
     }
 
     /// Returns the most probable value. Ties go to the smaller value.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::distribution::Interval;
+use super::distribution::OpenPart;
 use super::expansion::{Expansion, NumberState, Refused, TokenEffect, Unreported};
 use super::piece::NumberPiece;
 use super::rules::{NumberRules, Terminator};
@@ -165,12 +165,18 @@ impl NumberGrammar {
         }
     }
 
-    /// Returns the interval of the output `index` of all answers that begin with a prefix, or `None` if
-    /// nothing bounds it. The prefix must not contain the whole output.
-    pub fn interval(&self, state: NumberState, index: usize, rules: &NumberRules) -> Option<Interval> {
+    /// Returns where the output `index` of all answers that begin with a prefix lies, or `None` if nothing
+    /// bounds it. The prefix has this probability, and must not contain the whole output.
+    pub fn open_part(
+        &self,
+        state: NumberState,
+        index: usize,
+        probability: f64,
+        rules: &NumberRules,
+    ) -> Option<OpenPart> {
         match (&self.0, state) {
             (Notation::Tokens(notation), NumberState::Tokens(state)) => {
-                Some(rules.values.within(notation.interval(state, index)))
+                Some(notation.open_part(state, index, probability, rules))
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 //!
 //! After any token, the possible values have known bounds, because the length of a number is fixed.
 
-use super::distribution::Interval;
+use super::distribution::{Interval, OpenPart};
 use super::expansion::{Child, Expansion, NumberState, TokenEffect};
 use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
@@ -351,9 +351,26 @@ impl TokenNotation {
         rules.values.reach_any(self.interval(state, usize::from(state.output)))
     }
 
+    /// Returns where the number `index` of all answers that begin with a prefix lies. The prefix does not
+    /// contain the whole number. With the mask it becomes an admitted number in any case if no special value
+    /// and no other number may follow.
+    pub(super) fn open_part(
+        &self,
+        state: TokenState,
+        index: usize,
+        probability: f64,
+        rules: &NumberRules,
+    ) -> OpenPart {
+        let all = self.interval(state, index);
+        let is_begun = usize::from(state.output) == index && state.position > 0 && state.special.is_none();
+        let is_finite = is_begun || !self.has_special_values();
+        let is_certain = rules.is_masked && is_finite && rules.values.contain_all(all);
+        OpenPart { interval: rules.values.within(all), probability, is_certain }
+    }
+
     /// Returns the interval of the number `index` of all answers that begin with a prefix, which does not
     /// contain the whole number. After the token of a special value, it is as wide as before the first token.
-    pub(super) fn interval(&self, state: TokenState, index: usize) -> Interval {
+    fn interval(&self, state: TokenState, index: usize) -> Interval {
         let is_number = usize::from(state.output) == index && state.special.is_none();
         let state = if is_number { state } else { TokenState::default() };
         let (mut least, mut most) = (state, state);

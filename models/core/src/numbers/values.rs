@@ -243,6 +243,15 @@ impl AdmittedValues {
         }
     }
 
+    /// Returns whether all values of dedicated number tokens in an interval are admitted.
+    pub(super) fn contain_all(&self, interval: Interval) -> bool {
+        match self.values {
+            NumberValues::All => true,
+            NumberValues::Range(range) => range.low <= interval.low && interval.high <= range.high,
+            NumberValues::Scale(_) => false,
+        }
+    }
+
     /// Returns the part of an interval that dedicated number tokens may reach, if they reach any of it.
     pub(super) fn within(&self, interval: Interval) -> Interval {
         let Some(range) = self.values.interval() else { return interval };

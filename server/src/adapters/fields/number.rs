@@ -5,13 +5,13 @@ use ntl_api::{
     MethodName, NumberOptions, ObjectiveName, ObjectiveOption, TerminatorName, TerminatorOption, Thousands,
 };
 use ntl_core::contract::NumberJob;
-use ntl_core::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Terminator, TokenNotation};
+use ntl_core::numbers::{self, Estimation, GrammarLimits, Interval, NumberValues, Terminator, TokenNotation};
 use ntl_core::sampling::SamplingParams;
 
 use super::interval::interval;
 use super::number_method::{self, TextBefore};
 use super::number_scale::{check_scale, scale};
-use crate::adapters::number::{NumberFormat, engine_objective};
+use crate::adapters::number::{IntervalFormat, NumberFormat, engine_objective};
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 
@@ -55,7 +55,8 @@ pub(super) fn number_job(
         terminator: terminator(options.terminator.clone())?,
     };
     format.interval = interval(&options, &format, &job, &profile.calibrations)?;
-    Ok((job, format))
+    let ends = format.interval.iter().flat_map(IntervalFormat::quantiles);
+    Ok((job.with_precise(ends.map(numbers::Objective::Quantile)), format))
 }
 
 /// Rejects options that have no effect on dedicated number tokens.
@@ -176,7 +177,7 @@ pub(super) fn number_format(
 mod tests {
     use ntl_api::{CompletionRequest, NumberRequest};
     use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
-    use ntl_core::numbers::{self, Scale};
+    use ntl_core::numbers::Scale;
     use ntl_core::sampling::SamplingParams;
     use serde_json::{Value, json};
 
@@ -285,7 +286,8 @@ mod tests {
         let (number, format) = read(&options).unwrap();
         let range = Interval { low: -1.0, high: 1.0 };
         let estimation = Estimation { trim: 0.0, normalize: false, range: Some(range) };
-        let precision = Precision { width: 0.0, objective: numbers::Objective::Quantile(0.9), estimation };
+        let objectives = vec![numbers::Objective::Quantile(0.9)];
+        let precision = Precision { width: 0.0, objectives, estimation };
         let want = NumberJob {
             method: NumberMethod::Tree { tolerance: 0.5, nodes_max: 1, precision: Some(precision) },
             limits: GrammarLimits::new(20, 0, false).unwrap().with_thousands('_').unwrap(),

@@ -102,7 +102,7 @@ fn tree(
     estimation: Estimation,
 ) -> Result<NumberMethod, AppError> {
     let TreeOptions { tolerance, nodes_max, precision } = tree_limits(options)?;
-    let precision = precision.map(|width| Precision { width, objective, estimation });
+    let precision = precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     Ok(NumberMethod::Tree { tolerance, nodes_max, precision })
 }
 

@@ -8,6 +8,7 @@ mod beam;
 mod rationales;
 mod refused;
 mod sample;
+mod sought;
 mod token;
 mod tree;
 
@@ -80,7 +81,7 @@ pub(super) fn field_search(
     nodes_max: usize,
 ) -> Box<dyn Decoding> {
     let FieldsJob { tolerance, objective, .. } = *job;
-    let precision = job.precision.map(|width| Precision { width, objective, estimation });
+    let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
     let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision };
     let root = Root { row, state: NumberState::START, is_reported: false };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::refused::{REFUSED_MAX, RefusedTexts};
+use super::sought::Sought;
 use super::{Root, logits_request};
 use crate::Token;
 use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
@@ -73,6 +74,8 @@ pub(super) struct NumberTree {
     counted: Counted,
     /// Number of counted nodes at which the bounds are computed again.
     precision_checked_next: usize,
+    /// Where the estimates of the precision may be.
+    sought: Sought,
     forward_passes: usize,
     /// The texts that are not admitted numbers, if the job requests them.
     refused: Option<RefusedTexts>,
@@ -223,6 +226,7 @@ impl NumberTree {
         let prefix = Prefix { number: 0, parent, token, state: root.state, probability: 1.0, computed: None };
         let root = prefixes.insert(prefix);
         let outputs = vec![Output::default(); vocabulary.grammar.outputs()];
+        let sought = Sought::new(limits.precision.as_ref());
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
             logits,
@@ -237,6 +241,7 @@ impl NumberTree {
             closed_ahead: 0.0,
             counted: Counted { outputs, ..Counted::default() },
             precision_checked_next: 4,
+            sought,
             forward_passes: 0,
             refused: None,
             is_reported,
@@ -308,13 +313,13 @@ impl NumberTree {
     fn count(&mut self) -> bool {
         loop {
             if self.counted.open() - self.counted.unreported <= self.open_max() {
-                if self.counted.current + 1 == self.counted.outputs.len() {
+                if self.is_last_output() {
                     return true;
                 }
                 self.begin_next_output();
                 continue;
             }
-            if self.counted.nodes >= self.limits.nodes_max || (self.is_precision_due() && self.is_precise()) {
+            if self.counted.nodes >= self.limits.nodes_max || (self.is_precision_due() && self.narrow()) {
                 return true;
             }
             let Some(&Ranked { place, probability, .. }) = self.to_count.peek() else { return true };
@@ -327,7 +332,10 @@ impl NumberTree {
             if let (Some(refused), Some(prefix)) = (&mut self.refused, prefix) {
                 refused.add(prefix.state, probability, &computed.refused);
             }
-            for child in computed.children {
+            let (children, aside): (Vec<Ranked>, Vec<Ranked>) =
+                computed.children.into_iter().partition(|child| self.may_matter(child));
+            self.drop_all(aside);
+            for child in children {
                 self.counted.queued += 1;
                 // Children are numbered when they are counted, so that the order of ties does not depend on
                 // the batch either.
@@ -399,13 +407,43 @@ impl NumberTree {
         due
     }
 
-    fn is_precise(&self) -> bool {
+    /// Returns `true` if the tree is as precise as requested. Otherwise drops the prefixes of the last number
+    /// on which its estimates do not depend.
+    fn narrow(&mut self) -> bool {
         let Some(precision) = &self.limits.precision else { return false };
-        let is_precise = |distribution: Distribution| {
-            let bounds = distribution.estimate_bounds(precision.objective, &precision.estimation);
-            bounds.is_some_and(|bounds| bounds.high - bounds.low <= precision.width)
+        let bounds = self.precision_bounds(precision);
+        if precision.is_reached_by_all(&bounds) {
+            return true;
+        }
+        if let Some(last) = bounds.last().filter(|_| self.is_last_output()) {
+            self.sought.narrow(last, precision);
+            let queue = std::mem::take(&mut self.to_count).into_vec();
+            let (queue, aside): (Vec<Ranked>, Vec<Ranked>) =
+                queue.into_iter().partition(|ranked| self.may_matter(ranked));
+            self.to_count = queue.into();
+            self.drop_all(aside);
+        }
+        false
+    }
+
+    /// The bounds of each estimate of each number.
+    fn precision_bounds(&self, precision: &Precision) -> Vec<Vec<Option<Interval>>> {
+        let bounds = |found: &Distribution| {
+            let bounds = |&objective| found.estimate_bounds(objective, &precision.estimation);
+            precision.objectives.iter().map(bounds).collect()
         };
-        (0..self.counted.outputs.len()).map(|output| self.distribution(output)).all(is_precise)
+        (0..self.counted.outputs.len()).map(|output| bounds(&self.distribution(output))).collect()
+    }
+
+    fn is_last_output(&self) -> bool {
+        self.counted.current + 1 == self.counted.outputs.len()
+    }
+
+    /// Returns whether a prefix must be expanded for the estimates of the precision. The numbers after the
+    /// present one need all of its prefixes.
+    fn may_matter(&self, ranked: &Ranked) -> bool {
+        !self.is_last_output()
+            || self.open_part(ranked).is_none_or(|(_, part)| self.sought.may_depend_on(&part))
     }
 
     /// The open mass, without unreported mass, at which the expansion stops.
@@ -434,9 +472,11 @@ impl NumberTree {
         let queued = self.to_count.iter().filter_map(|ranked| self.open_part(ranked));
         let dropped = self.counted.dropped.iter().copied();
         // Earlier numbers say nothing about this one.
-        let whole = self.grammar.interval(self.grammar.start(), output, &self.rules);
+        let whole = |OpenPart { probability, .. }| {
+            self.grammar.open_part(self.grammar.start(), output, probability, &self.rules)
+        };
         let part = |(reached, part): (usize, OpenPart)| match reached.cmp(&output) {
-            Ordering::Less => whole.map(|interval| OpenPart { interval, ..part }),
+            Ordering::Less => whole(part),
             Ordering::Equal => Some(part),
             Ordering::Greater => None,
         };
@@ -447,8 +487,8 @@ impl NumberTree {
     fn open_part(&self, ranked: &Ranked) -> Option<(usize, OpenPart)> {
         let state = self.prefixes.places.get(ranked.place as usize)?.as_ref()?.state;
         let output = state.output();
-        let interval = self.grammar.interval(state, output, &self.rules)?;
-        Some((output, OpenPart { interval, probability: ranked.probability }))
+        let part = self.grammar.open_part(state, output, ranked.probability, &self.rules)?;
+        Some((output, part))
     }
 
     fn outcome(&self) -> NumberOutcome {
@@ -456,8 +496,10 @@ impl NumberTree {
         let spent = self.counted.nodes >= self.limits.nodes_max && reducible > self.open_max();
         let found = NumberOutcome::new(self.distribution(0), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
+        let is_precise =
+            |precision: &Precision| precision.is_reached_by_all(&self.precision_bounds(precision));
         NumberOutcome {
-            truncated: spent && !self.is_precise(),
+            truncated: spent && !self.limits.precision.as_ref().is_some_and(is_precise),
             unreported: self.counted.unreported,
             refused,
             further: (1..self.counted.outputs.len()).map(|output| self.distribution(output)).collect(),
@@ -479,7 +521,8 @@ fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
                 let low = left.interval.low.min(right.interval.low);
                 let high = left.interval.high.max(right.interval.high);
                 let probability = left.probability + right.probability;
-                vec![(*a, OpenPart { interval: Interval { low, high }, probability })]
+                let is_certain = left.is_certain && right.is_certain;
+                vec![(*a, OpenPart { interval: Interval { low, high }, probability, is_certain })]
             }
             pair => pair.to_vec(),
         };
@@ -545,7 +588,7 @@ impl Decoding for NumberTree {
             && (self.open_ahead > self.open_max_ahead() || self.in_step.is_empty())
         {
             let Some(next) = self.to_compute.pop() else { break };
-            if self.prefixes.find(&next).is_some() {
+            if self.prefixes.find(&next).is_some() && self.may_matter(&next) {
                 rows.extend(self.take_row(next.place));
             }
         }
