@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     weights::SAFETENSORS,
     weights::TORCH,
     checkpoints::SENTENCEPIECE,
@@ -24,6 +24,7 @@ pub const TARGETS: [Target; 15] = [
     calls::CALLS,
     requests::REQUESTS,
     numbers::GRAMMAR,
+    numbers::NOTATION,
     answers::EXTRACTION,
     answers::REPLIES,
     engines::ENGINES,
