@@ -19,6 +19,10 @@ use crate::{DtypeChoice, LoadOptions, LoadedModel, load};
 /// Decoder-only models without tokenizers.
 const CAUSAL: [&str; 4] = ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window"];
 
+/// Models with heads of labels, over an encoder or a decoder.
+const HEADS: [&str; 6] =
+    ["bert-classes", "roberta-regression", "modernbert-mean", "llama-reward", "gpt2-classes", "t5-classes"];
+
 /// Models of every other kind: multipliers, norms of heads, ReLU and gated feed-forward parts, number embeddings,
 /// separate and merged attention to the prompt, nested backbones, heads.
 const TINY: [&str; 11] = [
@@ -36,7 +40,11 @@ const TINY: [&str; 11] = [
 ];
 
 fn data(name: &str) -> PathBuf {
-    let folder = if CAUSAL.contains(&name) { "causal" } else { "tiny" };
+    let folder = match name {
+        name if CAUSAL.contains(&name) => "causal",
+        name if HEADS.contains(&name) => "heads",
+        _ => "tiny",
+    };
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name)
 }
 
@@ -202,7 +210,7 @@ fn merged(name: &str, tensors: &HashMap<String, Tensor>, scale: f64) -> (tempfil
 
 #[test]
 fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind() {
-    for name in CAUSAL.into_iter().chain(TINY) {
+    for name in CAUSAL.into_iter().chain(TINY).chain(HEADS) {
         let mut model = open(name);
         let mut modules = model.modules();
         // The weight of a tied output layer is the table of embeddings, which adapters of other layers leave alone.
@@ -228,7 +236,7 @@ fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind()
 
 #[test]
 fn adapters_that_peft_has_saved_give_its_logits() {
-    for name in ["llama-ntl", "gpt2", "t5-ce", "t5gemma2"] {
+    for name in ["llama-ntl", "gpt2", "t5-ce", "t5gemma2", "bert-classes", "llama-reward"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters").join(name);
         let golden: Value =
             serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();

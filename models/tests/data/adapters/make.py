@@ -1,4 +1,4 @@
-"""Makes the adapters of this folder with PEFT, and the logits that PEFT computes with them on the checkpoints of ../tiny.
+"""Makes the adapters of this folder with PEFT, and the logits that PEFT computes with them on the checkpoints of ../tiny and ../heads.
 
     python make.py
 
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Gemma2ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, T5Gemma2ForConditionalGeneration,
+)
 
 HERE = Path(__file__).parent
 PROMPT = [5, 9, 12, 7, 3, 1]
@@ -20,6 +22,8 @@ CASES = {
     "llama-ntl": (AutoModelForCausalLM, dict(r=4, lora_alpha=6, target_modules="all-linear")),
     "gpt2": (AutoModelForCausalLM, dict(r=2, lora_alpha=3, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True, use_rslora=True)),
     "t5-ce": (AutoModelForSeq2SeqLM, dict(r=3, lora_alpha=3, target_modules=["q", "v", "wi", "wo"], rank_pattern={"wo": 2}, alpha_pattern={"decoder.*wo": 8})),
+    "bert-classes": (AutoModelForSequenceClassification, dict(r=2, lora_alpha=5, target_modules=["query", "value", "dense"])),
+    "llama-reward": (AutoModelForSequenceClassification, dict(r=3, lora_alpha=4, target_modules="all-linear")),
     "t5gemma2": (T5Gemma2ForConditionalGeneration, dict(r=2, lora_alpha=4, target_modules=r".*(encoder|decoder).*\.(q_proj|k_proj|o_proj|down_proj)")),
 }
 
@@ -27,13 +31,16 @@ CASES = {
 def main():
     for name, (kind, options) in CASES.items():
         torch.manual_seed(0)
-        base = kind.from_pretrained(HERE.parent / "tiny" / name, dtype=torch.float32)
+        is_head = kind is AutoModelForSequenceClassification
+        base = kind.from_pretrained(HERE.parent / ("heads" if is_head else "tiny") / name, dtype=torch.float32)
         model = get_peft_model(base, LoraConfig(lora_dropout=0.1, **options)).eval()
         with torch.no_grad():
             for key, weight in model.named_parameters():
                 if "lora_" in key:
                     weight.normal_(std=0.3)
-            if base.config.is_encoder_decoder:
+            if is_head:
+                logits = model(input_ids=torch.tensor([PROMPT])).logits
+            elif base.config.is_encoder_decoder:
                 start = base.generation_config.decoder_start_token_id
                 start = base.config.bos_token_id if start is None else start
                 logits = model(input_ids=torch.tensor([PROMPT]), decoder_input_ids=torch.tensor([[start, *PATH]])).logits
@@ -46,7 +53,7 @@ def main():
         fields = json.loads(config.read_text())
         fields["base_model_name_or_path"] = name
         config.write_text(json.dumps(fields))
-        golden = {"prompt": PROMPT, "path": PATH, "logits": [round(float(x), 6) for x in logits[0, -1]]}
+        golden = {"prompt": PROMPT, "path": [] if is_head else PATH, "logits": [round(float(x), 6) for x in logits.reshape(-1, logits.shape[-1])[-1]]}
         (folder / "golden.json").write_text(json.dumps(golden))
         print(name, sorted(p.name for p in folder.iterdir()))
 
