@@ -7,6 +7,7 @@ import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from playwright.sync_api import expect, sync_playwright
 from conftest import KEY, Server, slow_number
 
 DEMO = Path(__file__).parents[1] / "demo"
+CHECKPOINTS = Path(__file__).parents[2] / "models/tests/data"
 MANUAL = Path(__file__).parents[2] / "docs/JUDGE.md"
 QUESTION = "What is 77 - 53?"
 # Questions whose numbers are spread: over two peaks, and over hundreds of values.
@@ -129,6 +131,45 @@ def test_an_example_asks_at_one_click(two, opened):
     example.click()
     answered(page)
     assert page.get_by_label("Ask for a number").input_value() == example.inner_text()
+
+
+def test_all_numbers_of_an_answer_in_dedicated_tokens_are_shown(start, opened):
+    server = start("--model", f"r={CHECKPOINTS / 'tiny/regresslm-hf-p10'}")
+    page = opened(server)
+    # A small model answers its first example.
+    prompt = page.get_by_label("Ask for a number").input_value()
+    assert prompt.startswith("KBSS\n")
+    numbers = [entry["number"] for entry in complete(server, prompt=prompt, number=True)["numbers"]]
+    panel = page.locator("article.panel")
+    buttons = panel.get_by_role("group", name="Numbers of the answer").get_by_role("button")
+    expect(buttons).to_have_count(2)
+    for index, number in enumerate(numbers):
+        buttons.nth(index).click()
+        expect(buttons.nth(index)).to_have_attribute("aria-pressed", "true")
+        assert shown(panel) == pytest.approx(number["value"])
+        panel.locator("[data-objective='0.9']").click()
+        level = next(quantile["value"] for quantile in complete(server, prompt=prompt, number={"quantiles": [0.9]})["numbers"][index]["number"]["quantiles"])
+        assert shown(panel) == pytest.approx(level)
+        panel.locator("[data-objective='mean']").click()
+
+
+def test_heads_show_their_number_or_the_probabilities_of_their_labels(start, opened):
+    heads = CHECKPOINTS / "heads"
+    server = start("--model", f"stars={heads / 'roberta-regression'}", "--model", f"classes={heads / 'bert-classes'}")
+    page = opened(server)
+    prompt = page.get_by_label("Ask for a number").input_value()
+    number = complete(server, model="stars", prompt=prompt, number=True)["number"]
+    panel = page.locator("article.panel")
+    assert number["method"] == "head" and shown(panel) == pytest.approx(number["value"])
+    page.goto(f"{server.url}/#model=classes&prompt={quote(prompt)}")
+    page.reload()
+    answered(page)
+    found = httpx.post(f"{server.url}/classify", json={"model": "classes", "input": prompt}).json()["data"][0]
+    assert panel.locator(".answer-text").inner_text() == found["label"]
+    rows = panel.get_by_role("list", name="Probabilities of the labels").get_by_role("listitem")
+    expect(rows).to_have_count(found["num_classes"])
+    assert f"{100 * max(found['probs']):.1f}%" in rows.first.inner_text()
+    expect(page.locator("#status")).to_contain_text(f"Answered: {found['label']}")
 
 
 def test_the_demo_opens_with_an_answer_that_greedy_text_does_not_show(start, opened):

@@ -240,7 +240,7 @@ async function run() {
   return showHistory();
 }
 
-const valueOf = ({ number, state: asked }) => (number ? brief(estimate(number, asked.objective).value) : "no number");
+const valueOf = ({ number, label, state: asked }) => (number ? brief(estimate(number, asked.objective).value) : label ?? "no number");
 
 /** Gives the panels of several models the same axis. */
 function align(own) {

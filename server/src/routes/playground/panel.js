@@ -4,7 +4,7 @@ import { ApiError, ask, stream } from "./api.js";
 import { axisOf, axisOfScale, distribution, legend, masses, ranked } from "./chart.js";
 import { between, brief, counted, cut, errorBox, h, percent, plain } from "./dom.js";
 import { OBJECTIVES, estimate, labelOf, meaning, title } from "./estimates.js";
-import { numberRequest, textRequest } from "./requests.js";
+import { isClassifier, labelsRequest, numberRequest, textRequest } from "./requests.js";
 import { HeatMap, tokensOf } from "./tokens.js";
 
 let panels = 0;
@@ -31,7 +31,7 @@ export class Panel {
   /** `onSlide` gets the objective that the user slides to. */
   constructor(state, model, { named, onSlide }) {
     panels += 1;
-    Object.assign(this, { state, model, onSlide, number: null, picture: null, written: "", reasoning: "", failures: [] });
+    Object.assign(this, { state, model, onSlide, number: null, numbers: [], label: null, picture: null, written: "", reasoning: "", failures: [] });
     this.id = `panel-${panels}`;
     this.text = h("div", { class: "text answer-text", tabindex: 0 }, h("span", { class: "waiting" }, "…"));
     this.textNote = h("p", { class: "note" });
@@ -45,9 +45,10 @@ export class Panel {
     this.node = h("article", { class: "panel card", "aria-busy": "true", "data-model": model.id }, heading, this.columns);
   }
 
-  /** Requests the text and the number. Throws the errors that end the whole request. */
+  /** Requests the text and the number, or the labels. Throws the errors that end the whole request. */
   async run(signal) {
-    const results = await Promise.allSettled([this.askText(signal), this.askNumber(signal)]);
+    const asked = isClassifier(this.model) ? [this.askLabels(signal)] : [this.askText(signal), this.askNumber(signal)];
+    const results = await Promise.allSettled(asked);
     this.node.setAttribute("aria-busy", "false");
     this.failures = results.flatMap(({ status, reason }) => (status === "rejected" ? [reason] : []));
     this.fail(results.map(({ reason }) => reason));
@@ -77,6 +78,16 @@ export class Panel {
     this.textNote.replaceChildren(...this.aboutText(end, began));
   }
 
+  async askLabels(signal) {
+    const { path, body } = labelsRequest(this.state, this.model);
+    const { data: [{ label, probs }] } = await ask(path, body, signal);
+    this.label = label;
+    this.text.replaceChildren(...cut(label));
+    const rows = this.model.labels.map((name, index) => ({ label: plain(name), probability: probs[index], chosen: name === label }));
+    rows.sort((one, other) => other.probability - one.probability);
+    this.side.replaceChildren(...ranked(rows, { title: "Probabilities of the labels", relative: false }));
+  }
+
   aboutText(end, began) {
     const tokens = this.heat.tokens;
     const took = `${tokens.length ? `${counted(tokens.length, "token")}, ` : ""}${milliseconds(began)}`;
@@ -101,7 +112,8 @@ export class Panel {
       ({ choices: [choice] } = await ask(path, body, signal));
     }
     if (!choice?.number) throw new ApiError("The response has no number.");
-    this.number = choice.number;
+    this.numbers = this.model.outputs > 1 ? choice.numbers.map(({ number }) => number) : [choice.number];
+    [this.number] = this.numbers;
     this.took = milliseconds(began);
     this.show();
   }
@@ -131,11 +143,20 @@ export class Panel {
     parts.push(h("h4", {}, "Probability"), masses(number.mass));
     if (number.support.length) parts.push(h("h4", {}, "Most probable values"), ...this.values());
     const written = this.reasoning ? h("details", {}, h("summary", {}, "Text before the number"), h("div", { class: "text reasoning", tabindex: 0 }, cut(this.reasoning))) : null;
-    this.side.replaceChildren(...this.warnings(), ...parts, h("p", { class: "note" },
+    this.side.replaceChildren(...this.outputs(), ...this.warnings(), ...parts, h("p", { class: "note" },
       `${counted(number.nodes, "decoder position")} in ${counted(number.forward_passes, "pass")}, ${this.took}`), ...(written ? [written] : []));
     this.picture?.draw();
     this.slide(this.state.objective);
     performance.mark("ntl-distribution");
+  }
+
+  /** Buttons for the numbers of an answer that has several. */
+  outputs() {
+    if (this.numbers.length < 2) return [];
+    const button = (number, index) => h("button", {
+      type: "button", class: "example", "aria-pressed": String(number === this.number), onclick: () => { this.number = number; this.show(); },
+    }, `Number ${index + 1}: ${number.value === null ? "no value" : brief(number.value)}`);
+    return [h("div", { class: "examples", role: "group", "aria-label": "Numbers of the answer" }, this.numbers.map(button))];
   }
 
   warnings() {

@@ -5,6 +5,17 @@ import { isInvisible } from "./dom.js";
 
 /** Example questions by kind of model, if the checkpoint has none (`examples` in its ntl.json). */
 const EXAMPLES = [
+  {
+    kinds: /^regresslm/,
+    prompts: ["KBSS\nfor (int i = 0; i < n; i++) sum += a[i];", "APPS\nprint(sum(map(int, input().split())))",
+      "# CDSS\n# Language: Python\nprint([x * x for x in range(1000)])"],
+  },
+  {
+    // Heads of rewards, ratings and classes. The regression head of the paper answers arithmetic problems.
+    kinds: /^(?!t5-regression).*-head$/,
+    prompts: ["I would buy it again.", "It broke on the first day.", "It works, but the manual is useless."],
+    chat: ["How many days are in a leap year?", "Explain in one sentence why the sky is blue."],
+  },
   { kinds: /^t5/, prompts: ["What is 336 - -20?", "What is 77 - 1533?", "Calculate 12 + 30.", "What is -17 + 4?"] },
   {
     kinds: /./,
@@ -51,6 +62,17 @@ function conversation(state) {
   return { messages, continue_final_message: true, add_generation_prompt: false };
 }
 
+const isHead = (model) => model.kind.endsWith("-head");
+
+/** Whether a model predicts several labels and no number. */
+export const isClassifier = (model) => model.labels?.length > 1;
+
+/** The probabilities of all labels. */
+export function labelsRequest(state, model) {
+  const { chat, body: { prompt, ...rest } } = base(state, model);
+  return { path: "classify", body: chat ? rest : { ...rest, input: prompt } };
+}
+
 /** The path and the body that all requests of a state share. */
 function base(state, model) {
   const chat = state.chat && model.chat;
@@ -64,8 +86,8 @@ export function textRequest(state, model) {
   const { path, chat, body } = base(state, model);
   const logprobs = chat ? { logprobs: true, top_logprobs: 8 } : { logprobs: 8 };
   const text = { ...body, temperature: 0, max_tokens: state.tokens, ...logprobs, number_tokens: true };
-  // A regression head writes no tokens.
-  if (["t5-regression-head", "regresslm-head"].includes(model.kind)) return { path, body: { ...body, temperature: 0 } };
+  // A head writes no tokens.
+  if (isHead(model)) return { path, body: { ...body, temperature: 0 } };
   return { path, body: text };
 }
 
