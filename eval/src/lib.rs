@@ -26,4 +26,3 @@ pub mod stats;
 pub mod store;
 pub mod tasks;
 pub mod template;
-pub mod trust;

@@ -1,12 +1,9 @@
-//! Opens files of a run and files that flags name: regular files of limited size, so that a pipe cannot delay
-//! a run and a device or a sparse file cannot use up its memory.
+//! Opens files of a run: regular files of limited size, so that a pipe cannot delay a run and a device or a
+//! sparse file cannot use up its memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
-
-/// Maximum size of a template or of a file with certificates, in bytes.
-pub const SMALL_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum size of a file of a run, in bytes.
 pub const RUN_BYTES_MAX: u64 = 4 << 30;
@@ -31,7 +28,7 @@ pub fn open_append(path: &Path, bytes_max: u64) -> Result<File> {
 
 /// # Errors
 /// Like [`open`].
-pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, bytes_max)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)

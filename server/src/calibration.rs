@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use ntl_api::{Calibration, CalibrationError};
+use ntl_flag_files::small_file::read_text;
 
 use crate::adapters;
 use crate::request::{ModelCalibration, matching};
 use crate::served::ServedModel;
-use crate::small_file::read_text;
 
 /// Why a calibration file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -10,9 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::{HeaderMap, header};
+use ntl_flag_files::small_file::read_text;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-
-use crate::small_file::read_text;
 
 /// Maximum length of a key's name.
 const NAME_CHARS_MAX: usize = 32;

@@ -40,7 +40,6 @@ pub mod served;
 pub mod settings;
 pub mod signals;
 mod similar;
-mod small_file;
 mod start_lines;
 pub mod state;
 pub mod telemetry;

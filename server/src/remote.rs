@@ -64,6 +64,7 @@ pub(crate) async fn connect(
         kind: model.kind,
         api_key: model.api_key.clone(),
         timeout: model.timeout,
+        ca_file: model.ca_file.clone(),
     })?;
     let facts = connecting.detect().await?;
     let EngineFacts { kind, reason, version, model: served, reports, .. } = &facts;

@@ -31,7 +31,15 @@ struct Server {
 }
 
 impl Server {
+    /// Starts a server and waits until it is ready.
     fn start(flags: &[&str]) -> Self {
+        let mut server = Self::listening(flags);
+        server.line_with("ready");
+        server
+    }
+
+    /// Starts a server that may wait for an engine.
+    fn listening(flags: &[&str]) -> Self {
         let mut child =
             program(&[flags, &["--port=0"]].concat(), &[]).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
@@ -43,7 +51,6 @@ impl Server {
             .map(|text| text.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap());
         server.port = ports.next().unwrap();
         server.admin_port = ports.next().unwrap_or(0);
-        server.line_with("ready");
         server
     }
 
@@ -378,14 +385,55 @@ fn files_of_flags_are_regular_and_small() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for flag in ["config", "api-key-file", "calibration"] {
+    let engine = "--model=engine=https://127.0.0.1:1";
+    for (flag, model) in
+        [("config", None), ("api-key-file", None), ("calibration", None), ("ca-file", Some(engine))]
+    {
         for file in ["/dev/zero", pipe.to_str().unwrap()] {
-            let (_, error) = failure(&["--port=0", &format!("--{flag}={file}")], &[]);
+            let flag_and_file = format!("--{flag}={file}");
+            let flags: Vec<&str> = ["--port=0", &flag_and_file].into_iter().chain(model).collect();
+            let (_, error) = failure(&flags, &[]);
             assert!(error.contains(file) && error.contains("not a regular file"), "{flag}: {error}");
         }
     }
     let (_, error) = failure(&["--port=0", "--tls-cert=/dev/zero", "--tls-key=/dev/zero"], &[]);
     assert!(error.contains("not a regular file"), "{error}");
+}
+
+#[test]
+fn an_engine_with_a_certificate_of_a_private_authority_is_trusted_with_its_ca_file() {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    let key = KeyPair::generate().unwrap();
+    let authority_key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new([]).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        std::fs::write(folder.path().join(name), text).unwrap();
+        folder.path().join(name).to_str().unwrap().to_owned()
+    };
+    let ca_file = file("ca.pem", authority.self_signed(&authority_key).unwrap().pem());
+    let own = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let own = own.signed_by(&key, &Issuer::new(authority, authority_key)).unwrap();
+    let tls_cert = format!("--tls-cert={}", file("cert.pem", own.pem()));
+    let tls_key = format!("--tls-key={}", file("key.pem", key.serialize_pem()));
+    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama-ntl");
+    let engine = Server::start(&[&format!("--model=tiny={checkpoint}"), &tls_cert, &tls_key]);
+
+    let url = format!("--model=remote=https://127.0.0.1:{}", engine.port);
+    let tokenizer = format!("--tokenizer={checkpoint}");
+    let mut untrusting = Server::listening(&[&url, &tokenizer]);
+    let refused = untrusting.line_with("waiting for the engine");
+    assert!(refused.contains("certificate"), "{refused}");
+    let trusting = Server::start(&[&url, &tokenizer, &format!("--ca-file=remote={ca_file}")]);
+    let answer = trusting.post("/v1/completions", "", &json!({"prompt": "1 + 1 =", "number": {}}));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    trusting.end();
+    let missing = format!("--ca-file={}", folder.path().join("none.pem").display());
+    let (code, error) = failure(&["--port=0", &url, &tokenizer, &missing], &[]);
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("--ca-file: could not read"), "{error}");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use jiff::SignedDuration;
+use ntl_flag_files::small_file;
 
 use crate::metrics::registry;
-use crate::regular_file::{self, SMALL_BYTES_MAX};
 use crate::settings::base_url::BaseUrl;
 use crate::settings::gates::{Bound, Gates};
 use crate::settings::mode::{Api, Mode};
@@ -163,8 +163,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn template_file(file: &str) -> Result<Template, String> {
-    let text = regular_file::read_text(Path::new(file), SMALL_BYTES_MAX)
-        .map_err(|error| format!("could not read {file}: {error}"))?;
+    let text =
+        small_file::read_text(Path::new(file)).map_err(|error| format!("could not read {file}: {error}"))?;
     Template::from_text(&text).map_err(|error| error.to_string())
 }
 

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ntl_flag_files::trust;
 use reqwest::header::RANGE;
 use reqwest::{Client, StatusCode};
 use sha2::{Digest, Sha256};
@@ -13,7 +14,6 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::unpack;
 use crate::error::OutputError;
-use crate::trust;
 
 /// Attempts for one file; each resumes the one before.
 const TRIES: usize = 5;

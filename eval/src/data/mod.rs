@@ -12,13 +12,13 @@ mod unpack;
 use std::io;
 use std::path::PathBuf;
 
+use ntl_flag_files::trust::TrustError;
 use serde::{Deserialize, Serialize};
 
 use crate::error::OutputError;
 use crate::metrics::forms::Form;
 use crate::metrics::judgement::Preference;
 use crate::metrics::law::Law;
-use crate::trust::TrustError;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {

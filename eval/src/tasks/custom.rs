@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use ntl_core::numbers::parse::{last_number, with_decimal_point};
+use ntl_flag_files::small_file;
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
@@ -18,7 +19,6 @@ use crate::data::{DataError, Item};
 use crate::error::UsageError;
 use crate::format::shortened;
 use crate::json_path::JsonPath;
-use crate::regular_file::{self, SMALL_BYTES_MAX};
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
 use crate::template::{Template, UnknownField};
@@ -66,8 +66,8 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     if !matches!(run.mode, Mode::Text | Mode::Regress) {
         return usage("--schema needs --mode text or --mode regress");
     }
-    let text = regular_file::read_text(schema, SMALL_BYTES_MAX)
-        .with_context(|| format!("could not read {}", schema.display()))?;
+    let text =
+        small_file::read_text(schema).with_context(|| format!("could not read {}", schema.display()))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| UsageError(format!("{} is not JSON: {error}", schema.display())))?;
     let of_field = |path: &JsonPath| {

@@ -149,6 +149,10 @@ pub(crate) struct UpstreamArgs {
         hide_env_values = true
     )]
     pub(crate) upstream_api_keys: Vec<String>,
+    /// PEM file of certificates to trust, in addition to the system's (or `SSL_CERT_FILE` and `SSL_CERT_DIR`), for
+    /// https URLs with certificates of a private authority
+    #[arg(long = "ca-file", env = "NTL_CA_FILE", value_name = "[NAME=]FILE", value_delimiter = ',')]
+    pub(crate) ca_files: Vec<String>,
     /// Folder with tokenizer.json and tokenizer_config.json of the model
     #[arg(long = "tokenizer", env = "NTL_TOKENIZER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) tokenizers: Vec<String>,

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use ntl_flag_files::small_file::read_text;
 use toml::{Table, Value};
 
 use super::args::Args;
 use super::environment::Environment;
-use crate::small_file::read_text;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

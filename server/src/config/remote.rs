@@ -27,6 +27,8 @@ pub struct RemoteModel {
     pub timeout: Duration,
     /// Maximum number of concurrent requests for next-token probabilities.
     pub concurrency: usize,
+    /// PEM file of certificates to trust, in addition to the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Flags about models on other servers that are wrong. No message repeats a key.
@@ -69,6 +71,7 @@ impl RemoteModel {
             tokenizer: None,
             timeout: TIMEOUT,
             concurrency: CONCURRENCY,
+            ca_file: None,
         })
     }
 

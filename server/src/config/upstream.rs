@@ -18,8 +18,11 @@ pub(super) fn with_upstream_flags(
     for text in &flags.upstreams {
         set(&mut models, "--upstream", text, kind, |model, kind| model.kind = kind)?;
     }
+    let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
+    for text in &flags.ca_files {
+        set(&mut models, "--ca-file", text, path, |model, path| model.ca_file = Some(path))?;
+    }
     for text in &flags.tokenizers {
-        let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
         set(&mut models, "--tokenizer", text, path, |model, path| model.tokenizer = Some(path))?;
     }
     for text in &flags.upstream_timeouts {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ntl_flag_files::small_file::read;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -12,7 +13,6 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::not_after;
-use crate::small_file::read;
 
 /// How long before its end the server warns of a certificate.
 const EXPIRY_WARNING: jiff::SignedDuration = jiff::SignedDuration::from_hours(14 * 24);

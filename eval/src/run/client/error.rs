@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ntl_api::ErrorBody;
+use ntl_flag_files::trust::TrustError;
 use regex::Regex;
 use reqwest::StatusCode;
 use serde_json::error::Category;
@@ -12,7 +13,6 @@ use crate::format::shortened;
 use crate::json;
 use crate::run::answer_extraction::regex;
 use crate::settings::base_url::BaseUrl;
-use crate::trust::TrustError;
 
 const EXCERPT_CHARS: usize = 200;
 

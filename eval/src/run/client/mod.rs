@@ -24,6 +24,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use ntl_api::{FINGERPRINT_HEADER, TruncationSide};
+use ntl_flag_files::trust;
 use reqwest::header::{LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -33,7 +34,6 @@ use serde_json::Value;
 
 use crate::format::shortened;
 use crate::settings::base_url::BaseUrl;
-use crate::trust;
 
 pub use self::error::ClientError;
 use self::pool::EndpointPool;

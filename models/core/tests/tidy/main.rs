@@ -10,24 +10,34 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels"]),
-    ("ntl-remote", &["ntl-core", "ntl-engine"]),
+    ("ntl-remote", &["ntl-core", "ntl-engine", "ntl-flag-files"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
     ("ntl-api", &[]),
+    ("ntl-flag-files", &[]),
     ("ntl-manual", &[]),
     (
         "ntl-server",
-        &["ntl-api", "ntl-core", "ntl-engine", "ntl-manual", "ntl-mistralrs", "ntl-models", "ntl-remote"],
+        &[
+            "ntl-api",
+            "ntl-core",
+            "ntl-engine",
+            "ntl-flag-files",
+            "ntl-manual",
+            "ntl-mistralrs",
+            "ntl-models",
+            "ntl-remote",
+        ],
     ),
     ("ntl-paper", &["ntl-api", "ntl-core"]),
-    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-manual", "ntl-paper"]),
+    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-flag-files", "ntl-manual", "ntl-paper"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
     (
         "ntl-fuzz",

@@ -9,8 +9,10 @@ mod error;
 mod url;
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
+use ntl_flag_files::trust::{self, TrustError};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -56,10 +58,16 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The clients of a process cannot be created, such as because the system's certificates are unreadable.
+/// The clients of a process cannot be created.
 #[derive(Debug, thiserror::Error)]
-#[error("HTTP client cannot be created")]
-pub struct ClientError(#[source] reqwest::Error);
+#[non_exhaustive]
+pub enum ClientError {
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// Such as because the system's certificates are unreadable.
+    #[error("HTTP client cannot be created")]
+    Http(#[source] reqwest::Error),
+}
 
 /// A client of the replicas of one model.
 #[derive(Debug, Clone)]
@@ -71,8 +79,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(api_key: Option<ApiKey>, timeout: Duration) -> Result<Self, ClientError> {
-        let http = reqwest::Client::builder()
+    pub(crate) fn new(
+        api_key: Option<ApiKey>,
+        timeout: Duration,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, ClientError> {
+        let http = trust::client_builder(ca_file)?
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIME_MAX.min(timeout))
             .tcp_nodelay(true)
@@ -80,7 +92,7 @@ impl Client {
             // An engine is named by its address. A proxy from the environment would see prompts and keys.
             .no_proxy()
             .build()
-            .map_err(ClientError)?;
+            .map_err(ClientError::Http)?;
         Ok(Self { http, api_key, timeout })
     }
 

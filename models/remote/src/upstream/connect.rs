@@ -27,7 +27,7 @@ pub struct Connecting {
 
 impl Connecting {
     pub fn new(config: UpstreamConfig) -> Result<Self, ClientError> {
-        let client = Client::new(config.api_key.clone(), config.timeout)?;
+        let client = Client::new(config.api_key.clone(), config.timeout, config.ca_file.as_deref())?;
         Ok(Self { config, client })
     }
 

@@ -11,6 +11,7 @@ mod rows;
 mod tokenization;
 mod write;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct UpstreamConfig {
     pub api_key: Option<ApiKey>,
     /// Maximum time of one response, or between two parts of a text.
     pub timeout: Duration,
+    /// PEM file of certificates to trust, in addition to the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// A model on an engine elsewhere.

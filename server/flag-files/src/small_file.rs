@@ -10,7 +10,7 @@ const BYTES_MAX: u64 = 16 << 20;
 
 /// # Errors
 /// If the file cannot be read, is not a regular file, or is too large.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     // Opening a pipe would wait for its other end.
     if !fs::metadata(path)?.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
@@ -31,7 +31,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// # Errors
 /// Like [`read`], or if the file is not UTF-8. Errors have no text of the file.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not valid UTF-8"))
 }
 
