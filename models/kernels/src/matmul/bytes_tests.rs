@@ -11,6 +11,10 @@ fn instructions() -> Option<&'static str> {
     if ByteProducts::new().is_some() {
         return Some(ByteProducts::NAME);
     }
+    #[cfg(target_arch = "x86_64")]
+    if Avx2::new().is_some() {
+        return Some("avx2");
+    }
     None
 }
 
@@ -68,6 +72,19 @@ fn int8_matmul_matches_its_definition_if_the_cpu_has_the_instructions_and_widens
         assert_eq!(off, None, "{m} x {n} x {k} by {:?}", instructions());
     }
     assert!(rounded > 0, "both ways give the same numbers, so this test cannot distinguish them");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_gives_the_same_bits_as_the_definition() {
+    let Some(avx2) = Avx2::new() else { return };
+    for [m, n, k] in SHAPES {
+        let x = numbers(m * k, 10);
+        let w = numbers(n * k, 11);
+        let [got] = avx2.product(&Quantized::pack(&w, k), &x).split([n]);
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&by_definition(&x, &w, k)), "{m} x {n} x {k}");
+    }
 }
 
 /// `scripts/arm-check` emulates CPUs and specifies the instructions that it expects of each.

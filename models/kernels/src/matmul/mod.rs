@@ -6,6 +6,8 @@
 //! other rows.
 
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod bf16_tiles;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bytes;
@@ -28,6 +30,8 @@ mod widened;
 use half::{bf16, f16};
 
 use amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use avx2::Avx2;
 use bf16_tiles::Bf16Tiles;
 use columns::Columns;
 pub use float::Float;
@@ -122,6 +126,10 @@ impl Matrix {
             Packed::Q8(quantized) => {
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 if let Some(bytes) = ByteProducts::new() {
+                    return bytes.product(quantized, x);
+                }
+                #[cfg(target_arch = "x86_64")]
+                if let Some(bytes) = Avx2::new() {
                     return bytes.product(quantized, x);
                 }
                 widened::product_quantized(quantized, x)

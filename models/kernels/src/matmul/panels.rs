@@ -4,11 +4,11 @@ use bytemuck::{Pod, Zeroable};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Number of output vectors in a panel; the last panel has the rest.
-pub(super) const VECTORS: usize = 4;
+/// Maximum number of rows of `x` in a tile.
+pub(super) const ROWS_MAX: usize = 6;
 
-/// Number of rows of `x` whose sums fit into 32 registers together with a panel.
-const ROWS_MAX: usize = 6;
+/// Maximum number of output vectors in a panel.
+pub(super) const VECTORS_MAX: usize = 4;
 
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
@@ -42,8 +42,9 @@ impl<T: Pod> Aligned<T> {
 pub(super) struct Registers {
     /// Number of f32 lanes in one register.
     pub(super) lanes: usize,
-    /// Number of rows of `x` whose sums fit into registers together with a panel.
-    pub(super) rows: usize,
+    /// Number of output vectors in a panel. The sums of [`ROWS_MAX`] rows fit into registers together with the
+    /// vectors of one input.
+    pub(super) vectors: usize,
 }
 
 impl Registers {
@@ -55,7 +56,7 @@ impl Registers {
             fn with_simd<S: Simd>(self, _: S) -> Registers {
                 Registers {
                     lanes: S::F32_LANES,
-                    rows: if S::REGISTER_COUNT >= 32 { ROWS_MAX } else { ROWS_MAX / 2 },
+                    vectors: if S::REGISTER_COUNT >= 32 { VECTORS_MAX } else { VECTORS_MAX / 2 },
                 }
             }
         }
@@ -68,15 +69,16 @@ impl Registers {
 pub(super) struct Panels<T> {
     pub(super) n: usize,
     pub(super) k: usize,
-    pub(super) lanes: usize,
+    registers: Registers,
     values: Aligned<T>,
 }
 
 impl<T: Pod + Send + Sync> Panels<T> {
     pub(super) fn pack(values: &[f32], k: usize, convert: impl Fn(f32) -> T + Sync) -> Self {
         let n = values.len() / k.max(1);
-        let lanes = Registers::new().lanes;
-        let mut packed = Self { n, k, lanes, values: Aligned::zeros(n.next_multiple_of(lanes) * k) };
+        let registers = Registers::new();
+        let mut packed =
+            Self { n, k, registers, values: Aligned::zeros(n.next_multiple_of(registers.lanes) * k) };
         let width = packed.width();
         let kept = packed.values.as_mut_slice();
         if kept.is_empty() {
@@ -94,14 +96,14 @@ impl<T: Pod + Send + Sync> Panels<T> {
         packed
     }
 
-    /// Returns the number of outputs in every panel except the last.
+    /// Returns the number of outputs in every panel except the last, which has the rest.
     pub(super) fn width(&self) -> usize {
-        VECTORS * self.lanes
+        self.registers.vectors * self.registers.lanes
     }
 
     /// Returns the number of outputs in all panels, including the zeros that fill the last vector.
     pub(super) fn padded(&self) -> usize {
-        self.n.next_multiple_of(self.lanes)
+        self.n.next_multiple_of(self.registers.lanes)
     }
 
     /// Returns one panel, `[K, width]`.

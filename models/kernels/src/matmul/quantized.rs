@@ -1,7 +1,7 @@
 //! 8-bit integer weights: 32 inputs of an output share one scale, as in GGUF's `Q8_0`.
 //!
-//! If the CPU has int8 instructions, `vnni` and `sdot` multiply the integers directly. Otherwise, `widened`
-//! converts them to f32.
+//! If the CPU has int8 instructions, `vnni`, `avx2` and `sdot` multiply the integers directly. Otherwise,
+//! `widened` converts them to f32.
 
 use half::f16;
 use rayon::prelude::*;

@@ -4,7 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::columns::{Columns, ColumnsShape};
 use super::float::Float;
-use super::panels::{Panels, Registers, VECTORS};
+use super::panels::{Panels, ROWS_MAX, VECTORS_MAX};
 use super::quantized::{GROUP, GROUP_BYTES, Panel, Quantized, WIDTH, widen};
 use super::tiles::Tiles;
 
@@ -14,7 +14,7 @@ const BLOCK: usize = 128;
 
 /// Returns `[M, N]` for panels of `[N, K]` and `x` `[M, K]`. Neither may be empty.
 pub(super) fn product<T: Float>(panels: &Panels<T>, x: &[f32]) -> Columns {
-    let tiles = Tiles::new(x, panels.k, Registers::new().rows);
+    let tiles = Tiles::new(x, panels.k, ROWS_MAX);
     let arch = Arch::new();
     let task = |panel: usize, out: &mut [f32]| {
         arch.dispatch(FloatPanel { x: &tiles, panel: panels.panel(panel), out });
@@ -40,7 +40,7 @@ impl<T: Float> WithSimd for FloatPanel<'_, T> {
             1 => self.run::<S, 1>(simd),
             2 => self.run::<S, 2>(simd),
             3 => self.run::<S, 3>(simd),
-            _ => self.run::<S, VECTORS>(simd),
+            _ => self.run::<S, VECTORS_MAX>(simd),
         }
     }
 }
@@ -59,7 +59,7 @@ impl<T: Float> FloatPanel<'_, T> {
 
 /// Returns `[M, N]` for `x` `[M, K]` and a weight that is widened group by group. Neither may be empty.
 pub(super) fn product_quantized(weight: &Quantized, x: &[f32]) -> Columns {
-    let tiles = Tiles::new(x, weight.k, Registers::new().rows);
+    let tiles = Tiles::new(x, weight.k, ROWS_MAX);
     let arch = Arch::new();
     weight.by_panel(tiles.m, |panel, out| {
         arch.dispatch(QuantizedPanel { x: &tiles, panel: weight.panel(panel), out });
@@ -112,7 +112,7 @@ fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights:
             3 => sum_tile::<S, 3, V>(simd, tile, weights, out, from == 0),
             4 => sum_tile::<S, 4, V>(simd, tile, weights, out, from == 0),
             5 => sum_tile::<S, 5, V>(simd, tile, weights, out, from == 0),
-            _ => sum_tile::<S, 6, V>(simd, tile, weights, out, from == 0),
+            _ => sum_tile::<S, ROWS_MAX, V>(simd, tile, weights, out, from == 0),
         }
     }
 }

@@ -1,82 +1,73 @@
-//! int8 matmul with AVX2: bytes become 16-bit integers, whose products are added up in pairs without
-//! overflow.
+//! int8 matmul with AVX2, a few rows and part of a panel at a time.
 #![expect(unsafe_code, reason = "functions with target features are called only if these were detected")]
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _mm_set1_epi32, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepu8_epi16,
-    _mm256_hadd_epi32, _mm256_madd_epi16, _mm256_permute4x64_epi64, _mm256_setzero_si256,
+    __m256, __m256i, _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_si256,
 };
 
 use super::rows::Rows;
-use super::{Panel, QUAD, WIDTH, scaled};
+use super::{Panel, WIDTH};
+use crate::matmul::avx2::{Avx2, Weights};
 use crate::matmul::tiles::tile_sizes;
 
-/// Number of outputs in a tile.
-const OUTPUTS: usize = 16;
-/// Number of registers for one row's sums in a tile.
-const SUMS: usize = OUTPUTS * QUAD / 16;
-/// Maximum number of rows in a tile, so that their sums fit the registers.
-const ROWS_MAX: usize = 2;
+/// Maximum number of rows in a tile.
+const ROWS_MAX: usize = 4;
 
-/// Proof that this CPU has the instructions.
-#[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+/// Number of outputs in a register.
+const LANES: usize = 8;
 
-impl Avx2 {
-    pub(super) fn new() -> Option<Self> {
-        is_x86_feature_detected!("avx2").then_some(Self(()))
-    }
+/// Number of registers for a panel's outputs.
+const VECTORS: usize = WIDTH / LANES;
 
-    pub(super) fn panel(self, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-        let mut first = 0;
-        for count in tile_sizes(rows.len(), ROWS_MAX) {
-            for column in (0..WIDTH).step_by(OUTPUTS) {
-                let out = &mut out[first * WIDTH..][..count * WIDTH];
-                // SAFETY: `self` exists only if these instructions were detected.
-                unsafe {
-                    match count {
-                        1 => set_tile::<1>(rows, first, panel, column, out),
-                        _ => set_tile::<ROWS_MAX>(rows, first, panel, column, out),
-                    }
-                }
+/// `out` is `[M, WIDTH]`.
+pub(super) fn panel(_: Avx2, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
+    let mut first = 0;
+    let mut rest = out;
+    for count in tile_sizes(rows.len(), ROWS_MAX) {
+        let (out, others) = rest.split_at_mut(count * WIDTH);
+        // SAFETY: an `Avx2` exists only if these instructions were detected.
+        unsafe {
+            // The sums of a tile use half of the registers.
+            match count {
+                1 => set_rows::<1, VECTORS>(rows, first, panel, out),
+                2 => set_rows::<2, { VECTORS / 2 }>(rows, first, panel, out),
+                3 => set_rows::<3, { VECTORS / 4 }>(rows, first, panel, out),
+                _ => set_rows::<ROWS_MAX, { VECTORS / 4 }>(rows, first, panel, out),
             }
-            first += count;
         }
+        (first, rest) = (first + count, others);
     }
 }
 
-/// Sets `out` `[M, WIDTH]` for rows starting at `first` and [`OUTPUTS`] outputs starting at `column`.
+/// Sets `out` `[M, WIDTH]` for rows starting at `first`, `V` registers of outputs at a time.
 #[target_feature(enable = "avx2")]
-fn set_tile<const M: usize>(rows: &Rows, first: usize, panel: Panel<'_>, column: usize, out: &mut [f32]) {
-    let x: [&[i32]; M] = std::array::from_fn(|row| rows.quads(first + row));
-    let weights = bytemuck::cast_slice::<i8, __m128i>(panel.values);
-    let weights = weights.as_chunks::<{ WIDTH / OUTPUTS * SUMS }>().0;
-    let mut sums = [[_mm256_setzero_si256(); SUMS]; M];
-    for (quad, weights) in weights.iter().enumerate() {
-        let mut wide = [_mm256_setzero_si256(); SUMS];
-        for (wide, &weights) in wide.iter_mut().zip(&weights[column / OUTPUTS * SUMS..][..SUMS]) {
-            *wide = _mm256_cvtepi8_epi16(weights);
-        }
-        for (sums, x) in sums.iter_mut().zip(x) {
-            let x = _mm256_cvtepu8_epi16(_mm_set1_epi32(x[quad]));
-            for (sum, &wide) in sums.iter_mut().zip(&wide) {
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(x, wide));
+fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &mut [f32]) {
+    let weights = bytemuck::cast_slice::<i8, __m256i>(panel.values).as_chunks::<VECTORS>().0;
+    let quads = weights.len();
+    let mut x = [[].as_slice(); M];
+    x.iter_mut().zip(rows.signed_quads()[first * quads..].chunks_exact(quads)).for_each(|(x, row)| *x = row);
+    for part in (0..VECTORS).step_by(V) {
+        let mut sums = [[_mm256_setzero_si256(); V]; M];
+        for (quad, weights) in weights.iter().enumerate() {
+            let mut these = [_mm256_setzero_si256(); V];
+            these.copy_from_slice(&weights[part..part + V]);
+            let weights = these.map(|weights| Weights::new(weights));
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = _mm256_set1_epi32(x[quad]);
+                for (sum, weights) in sums.iter_mut().zip(weights) {
+                    *sum = weights.dot(*sum, x);
+                }
             }
         }
-    }
-    for (row, sums) in sums.iter().enumerate() {
-        let mut whole = [_mm256_setzero_si256(); SUMS / 2];
-        for (whole, pair) in whole.iter_mut().zip(sums.as_chunks::<2>().0) {
-            // Halves of the registers are added up separately, which leaves the outputs in the order 0 1 4 5
-            // 2 3 6 7.
-            *whole = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(pair[0], pair[1]));
-        }
-        let whole = bytemuck::cast_slice::<__m256i, i32>(&whole);
-        let starts = &panel.starts[column..];
-        let scales = &panel.scales[column..];
-        let out = &mut out[row * WIDTH + column..][..OUTPUTS];
-        for (((out, sum), start), &scale) in out.iter_mut().zip(whole).zip(starts).zip(scales) {
-            *out = scaled(sum.wrapping_add(*start), scale, rows.scale(first + row));
+        let scales = &bytemuck::cast_ref::<_, [__m256; VECTORS]>(panel.scales)[part..part + V];
+        for (row, sums) in sums.into_iter().enumerate() {
+            let row_scale = _mm256_set1_ps(rows.scale(first + row));
+            let out = &mut out[row * WIDTH + part * LANES..][..V * LANES];
+            for ((out, sum), &scale) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums).zip(scales) {
+                let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale);
+                *out = bytemuck::cast(_mm256_mul_ps(scaled, row_scale));
+            }
         }
     }
 }

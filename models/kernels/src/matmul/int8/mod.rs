@@ -19,12 +19,12 @@ mod vnni;
 
 use rayon::prelude::*;
 
-#[cfg(target_arch = "x86_64")]
-use avx2::Avx2;
 use portable::Portable;
 use rows::Rows;
 
 use super::amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
 use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
 use super::quantized::nearest;
@@ -186,7 +186,7 @@ impl Kernel {
         match self {
             Self::Portable(portable) => portable.panel(rows, panel, out),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(avx2) => avx2.panel(rows, panel, out),
+            Self::Avx2(found) => avx2::panel(found, rows, panel, out),
             #[cfg(target_arch = "x86_64")]
             Self::Vnni(found) => vnni::panel(found, rows, panel, out),
             #[cfg(target_arch = "aarch64")]

@@ -1,5 +1,8 @@
 //! Rows of `x` as integers, with one scale per row.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
+
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -12,6 +15,9 @@ use super::{INPUTS, MAX, OFFSET, QUAD};
 pub(super) struct Rows {
     /// Integers with [`OFFSET`] added.
     bytes: Aligned<u8>,
+    /// The integers themselves, for instructions with signed operands.
+    #[cfg(target_arch = "x86_64")]
+    signed: OnceLock<Vec<i32>>,
     /// `[M]`.
     scales: Vec<f32>,
     /// Number of bytes in a padded row.
@@ -23,7 +29,13 @@ impl Rows {
     pub(super) fn round(x: &[f32], k: usize) -> Self {
         let m = x.len() / k;
         let padded = k.next_multiple_of(INPUTS);
-        let mut rows = Self { bytes: Aligned::zeros(m * padded), scales: vec![0.0; m], padded };
+        let mut rows = Self {
+            bytes: Aligned::zeros(m * padded),
+            #[cfg(target_arch = "x86_64")]
+            signed: OnceLock::new(),
+            scales: vec![0.0; m],
+            padded,
+        };
         let arch = Arch::new();
         let levels = levels(k);
         let round = |((x, bytes), scale): ((&[f32], &mut [u8]), &mut f32)| {
@@ -53,6 +65,14 @@ impl Rows {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn quads(&self, row: usize) -> &[i32] {
         bytemuck::cast_slice(&self.bytes.as_slice()[row * self.padded..][..self.padded])
+    }
+
+    /// Returns the integers of all rows without [`OFFSET`], [`QUAD`] in each number.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn signed_quads(&self) -> &[i32] {
+        const SIGNS: i32 = i32::from_ne_bytes([OFFSET as u8; QUAD]);
+        let quads = bytemuck::cast_slice::<u8, i32>(self.bytes.as_slice());
+        self.signed.get_or_init(|| quads.iter().map(|quad| quad ^ SIGNS).collect())
     }
 
     /// Returns the integers of a row as bytes.
