@@ -18,11 +18,13 @@ over_fixtures! {
 }
 
 const T5: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval", "t5gemma", "t5gemma2"];
+/// Models that write numbers in dedicated tokens: an export, and a PyTorch checkpoint.
+const TOKENS: [&str; 2] = ["regresslm-hf-p10", "regresslm-pt"];
 const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
 /// The dtypes of weights and of keys and values, and the maximum root mean square error of logits as a share
 /// of their spread, which is largest for random weights.
-const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 7] = [
+pub(crate) const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 7] = [
     (DtypeChoice::F32, KvCacheDtype::Auto, 1e-4),
     (DtypeChoice::F32, KvCacheDtype::Bf16, 0.02),
     (DtypeChoice::F16, KvCacheDtype::Auto, 0.02),
@@ -50,6 +52,14 @@ fn open(
 
 /// Returns the prompt of a case, and the rows to which the reference's logits `[rows, V]` belong.
 fn rows(case: &Value) -> (Prompt, Vec<Token>) {
+    if let Some(encoded) = case.get("encoder_input_ids") {
+        let greedy = || ids(&case["greedy"]);
+        let input = match case.get("targets") {
+            Some(targets) => ids(&targets[0]["decoder_input_ids"]),
+            None => [&[0], &greedy()[..greedy().len() - 1]].concat(),
+        };
+        return (ids(encoded).into(), tokens(&input, &[]));
+    }
     if case.get("full_ids").is_none() {
         return (prompt(case), target(case));
     }
@@ -60,7 +70,7 @@ fn rows(case: &Value) -> (Prompt, Vec<Token>) {
 
 fn logits_of_smaller_weights_are_close_to_the_reference(fixtures: Fixtures) {
     let mut far = Vec::new();
-    for name in T5.into_iter().chain(CAUSAL) {
+    for name in T5.into_iter().chain(TOKENS).chain(CAUSAL) {
         let (json, tensors) = read_golden(&fixtures.folder(name));
         for (dtype, kv, share) in DTYPES {
             let mut model = open(fixtures, name, dtype, kv, 0);
@@ -70,7 +80,10 @@ fn logits_of_smaller_weights_are_close_to_the_reference(fixtures: Fixtures) {
                 let (prompt, target) = rows(case);
                 let (logits, _) = score(model.as_mut(), &[prompt], &[target]);
                 let want = flat(&tensors[&format!("case.{}.logits", case["id"].as_str().unwrap())]);
-                for (row, want) in want.chunks_exact(want.len() / logits.rows()).enumerate() {
+                // The first of several targets.
+                let targets = case["targets"].as_array().map_or(1, Vec::len);
+                let width = want.len() / targets / logits.rows();
+                for (row, want) in want.chunks_exact(width).take(logits.rows()).enumerate() {
                     let mean = want.iter().sum::<f32>() / want.len() as f32;
                     let squares = logits.row(row).iter().zip(want).map(|(got, want)| (got - want).powi(2));
                     off += squares.sum::<f32>();
@@ -88,7 +101,7 @@ fn logits_of_smaller_weights_are_close_to_the_reference(fixtures: Fixtures) {
 }
 
 fn a_row_of_any_dtype_is_bit_identical_alone_and_in_a_batch(fixtures: Fixtures) {
-    for name in T5.into_iter().chain(CAUSAL) {
+    for name in T5.into_iter().chain(TOKENS).chain(CAUSAL) {
         let (json, _) = read_golden(&fixtures.folder(name));
         let (prompts, targets): (Vec<_>, Vec<_>) = json["cases"].as_array().unwrap().iter().map(rows).unzip();
         for (dtype, kv, _) in DTYPES {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ntl_core::contract::{OpenedContext, PathRow, PrefillChunk, Prompt, Row};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 
+use crate::dtypes::DTYPES;
 use crate::support::{floats, ids, open};
 
 /// Checkpoints and the kinds that they are.
@@ -87,6 +88,26 @@ fn values_match_the_reference_alone_and_in_batches_bit_for_bit() {
         println!("{name}: values differ by at most {worst:e}");
         assert_eq!(prompts.len().min(8), 8, "{name}");
         assert_eq!(predicted(&mut loaded, &prompts), alone, "{name}: values depend on the batch");
+    }
+}
+
+/// The root mean square error, as a share of the spread of all values, has the same maximum as the error of logits.
+#[test]
+fn values_of_smaller_weights_are_close_to_the_reference() {
+    for (name, _) in HEADS {
+        let cases = cases(name);
+        let want: Vec<f32> = cases.iter().flat_map(|case| floats(&case["logits"])).collect();
+        let mean = want.iter().sum::<f32>() / want.len() as f32;
+        let spread: f32 = want.iter().map(|want| (want - mean).powi(2)).sum();
+        for (dtype, _, share) in DTYPES.into_iter().filter(|(_, kv, _)| *kv == KvCacheDtype::Auto) {
+            let options = LoadOptions { dtype, ..LoadOptions::default() };
+            let mut loaded = load(&CheckpointFiles::folder(&folder(name)).unwrap(), options).unwrap();
+            let got = predicted(&mut loaded, &prompts(&cases)).concat();
+            let off: f32 = got.iter().zip(&want).map(|(got, want)| (got - want).powi(2)).sum();
+            let found = (off / spread).sqrt();
+            println!("{name}, {}: error {found:.5} of the spread", dtype.name());
+            assert!(found <= share, "{name}, {}: {found}", dtype.name());
+        }
     }
 }
 
