@@ -37,7 +37,7 @@ TEXTS = ("The staff was friendly", "The soup was cold", "I would come again", "T
 
 
 def requests():
-    """Of 5 numbers, 3 are ratings, 1 solves an arithmetic problem, and 1 is free."""
+    """Five requests are three ratings, an arithmetic problem and a free number."""
     for number in range(PROMPTS):
         text, small, large = TEXTS[number % len(TEXTS)], 2 + number % 17, 21 + number % 60
         rating = {"prompt": f"{SHOTS}Text: {text}, {number}.\nRating:", "number": {"scale": [1, 9]}}

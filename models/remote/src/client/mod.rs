@@ -64,7 +64,7 @@ impl fmt::Debug for ApiKey {
 pub enum ClientError {
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// Such as because the system's certificates are unreadable.
+    /// For example, the system's certificates are unreadable.
     #[error("HTTP client cannot be created")]
     Http(#[source] reqwest::Error),
 }
