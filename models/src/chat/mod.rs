@@ -20,7 +20,7 @@ use functions::Raised;
 /// One message, as templates see it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ChatMessage {
-    /// Role, such as `user`.
+    /// Role, such as `user`. A template that does not name `developer` gets `system` instead.
     pub role: String,
     /// `None` only if the message has tool calls instead.
     pub content: Option<String>,
@@ -86,6 +86,8 @@ struct Template {
     environment: Result<Environment<'static>, String>,
     /// Whether it reads the variable `tools`.
     reads_tools: bool,
+    /// Whether it names the role `developer`.
+    knows_developer: bool,
 }
 
 impl ChatTemplate {
@@ -116,17 +118,24 @@ impl ChatTemplate {
     }
 
     pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
+            Some(last) => {
+                let text = self.whole(&conversation.with_mark())?;
+                up_to_mark(text, last.text()).ok_or(ChatError::LastMessageLost)
+            }
+            None => self.whole(conversation),
+        }
+    }
+
+    /// Renders all that the template writes.
+    fn whole(&self, conversation: &Conversation) -> Result<String, ChatError> {
         let template = if conversation.tools.is_empty() { &self.template } else { self.with_tools() };
-        let text = match template.render(conversation, &self.specials) {
+        match template.render(conversation, &self.specials) {
             // Some templates test whether the content is null, others concatenate it.
             Err(ChatError::Unusable(_)) if conversation.has_null_content() => {
                 template.render(&conversation.without_null_content(), &self.specials)
             }
             text => text,
-        }?;
-        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
-            Some(last) => up_to(text, last.text()).ok_or(ChatError::LastMessageLost),
-            None => Ok(text),
         }
     }
 }
@@ -141,7 +150,8 @@ impl Template {
         let compiled = environment.as_ref().ok().and_then(|own| own.template_from_str(&rewritten).ok());
         let reads_tools =
             compiled.is_some_and(|template| template.undeclared_variables(false).contains("tools"));
-        Self { source, rewritten, environment, reads_tools }
+        let knows_developer = source.contains("developer");
+        Self { source, rewritten, environment, reads_tools, knows_developer }
     }
 
     fn render(
@@ -154,7 +164,13 @@ impl Template {
         variables.extend(specials.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
         let given = conversation.variables.iter();
         variables.extend(given.map(|(name, value)| (name.as_str(), Value::from_serialize(value))));
-        variables.insert("messages", Value::from_serialize(&conversation.messages));
+        let role = |message: &ChatMessage| match message.role.as_str() {
+            "developer" if !self.knows_developer => "system".to_owned(),
+            role => role.to_owned(),
+        };
+        let messages = conversation.messages.iter();
+        let messages = messages.map(|message| ChatMessage { role: role(message), ..message.clone() });
+        variables.insert("messages", Value::from_serialize(messages.collect::<Vec<_>>()));
         variables.insert("add_generation_prompt", conversation.add_generation_prompt.into());
         if !conversation.tools.is_empty() {
             if !self.reads_tools {
@@ -190,15 +206,30 @@ impl Conversation {
         }
         conversation
     }
+
+    /// Adds the mark to the last message.
+    fn with_mark(&self) -> Self {
+        let mut conversation = self.clone();
+        if let Some(last) = conversation.messages.last_mut() {
+            last.content.get_or_insert_default().push_str(MARK);
+        }
+        conversation
+    }
 }
 
-/// Cuts `text` after the last occurrence of `content`. Templates may trim messages.
-fn up_to(mut text: String, content: &str) -> Option<String> {
-    let start = text.rfind(content.trim())?;
-    let untrimmed = content.trim_start();
-    let length = if text[start..].starts_with(untrimmed) { untrimmed.len() } else { content.trim().len() };
-    text.truncate(start + length);
-    Some(text)
+/// Follows the last message where the model continues it. The template may trim the space.
+const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Cuts `text` before the mark after `content`, which the template may trim.
+fn up_to_mark(mut text: String, content: &str) -> Option<String> {
+    let end = text.rfind(MARK.trim_end())?;
+    let trims = !text[end..].starts_with(MARK);
+    text.truncate(end);
+    let space = &content[content.trim_end().len()..];
+    if let Some(trimmed) = text.strip_suffix(space).filter(|_| trims) {
+        text.truncate(trimmed.len());
+    }
+    text.contains(content.trim()).then_some(text)
 }
 
 /// Maximum size of an error message in bytes. A template may choose its text.

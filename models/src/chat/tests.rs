@@ -182,6 +182,28 @@ fn a_template_with_unreadable_syntax_is_an_error() {
 }
 
 #[test]
+fn a_developer_is_the_system_for_templates_that_do_not_know_this_role() {
+    let text = |source: &str| {
+        let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
+        let message = |role: &str| ChatMessage {
+            role: role.to_owned(),
+            content: Some("x".to_owned()),
+            ..ChatMessage::default()
+        };
+        template.render(&Conversation {
+            messages: vec![message("developer"), message("user")],
+            tools: Vec::new(),
+            add_generation_prompt: true,
+            continue_final_message: false,
+            variables: BTreeMap::new(),
+        })
+    };
+    let plain = "{% for m in messages %}{{ m.role }} {% endfor %}";
+    assert_eq!(text(plain).unwrap(), "system user ");
+    assert_eq!(text(&format!("{{# developer #}}{plain}")).unwrap(), "developer user ");
+}
+
+#[test]
 fn the_last_message_can_be_continued() {
     let text = |template: &str, content: &str| {
         let fields = json!({"chat_template": template});
@@ -205,12 +227,15 @@ fn the_last_message_can_be_continued() {
         (plain, "1 2", "<user>1 2</s><assistant>1 2"),
         (plain, "a: ", "<user>1 2</s><assistant>a: "),
         (plain, " a", "<user>1 2</s><assistant> a"),
+        (plain, "", "<user>1 2</s><assistant>"),
+        // The template writes the same letter after the message.
+        (plain, "s", "<user>1 2</s><assistant>s"),
         (&trimming, " a: ", "<user>1 2</s><assistant>a:"),
+        (&trimming, "", "<user>1 2</s><assistant>"),
     ] {
-        assert_eq!(text(template, content).unwrap(), want);
+        assert_eq!(text(template, content).unwrap(), want, "{content:?}");
     }
-    assert_eq!(
-        text(&plain.replace("m.content", "m.content | upper"), "xyz"),
-        Err(ChatError::LastMessageLost)
-    );
+    for changing in ["m.content | upper", "m.content | replace('y', '')", "'xyz'"] {
+        assert_eq!(text(&plain.replace("m.content", changing), "xyz"), Err(ChatError::LastMessageLost));
+    }
 }
