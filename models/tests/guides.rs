@@ -232,10 +232,12 @@ fn json_satisfies_nested_schemas_with_lists_and_bounds() {
 
 #[test]
 fn texts_follow_the_grammar() {
-    let grammar = "start: pair\npair: \"(\" pair \")\" | NUMBER\nNUMBER: /[0-9]{2}/".to_owned();
-    for (tokenizer, encoder_decoder) in [(demo(), true), (llama(), false)] {
-        let compiler = compiler(&tokenizer, encoder_decoder);
-        let texts = texts(&tokenizer, &compiler, &Constraint::Grammar(grammar.clone()));
+    let lark = "start: pair\npair: \"(\" pair \")\" | NUMBER\nNUMBER: /[0-9]{2}/";
+    let ebnf = "root ::= pair # in pairs\npair ::= \"(\" pair \")\" |\n  two-digits\ntwo-digits ::= [0-9]{2}";
+    for (grammar, is_demo) in [(lark, true), (lark, false), (ebnf, true), (ebnf, false)] {
+        let tokenizer = if is_demo { demo() } else { llama() };
+        let compiler = compiler(&tokenizer, is_demo);
+        let texts = texts(&tokenizer, &compiler, &Constraint::Grammar(grammar.to_owned()));
         assert!(texts.len() > 5, "{texts:?}");
         for text in texts {
             let inside = text.trim_start_matches('(').trim_end_matches(')');
@@ -244,6 +246,38 @@ fn texts_follow_the_grammar() {
             assert!(digits && open == text.matches(')').count(), "{text:?}");
         }
     }
+}
+
+#[test]
+fn every_part_of_ebnf_constrains_the_text() {
+    let tokenizer = llama();
+    let compiler = compiler(&tokenizer, false);
+    let object = r#"root ::= ws object
+        object ::= "{" ws (pair ("," ws pair)*)? "}" ws
+        pair ::= string ":" ws value
+        value ::= object | string | number | "[" ws (value ("," ws value)*)? "]" ws
+        string ::= "\"" ([^"\\\x00-\x1f\x7f] | "\\" ["\\/bfnrt]){0,5} "\"" ws
+        number ::= "-"? ("0" | [1-9] [0-9]{0,3}) ws
+        ws ::= [ \t\n]?"#;
+    let texts_of = |grammar: &str| texts(&tokenizer, &compiler, &Constraint::Grammar(grammar.to_owned()));
+    let objects = texts_of(object);
+    assert!(objects.len() > 5, "{objects:?}");
+    for text in objects {
+        assert!(serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object()), "{text:?}");
+    }
+    for (grammar, all) in [
+        (r#"root ::= "a\"b" | [c-d^] [e-]"#, &["a\"b", "ce", "de", "^e", "c-", "d-", "^-"][..]),
+        (r#"root::="\x41\u0042"[\]\-]"#, &["AB]", "AB-"]),
+        ("root ::= x-1 | ( | \"c\") \"d\"\nx-1 ::= X_2{2}\nX_2 ::= \"e\"", &["ee", "d", "cd"]),
+        ("start ::= \"a\"\nroot ::= start \"b\"+ start\r\n", &["aba", "abba", "abbba", "abbbba", "abbbbba"]),
+    ] {
+        let mut found = texts_of(grammar);
+        found.retain(|text| text.len() <= 7);
+        assert!(!found.is_empty(), "{grammar}");
+        found.iter().for_each(|text| assert!(all.contains(&text.as_str()), "{grammar}: {text:?}"));
+    }
+    let any = texts_of("root ::= \"<\" .{2} \">\"");
+    assert!(any.iter().all(|text| text.chars().count() == 4) && any.len() > 5, "{any:?}");
 }
 
 #[test]
@@ -414,10 +448,22 @@ fn every_keyword_of_the_draft_of_2020_12_constrains_is_rejected_or_describes() {
 }
 
 #[test]
-fn grammars_of_another_syntax_or_with_schemas_are_rejected() {
+fn malformed_grammars_and_grammars_with_schemas_are_rejected() {
     let compiler = compiler(&llama(), false);
     for (grammar, named) in [
-        ("root ::= \"yes\" | \"no\"".to_owned(), "not GBNF or EBNF"),
+        ("root ::= missing".to_owned(), "no rule `missing`"),
+        ("x ::= \"y\"".to_owned(), "no rule `root`"),
+        ("root ::= \"x\"\nroot ::= \"y\"".to_owned(), "the rule `root` twice"),
+        ("root ::= ::= \"x\"".to_owned(), "does not begin with `name ::=`"),
+        ("\"x\"\nroot ::= \"x\"".to_owned(), "does not begin with `name ::=`"),
+        ("root ::= \"x".to_owned(), "a literal"),
+        ("root ::= [x".to_owned(), "no `]`"),
+        ("root ::= \"\\x4\"".to_owned(), "an escape"),
+        ("root ::= \"\\ud800\"".to_owned(), "an escape"),
+        ("root ::= \"x\"{1".to_owned(), "a repetition"),
+        ("root ::= <[1000]>".to_owned(), "`<` in the grammar is not EBNF"),
+        ("root ::= root".to_owned(), "no token"),
+        (format!("root ::= {}\"x\"", "(".repeat(60_000)), "nested"),
         ("start: %json {\"type\": \"object\", \"uniqueItems\": true}".to_owned(), "%json"),
         ("start: missing".to_owned(), "missing"),
         ("begin: \"x\"".to_owned(), "start"),

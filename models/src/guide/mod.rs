@@ -6,6 +6,7 @@
 //! the numbers that the schema names (`fields`).
 
 mod calls;
+mod ebnf;
 mod fields;
 mod json_schema;
 mod token_rules;
@@ -26,10 +27,6 @@ use fields::{Cursor, Schema};
 pub use json_schema::Whitespace;
 pub use token_rules::TokenRules;
 
-/// The error of a grammar with the `::=` of GBNF and EBNF, which the library cannot convert.
-const OTHER_SYNTAX: &str =
-    "the syntax of grammars is Lark as in llguidance (`start: \"yes\" | \"no\"`), not GBNF or EBNF (`::=`)";
-
 /// Returns whether a JSON schema names any number.
 pub fn names_numbers(schema: &Value) -> bool {
     Schema::new(schema).names_numbers()
@@ -44,7 +41,7 @@ pub enum Constraint {
     Choice(Vec<String>),
     /// JSON that matches a schema. A `$ref` may point only into the schema itself.
     Json { schema: Value, whitespace: Whitespace },
-    /// A context-free grammar in the library's dialect of Lark.
+    /// A context-free grammar in the library's dialect of Lark, or in EBNF with `::=`.
     Grammar(String),
     /// Calls of functions.
     Calls(Box<CallGrammar>),
@@ -94,11 +91,8 @@ impl GuideCompiler {
     /// it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
         check(constraint)?;
-        let lark = grammar(constraint, self.drops_space);
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark)).map_err(|error| {
-            let is_other_syntax = matches!(constraint, Constraint::Grammar(text) if text.contains("::="));
-            if is_other_syntax { failed(OTHER_SYNTAX) } else { failed(error) }
-        })?;
+        let lark = grammar(constraint, self.drops_space)?;
+        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark)).map_err(failed)?;
         let mut matcher = Matcher::new(Ok(parser));
         self.check_beginning(&mut matcher)?;
         let schema = match constraint {
@@ -185,9 +179,9 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
 }
 
 /// A constraint in the library's dialect of Lark.
-fn grammar(constraint: &Constraint, drops_space: bool) -> String {
+fn grammar(constraint: &Constraint, drops_space: bool) -> Result<String, GuideError> {
     let lead_in = if drops_space { "\" \"? " } else { "" };
-    match constraint {
+    Ok(match constraint {
         Constraint::Regex(regex) => {
             let space = if drops_space { " ?" } else { "" };
             // `d` limits digits to ASCII, because number tokens are ASCII.
@@ -201,12 +195,15 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> String {
             let schema = json_schema::with_whitespace(schema, whitespace);
             format!("start: {lead_in}json\njson: %json {schema}")
         }
-        Constraint::Grammar(grammar) if drops_space => {
-            format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}")
+        Constraint::Grammar(grammar) => {
+            let grammar = if ebnf::is_ebnf(grammar) { ebnf::lark(grammar)? } else { grammar.clone() };
+            match lead_in {
+                "" => grammar,
+                _ => format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}"),
+            }
         }
-        Constraint::Grammar(grammar) => grammar.clone(),
         Constraint::Calls(grammar) => grammar.lark(lead_in),
-    }
+    })
 }
 
 /// Shortens an error to its readable line: the last one if it comes from the parser of regular expressions,
