@@ -108,7 +108,8 @@ pub struct TextStream {
     searched_from: usize,
     /// Tokens of the window at which its beginning is cut off.
     window_max: usize,
-    stopped: bool,
+    /// Index of the stop string that was found.
+    stopped: Option<usize>,
     /// The window's text.
     text: String,
     /// Characters that are returned already.
@@ -131,7 +132,7 @@ impl TextStream {
             shown: 0,
             searched_from: 0,
             window_max: 2 * WINDOW_KEPT,
-            stopped: false,
+            stopped: None,
             text: String::new(),
             shown_chars: 0,
             unfinished: Vec::new(),
@@ -170,9 +171,9 @@ impl TextStream {
             self.cut(&text);
             return new;
         }
-        if let Some((at, length)) = self.stop_position(&text) {
-            self.stopped = true;
-            return self.show(&text, if self.keeps_stop { at + length } else { at });
+        if let Some((at, stop)) = self.stop_position(&text) {
+            self.stopped = Some(stop);
+            return self.show(&text, if self.keeps_stop { at + self.stop[stop].len() } else { at });
         }
         let open = text.get(self.searched_from..settled).unwrap_or_default();
         let held = self.stop.iter().map(|stop| partial_match(open, stop)).max().unwrap_or(0);
@@ -184,16 +185,16 @@ impl TextStream {
 
     /// Returns the text that was held back. Call once, after the last token.
     pub fn finish(&mut self) -> String {
-        if self.stopped || self.before.is_some() {
+        if self.stopped.is_some() || self.before.is_some() {
             return String::new();
         }
         let text = self.decode_from(0);
         self.show(&text, text.len())
     }
 
-    /// Returns whether a stop string was found.
-    pub fn stopped(&self) -> bool {
-        self.stopped
+    /// Returns the stop string that was found.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.map(|stop| self.stop[stop].as_str())
     }
 
     /// Where the last token begins in the text without a stop, in characters. Tokens that write one character
@@ -242,13 +243,13 @@ impl TextStream {
         self.decoder.decode_with_values(&self.window[first..])
     }
 
-    /// Position of the first stop string, and the length of the longest one there.
+    /// Position of the first stop string, and the index of the longest one there.
     fn stop_position(&self, text: &str) -> Option<(usize, usize)> {
         let from = self.searched_from;
         let open = text.get(from..)?;
-        let stops = self.stop.iter().filter(|stop| !stop.is_empty());
-        let found = stops.filter_map(|stop| Some((from + open.find(stop.as_str())?, stop.len())));
-        found.min_by_key(|&(at, length)| (at, std::cmp::Reverse(length)))
+        let stops = self.stop.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        let found = stops.filter_map(|(index, stop)| Some((from + open.find(stop.as_str())?, index)));
+        found.min_by_key(|&(at, index)| (at, std::cmp::Reverse(self.stop[index].len())))
     }
 
     fn show(&mut self, text: &str, end: usize) -> String {
@@ -352,12 +353,12 @@ mod tests {
         let mut pieces = Vec::new();
         for byte in text.bytes() {
             pieces.push(stream.push(u32::from(byte)));
-            if stream.stopped() {
+            if stream.stopped().is_some() {
                 break;
             }
         }
         pieces.push(stream.finish());
-        (pieces, stream.stopped())
+        (pieces, stream.stopped().is_some())
     }
 
     #[test]
@@ -415,7 +416,7 @@ mod tests {
             let mut shown = String::new();
             for byte in *b"abcab" {
                 shown += &stream.push(u32::from(byte));
-                if stream.stopped() {
+                if stream.stopped().is_some() {
                     break;
                 }
             }
@@ -466,7 +467,7 @@ mod tests {
         for &id in &ids {
             text += &stream.push(id);
             assert!(stream.window.len() <= 2 * WINDOW_KEPT, "{} ids", stream.window.len());
-            if stream.stopped() {
+            if stream.stopped().is_some() {
                 break;
             }
         }

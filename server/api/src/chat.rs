@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StreamOptions, Usage};
+use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StopReasonValue, StreamOptions, Usage};
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::tools::{ChatTool, ChatToolChoice, ToolCall, ToolCallDelta};
 use crate::whole::whole;
@@ -217,6 +217,9 @@ pub struct ChatChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// Why the answer ended.
     pub finish_reason: Option<FinishReasonName>,
+    /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
@@ -241,6 +244,9 @@ pub struct ChatChunkChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// Null in all chunks except the last one of a choice.
     pub finish_reason: Option<FinishReasonName>,
+    /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,

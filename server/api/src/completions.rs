@@ -334,6 +334,17 @@ pub enum FinishReasonName {
     ToolCalls,
 }
 
+/// What ended a text, if the request names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = StopReason)]
+pub enum StopReasonValue {
+    /// A stop string.
+    Text(String),
+    /// A token id.
+    Token(u32),
+}
+
 /// Log-probabilities as parallel lists with one entry for each token.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Logprobs {
@@ -384,6 +395,9 @@ pub struct Choice {
     /// Null in all chunks of a stream except the last one of a choice.
     #[schema(required)]
     pub finish_reason: Option<FinishReasonName>,
+    /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReasonValue>,
     /// With beam search: natural logarithm of the probability of the whole text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cumulative_logprob: Option<f64>,

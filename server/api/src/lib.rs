@@ -30,8 +30,8 @@ pub use chat::{
 pub use classify::{Classification, ClassificationRequest, ClassificationResponse, Pooled, PoolingResponse};
 pub use completions::{
     Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStoppingOption, FinishReasonName,
-    Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop, StreamEvent,
-    StreamOptions, StructuredOutputs, Usage,
+    Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop,
+    StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use labels::{

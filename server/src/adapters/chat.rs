@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
 use super::tools::{ToolOffer, called, chat_offer, check_kind};
-use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
+use super::{AnswerAdapter, AnswerContext, fields, finish_reason, stop_reason, usage};
 use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
@@ -282,6 +282,7 @@ impl AnswerAdapter for ChatAnswers {
             delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
             logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
+            stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
             numbers: self.context.numbers(&mut piece, false),
             number: piece.number,
@@ -325,6 +326,7 @@ impl AnswerAdapter for ChatAnswers {
             },
             logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
+            stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids,
             numbers,
             number: piece.number,

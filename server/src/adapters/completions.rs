@@ -7,7 +7,7 @@ use ntl_core::contract::TokenText;
 
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
-use super::{AnswerAdapter, AnswerContext, fields, finish_reason, usage};
+use super::{AnswerAdapter, AnswerContext, fields, finish_reason, stop_reason, usage};
 use crate::answer::{Piece, PromptReport, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions};
@@ -65,6 +65,7 @@ impl CompletionAnswers {
             text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &piece.text,
             logprobs: logprobs.map(|count| self.logprobs(count, echoed, &piece.tokens)),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, false)),
+            stop_reason: piece.stop_reason.take().map(stop_reason),
             cumulative_logprob: piece.cumulative_logprob.map(finite_logprob),
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),

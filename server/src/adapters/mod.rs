@@ -19,8 +19,10 @@ mod tools;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::{FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs, Usage};
-use ntl_core::contract::{self, FinishReason, NumberOutcome, TokenText};
+use ntl_api::{
+    FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs, StopReasonValue, Usage,
+};
+use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -184,6 +186,13 @@ fn usage(counts: TokenCounts) -> Usage {
     let prompt_tokens = counts.prompt as u64;
     let completion_tokens = counts.completion as u64;
     Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+}
+
+fn stop_reason(reason: StopReason) -> StopReasonValue {
+    match reason {
+        StopReason::Text(text) => StopReasonValue::Text(text),
+        StopReason::Token(id) => StopReasonValue::Token(id),
+    }
 }
 
 fn finish_reason(reason: FinishReason, has_calls: bool) -> FinishReasonName {

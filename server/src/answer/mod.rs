@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ntl_api::{LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
-use ntl_core::contract::{Event, FinishReason, TokenText};
+use ntl_core::contract::{Event, FinishReason, StopReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_models::tools::{ToolParser, ToolPart};
 
@@ -27,6 +27,7 @@ pub(crate) struct Piece {
     /// The decoded tokens, if the response has log-probabilities or token ids.
     pub(crate) tokens: Vec<TokenReport>,
     pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) stop_reason: Option<StopReason>,
     /// Whether the choice has calls; known in its last piece.
     pub(crate) has_calls: bool,
     /// Log-probability of the whole text, if a beam search found it.
@@ -108,6 +109,7 @@ impl Piece {
         self.has_calls |= later.has_calls;
         self.tokens.extend(later.tokens);
         self.finish_reason = later.finish_reason.or(self.finish_reason);
+        self.stop_reason = later.stop_reason.or(self.stop_reason.take());
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
         self.numbers.extend(later.numbers);
@@ -217,7 +219,7 @@ impl Assembler {
                 pieces[0].tokens.extend(token.map(|token| TokenReport { token, offset }));
                 pieces
             }
-            Event::Finished { choice, reason, tokens, cumulative_logprob } => {
+            Event::Finished { choice, reason, stop_reason, tokens, cumulative_logprob } => {
                 self.counts.completion += tokens;
                 if choice >= self.choices_per_prompt {
                     // The other texts of `best_of` are only counted.
@@ -228,6 +230,7 @@ impl Assembler {
                 let mut pieces = self.parts(prompt, index, parts.unwrap_or_default());
                 if let Some(last) = pieces.last_mut() {
                     last.finish_reason = Some(reason);
+                    last.stop_reason = stop_reason;
                     last.cumulative_logprob = cumulative_logprob;
                     last.has_calls = self.parsers.get(&index).is_some_and(|reader| reader.calls > 0);
                 }

@@ -175,13 +175,13 @@ async fn what_ends_and_steers_a_text() {
     let app = server(says("12 eggs"));
     let one = ids("12 eggs")[0];
     let egg = piece("x");
-    for (options, text, reason) in [
-        (json!({}), "12 eggs", "stop"),
-        (json!({"stop": " eggs", "include_stop_str_in_output": true}), "12 eggs", "stop"),
-        (json!({"stop_token_ids": [one]}), "", "stop"),
-        (json!({"stop": "1", "min_tokens": 20}), "12 eggsxxxxx", "length"),
-        (json!({"ignore_eos": true, "max_tokens": 12}), "12 eggs", "length"),
-        (json!({"logit_bias": {egg.to_string(): 100}, "max_tokens": 3}), "xxx", "length"),
+    for (options, text, reason, stop) in [
+        (json!({}), "12 eggs", "stop", json!(null)),
+        (json!({"stop": " eggs", "include_stop_str_in_output": true}), "12 eggs", "stop", json!(" eggs")),
+        (json!({"stop_token_ids": [one]}), "", "stop", json!(one)),
+        (json!({"stop": "1", "min_tokens": 20}), "12 eggsxxxxx", "length", json!(null)),
+        (json!({"ignore_eos": true, "max_tokens": 12}), "12 eggs", "length", json!(null)),
+        (json!({"logit_bias": {egg.to_string(): 100}, "max_tokens": 3}), "xxx", "length", json!(null)),
     ] {
         let mut body = json!({"prompt": "x", "max_tokens": 20, "temperature": 0});
         for (field, value) in options.as_object().unwrap() {
@@ -190,7 +190,7 @@ async fn what_ends_and_steers_a_text() {
         let got = choice(&app, &body).await;
         let said = got["text"].as_str().unwrap();
         assert!(said.starts_with(&text[..text.len().min(7)]), "{options}: {said:?}");
-        assert_eq!(got["finish_reason"], reason, "{options}");
+        assert_eq!((&got["finish_reason"], &got["stop_reason"]), (&json!(reason), &stop), "{options}");
     }
 }
 

@@ -37,6 +37,15 @@ pub enum FinishReason {
     Length,
 }
 
+/// What ended a text, if the job names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// One of [`TextJob::stop`](super::TextJob::stop).
+    Text(String),
+    /// One of [`TextJob::stop_token_ids`](super::TextJob::stop_token_ids).
+    Token(u32),
+}
+
 /// An event of one job. The last event is `Finished` of every text, `Number`, `Scored`, `Labels` or
 /// `Failed`.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +72,7 @@ pub enum Event {
         /// Which of the texts: the first `n` are shown.
         choice: u32,
         reason: FinishReason,
+        stop_reason: Option<StopReason>,
         /// Tokens decoded for it, an end of sequence included.
         tokens: usize,
         /// Log-probability of the whole text, if a beam search found it.

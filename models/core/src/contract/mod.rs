@@ -23,8 +23,8 @@ pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{
-    Event, FieldNumber, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, TokenNumber, TokenScore,
-    TokenText,
+    Event, FieldNumber, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, StopReason, TokenNumber,
+    TokenScore, TokenText,
 };
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, NumberEncoding};

@@ -216,14 +216,20 @@ impl BeamDecoding {
         for choice in 0..self.job.n {
             let Some(best) = self.finished.pop() else {
                 let reason = FinishReason::Length;
-                events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
+                events.push(Event::Finished {
+                    choice,
+                    reason,
+                    stop_reason: None,
+                    tokens: 0,
+                    cumulative_logprob: None,
+                });
                 continue;
             };
             self.send_text(choice, &best.tokens, events);
             let reason = best.reason;
             let tokens = best.tokens.len();
             let cumulative_logprob = Some(best.logprob);
-            events.push(Event::Finished { choice, reason, tokens, cumulative_logprob });
+            events.push(Event::Finished { choice, reason, stop_reason: None, tokens, cumulative_logprob });
         }
     }
 }

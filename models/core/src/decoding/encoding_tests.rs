@@ -7,7 +7,7 @@ use super::tests::{drive, number_job, tree};
 use super::*;
 use crate::Token;
 use crate::contract::{
-    BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, TextJob,
+    BatchModel, FinishReason, NumberJob, NumberMethod, NumberOutcome, Prompt, Row, StopReason, TextJob,
 };
 use crate::numbers::{GrammarLimits, Interval, NumberPiece, NumberState, NumberValues, Scale, TokenEffect};
 use crate::scripted::ScriptedModel;
@@ -265,11 +265,12 @@ fn its_text_has_twelve_decimals_and_ends_before_a_stop_string() {
         (vec![], 0, "", FinishReason::Length),
     ] {
         let (model, vocabulary) = point(-354.5);
-        let job = TextJob { stop, max_tokens, n: 2, ..text_job() };
+        let job = TextJob { stop: stop.clone(), max_tokens, n: 2, ..text_job() };
         let events = run(model, &vocabulary, &Request::Text(job));
         let of = |choice| {
             let text = Event::Text { choice, text: want.to_owned(), tokens: 0, token: None, offset: 0 };
-            [text, Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None }]
+            let stop_reason = stop.first().cloned().map(StopReason::Text);
+            [text, Event::Finished { choice, reason, stop_reason, tokens: 0, cumulative_logprob: None }]
         };
         assert_eq!(events, [of(0), of(1)].concat());
     }

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use super::{Decoding, Progress, StepResult};
-use crate::contract::{EngineError, Event, FinishReason, NumberJob, NumberOutcome, PathRow, Request};
+use crate::contract::{
+    EngineError, Event, FinishReason, NumberJob, NumberOutcome, PathRow, Request, StopReason,
+};
 use crate::numbers::{Decimal, Distribution};
 
 /// Decimals of the answers of the paper's code.
@@ -67,13 +69,14 @@ fn only(values: &[f32]) -> Result<f64, EngineError> {
 /// One text, up to the first of `stop`. Empty if `max_tokens` is 0.
 fn write(choice: u32, value: f64, max_tokens: usize, stop: &[String], events: &mut Vec<Event>) {
     let whole = format!("{value:.DECIMALS$}");
-    let stop = stop.iter().filter_map(|stop| whole.find(stop.as_str())).min();
-    let (end, reason) = match (max_tokens, stop) {
-        (0, _) => (0, FinishReason::Length),
-        (_, stop) => (stop.unwrap_or(whole.len()), FinishReason::Stop),
+    let first = stop.iter().filter_map(|stop| Some((whole.find(stop.as_str())?, stop))).min();
+    let (end, reason, stop_reason) = match (max_tokens, first) {
+        (0, _) => (0, FinishReason::Length, None),
+        (_, None) => (whole.len(), FinishReason::Stop, None),
+        (_, Some((at, stop))) => (at, FinishReason::Stop, Some(StopReason::Text(stop.clone()))),
     };
     events.push(Event::Text { choice, text: whole[..end].to_owned(), tokens: 0, token: None, offset: 0 });
-    events.push(Event::Finished { choice, reason, tokens: 0, cumulative_logprob: None });
+    events.push(Event::Finished { choice, reason, stop_reason, tokens: 0, cumulative_logprob: None });
 }
 
 /// All mass on one value; invalid if it is out of range, open if it has too many digits.

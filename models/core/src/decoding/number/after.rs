@@ -118,7 +118,7 @@ impl NumberAfterText {
             if ends { String::new() } else { text.stream.push(Token { id, value: row.head_value }) };
         let next = PathRow::new(Some(row.node), id);
         let over = ends || text.ids.len() >= self.after.max_tokens;
-        let stage = if text.stream.stopped() {
+        let stage = if text.stream.stopped().is_some() {
             shown += &self.after.marker;
             self.begin_search(index, next)
         } else if over {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::field::{FieldRules, FieldStage, FieldStart};
 use super::{PathRow, not_a_distribution};
 use crate::Token;
-use crate::contract::{EngineError, Event, FinishReason, LogitsRequest, NumberOutcome, TextJob, TokenText};
+use crate::contract::{
+    EngineError, Event, FinishReason, LogitsRequest, NumberOutcome, StopReason, TextJob, TokenText,
+};
 use crate::decoding::{RowResult, StepResult, Vocabulary};
 use crate::guide::{GuideError, GuideState, NumberEffect};
 use crate::sampling::Sampler;
@@ -16,8 +18,10 @@ pub(super) struct Rules {
     pub(super) max_tokens: usize,
     min_tokens: usize,
     logit_bias: Arc<[(u32, f32)]>,
-    /// Ids that end a text: the job's ids, and the end of sequence unless it is ignored.
+    /// Ids that end a text: the end of sequence unless it is ignored, and the job's ids.
     ends: Vec<u32>,
+    /// How many of `ends` are an end of sequence. They come first.
+    eos: usize,
     /// Whether the id that ends a text is part of it.
     include_stop: bool,
     /// If the numbers of a structured text are estimates.
@@ -26,12 +30,13 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary) -> Self {
-        let eos = vocabulary.eos_ids.iter().filter(|_| !job.ignore_eos);
+        let eos = if job.ignore_eos { &[] } else { &*vocabulary.eos_ids };
         Self {
             max_tokens: job.max_tokens,
             min_tokens: job.min_tokens,
             logit_bias: Arc::clone(&job.logit_bias),
-            ends: eos.chain(&job.stop_token_ids).copied().collect(),
+            ends: [eos, &job.stop_token_ids].concat(),
+            eos: eos.len(),
             include_stop: job.include_stop,
             fields: job.fields.as_ref().map(|fields| FieldRules::new(fields, vocabulary)),
         }
@@ -249,7 +254,8 @@ impl Path {
         self.end_written_number(id, events);
         self.decoded += 1;
         self.sampler.generated(id);
-        let ends = rules.ends.contains(&id);
+        let end = rules.ends.iter().position(|&end| end == id);
+        let ends = end.is_some();
         if let Some(guide) = &mut self.guide {
             guide.accept(id)?;
         }
@@ -265,10 +271,12 @@ impl Path {
         if complete {
             self.send_written_number(events);
         }
-        if ends || complete || self.stream.stopped() {
-            self.finish(FinishReason::Stop, events);
+        let text = self.stream.stopped().map(|stop| StopReason::Text(stop.to_owned()));
+        let stop_reason = text.or_else(|| end.filter(|&end| end >= rules.eos).map(|_| StopReason::Token(id)));
+        if ends || complete || stop_reason.is_some() {
+            self.finish(FinishReason::Stop, stop_reason, events);
         } else if self.decoded >= rules.max_tokens {
-            self.finish(FinishReason::Length, events);
+            self.finish(FinishReason::Length, None, events);
         } else {
             self.next = Some(PathRow::new(Some(row.node), id));
         }
@@ -277,14 +285,14 @@ impl Path {
 
     /// Ends a text of `max_tokens` 0.
     pub(super) fn end_at_once(&mut self, events: &mut Vec<Event>) {
-        self.finish(FinishReason::Length, events);
+        self.finish(FinishReason::Length, None, events);
     }
 
     pub(super) fn mean_logprob(&self) -> f64 {
         self.logprob / self.decoded.max(1) as f64
     }
 
-    fn finish(&mut self, reason: FinishReason, events: &mut Vec<Event>) {
+    fn finish(&mut self, reason: FinishReason, stop_reason: Option<StopReason>, events: &mut Vec<Event>) {
         let rest = self.stream.finish();
         if !rest.is_empty() {
             let offset = self.stream.end_offset();
@@ -292,7 +300,7 @@ impl Path {
         }
         let choice = self.number;
         let tokens = self.decoded;
-        events.push(Event::Finished { choice, reason, tokens, cumulative_logprob: None });
+        events.push(Event::Finished { choice, reason, stop_reason, tokens, cumulative_logprob: None });
         self.next = None;
         self.finished = true;
     }

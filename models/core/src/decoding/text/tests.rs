@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::tests::{PIECES, geometric, model, run, run_behind, small};
-use crate::contract::{EngineError, Event, FinishReason, Request, TextJob, TokenText};
+use crate::contract::{EngineError, Event, FinishReason, Request, StopReason, TextJob, TokenText};
 use crate::guide::{Guide, GuideError, GuideState};
 use crate::sampling::SamplingParams;
 
@@ -29,14 +29,18 @@ fn texts(events: &[Event]) -> Vec<(String, FinishReason, usize)> {
     finished.into_iter().map(|(choice, reason, tokens)| (text_of(choice), reason, tokens)).collect()
 }
 
-#[test]
-fn greedy_text_ends_at_the_end_the_limit_or_a_stop_string() {
-    let says_4x5 = |text: &str| match text {
+/// Says 4x5 and ends.
+fn says_4x5(text: &str) -> Vec<(&'static str, f64)> {
+    match text {
         "" => vec![("4", 0.9), ("x", 0.1)],
         "4" => vec![("x", 1.0)],
         "4x" => vec![("5", 0.6), ("", 0.4)],
         _ => vec![("", 1.0)],
-    };
+    }
+}
+
+#[test]
+fn greedy_text_ends_at_the_end_the_limit_or_a_stop_string() {
     for (job, want) in [
         (text_job(), ("4x5", FinishReason::Stop, 4)),
         (TextJob { max_tokens: 2, ..text_job() }, ("4x", FinishReason::Length, 2)),
@@ -132,6 +136,26 @@ fn the_job_determines_what_may_end_a_text() {
     ] {
         let got = texts(&run(model(endless), Request::Text(job.clone()), 4).unwrap());
         assert_eq!(got, [(want.0.to_owned(), want.1, want.2)], "{job:?}");
+    }
+}
+
+#[test]
+fn a_finished_text_has_the_stop_string_or_the_id_that_ended_it() {
+    let id = |piece: &str| PIECES.iter().position(|known| *known == piece).unwrap() as u32;
+    let text = |stop: &str| Some(StopReason::Text(stop.to_owned()));
+    for (job, want) in [
+        (text_job(), None),
+        (TextJob { stop: vec!["x5".into(), "x".into()], ..text_job() }, text("x")),
+        (TextJob { stop: vec!["5".into(), "4x".into(), "4x5".into()], ..text_job() }, text("4x")),
+        (TextJob { stop_token_ids: vec![id("x")], ..text_job() }, Some(StopReason::Token(id("x")))),
+        // An end of sequence is the model's, even if the job names it as well.
+        (TextJob { stop_token_ids: vec![1], ..text_job() }, None),
+        (TextJob { stop_token_ids: vec![1], ignore_eos: true, ..text_job() }, Some(StopReason::Token(1))),
+        (TextJob { stop: vec!["x5".into()], max_tokens: 2, ..text_job() }, None),
+    ] {
+        let events = run(model(says_4x5), Request::Text(job.clone()), 4).unwrap();
+        let Some(Event::Finished { stop_reason, .. }) = events.last() else { panic!("{events:?}") };
+        assert_eq!(*stop_reason, want, "{job:?}");
     }
 }
 
