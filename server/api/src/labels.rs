@@ -52,8 +52,7 @@ pub struct LabelRequest {
     /// but its time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
-    /// Only 0, which changes nothing: all requests have the same priority.
-    #[schema(minimum = 0, maximum = 0)]
+    /// Accepted, and changes nothing: all requests have the same priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     /// Id of the request; changes nothing.

@@ -64,7 +64,11 @@ pub struct ResponsesRequest {
     /// Decode a number with its distribution instead of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
-    /// All other fields.
+    /// Additional variables for the template, such as `enable_thinking`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    /// All other fields. Some fields of completions, such as `stop`, `top_k` and `structured_outputs`, have the same
+    /// meaning here, as in vLLM.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }

@@ -1,12 +1,17 @@
 //! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::chat::ChatRequestMessage;
+use crate::tools::ChatTool;
 use crate::whole::whole;
 
-/// Text to split. Unknown fields are errors.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Text to split: `prompt` or `messages`. Unknown fields are errors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
     /// The model whose tokenizer to use; may be omitted if only one model is served.
@@ -18,7 +23,24 @@ pub struct TokenizeRequest {
     /// Alias of `prompt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true.
+    /// A conversation for the chat template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<ChatRequestMessage>>,
+    /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default true, or
+    /// false with `continue_final_message`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_generation_prompt: Option<bool>,
+    /// Only with `messages`: whether the text ends with the content of the last message. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
+    /// Only with `messages`: additional variables for the template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    /// Only with `messages`: functions that the model may call, if its chat template supports tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<ChatTool>>,
+    /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true, or
+    /// false with `messages`, whose template writes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// Accepted for clients of vLLM, and changes nothing: the response always has `token_strs`.

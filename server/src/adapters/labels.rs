@@ -38,7 +38,6 @@ pub(crate) fn label_request(
     profile: &ModelProfile,
 ) -> Result<(LabelPrompts, Labels), AppError> {
     check_scores(model)?;
-    check("priority", request.priority.unwrap_or(0) == 0, "must be 0")?;
     let query = request.query.ok_or_else(|| AppError::field("query", "is missing"))?;
     let items = match request.items.ok_or_else(|| AppError::field("items", "is missing"))? {
         LabelItems::One(text) => vec![TextOrIds::Text(text)],

@@ -13,6 +13,7 @@ pub(crate) mod labels;
 mod number;
 pub(crate) mod responses;
 pub(crate) mod score;
+pub(crate) mod tokenize;
 mod tokens;
 mod tools;
 

@@ -16,13 +16,14 @@ use ntl_models::tokenizer::Tokenizer;
 
 use super::body::ApiRequest;
 use super::resolve;
+use crate::adapters::tokenize::TextToSplit;
 use crate::error::AppError;
 use crate::json_body::JsonBody;
 use crate::paths::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};
 use crate::request::{ModelProfile, RequestRecord, detokenized_size, tokenized_size};
 use crate::state::AppState;
 
-/// Text to tokens, with the value of each token that is a number.
+/// The text of a prompt or of a conversation to tokens, with the value of each token that is a number.
 #[utoipa::path(post, path = TOKENIZE, tag = "models", request_body = TokenizeRequest, responses(
     (status = 200, description = "The tokens", body = TokenizeResponse),
     AppError,
@@ -32,14 +33,10 @@ pub(crate) async fn tokenize(
     ApiRequest { body, requester, memory }: ApiRequest<TokenizeRequest>,
 ) -> Result<Response, AppError> {
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
-    let missing = || AppError::invalid("prompt", "`prompt` is missing");
-    let text = body.prompt.or(body.content).ok_or_else(missing)?;
-    let bytes = text.len();
-    let special = body.add_special_tokens.unwrap_or(true);
+    let text = TextToSplit::new(body, &model.profile)?;
+    let bytes = text.bytes();
     let encode = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        let tokens = tokenizer.encode_prompt(&text, special);
-        let tokens = tokens.map_err(|error| AppError::invalid("prompt", error.to_string()))?;
-        drop(text);
+        let tokens = text.into_prompt(tokenizer, profile)?;
         let reserved = memory.into_response(tokenized_size(tokens.len()))?;
         Ok(JsonBody::of(&describe(tokenizer, profile, &tokens))?.into_response(reserved))
     };

@@ -335,6 +335,34 @@ async fn the_last_message_is_continued_and_the_effort_is_a_variable_of_the_templ
 }
 
 #[tokio::test]
+async fn a_conversation_is_tokenized_as_a_chat_reads_it() {
+    let (app, seen) = chatting(says("12"));
+    let tokens = async |body: Value| {
+        let answer = post(&app, "/tokenize", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["tokens"].take()
+    };
+    let want = tokens(json!({"messages": question()})).await;
+    chat(&app, json!({"messages": question()})).await;
+    assert_eq!(want, json!(seen.lock().unwrap()[0]));
+    let begun = json!([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2 +"}]);
+    let begun = json!({"messages": begun, "continue_final_message": true});
+    assert_eq!(tokens(begun).await, json!(ids("user: 1 assistant: 2 +")));
+    let mut special = ids("user: what is 1 + 1 A:");
+    special.push(EOS);
+    assert_eq!(tokens(json!({"messages": question(), "add_special_tokens": true})).await, json!(special));
+    for (body, param) in [
+        (json!({"messages": question(), "prompt": "x"}), "messages"),
+        (json!({"messages": []}), "messages"),
+        (json!({"prompt": "x", "add_generation_prompt": true}), "add_generation_prompt"),
+        (json!({"messages": [{"role": "poet", "content": "x"}]}), "messages[0].role"),
+    ] {
+        let answer = post(&app, "/tokenize", body).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!(param)));
+    }
+}
+
+#[tokio::test]
 async fn special_tokens_are_added_to_a_conversation_only_on_request() {
     let (app, _) = chatting(says("12"));
     let prompt = async |special: Value| {

@@ -177,6 +177,7 @@ fn response_probe(field: &str) -> Option<Probe> {
         "metadata" => probe(json!({"a": "b"})),
         "stream" => probe(json!(true)),
         "number" => probe(json!(true)),
+        "chat_template_kwargs" => probe(json!({"extra": "7"})),
         _ => None,
     }
 }
@@ -274,13 +275,20 @@ fn label_probe(field: &str) -> Option<Probe> {
         "label_token_ids" => probe(json!([piece("5"), piece("4")])),
         "apply_softmax" => probe(json!(false)),
         "add_special_tokens" => probe(json!(false)),
-        "priority" => probe(json!(0)),
+        "priority" => probe(json!(1)),
         _ => None,
     }
 }
 
 fn token_probe(field: &str) -> Option<Probe> {
+    let user = |text: &str| json!([{"role": "user", "content": text}]);
+    let chat = json!({"prompt": null, "messages": user("12")});
     match field {
+        "messages" => probe_with(chat, user("345")),
+        "add_generation_prompt" => probe_with(chat, json!(false)),
+        "continue_final_message" => probe_with(chat, json!(true)),
+        "chat_template_kwargs" => probe_with(chat, json!({"extra": "7"})),
+        "tools" => probe_with(chat, json!([{"type": "function", "function": {"name": "7"}}])),
         "prompt" => probe(json!("345")),
         "content" => probe_with(json!({"prompt": null, "content": "12"}), json!("345")),
         "add_special_tokens" => probe(json!(false)),

@@ -120,7 +120,6 @@ async fn requests_that_do_not_fit_are_rejected_with_their_field() {
         (VLLM, json!({"label_token_ids": [1_000_000]}), "label_token_ids", "token id 1000000"),
         (VLLM, json!({"items": ["a", [1_000_000]]}), "items[1]", "token id 1000000"),
         (VLLM, json!({"items": ["a", long]}), "items[1]", "tokens together with `query`"),
-        (VLLM, json!({"priority": 1}), "priority", "must be 0"),
         (VLLM, json!({"labels": [1]}), "labels", "did you mean"),
         (SGLANG, json!({"label_token_ids": null}), "label_token_ids", "is missing"),
         (SGLANG, json!({"losses": ["ce"]}), "losses", "is not a field of this request"),

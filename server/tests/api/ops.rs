@@ -67,7 +67,7 @@ async fn a_misspelt_field_of_tokens_is_refused_with_the_nearest_name() {
     for (path, body, param, near) in [
         ("/tokenize", json!({"prompt": "x", "add_special": false}), "add_special", "add_special_tokens"),
         ("/tokenize", json!({"promt": "x"}), "promt", "prompt"),
-        ("/tokenize", json!({"messages": []}), "messages", "prompt"),
+        ("/tokenize", json!({"message": []}), "message", "messages"),
         ("/detokenize", json!({"token": [5]}), "token", "tokens"),
         ("/detokenize", json!({"tokens": [5], "modle": "scripted"}), "modle", "model"),
     ] {

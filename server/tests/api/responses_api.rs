@@ -65,6 +65,45 @@ async fn a_response_has_the_shape_of_the_api_and_the_prompt_of_the_template() {
 }
 
 #[tokio::test]
+async fn fields_of_completions_work_as_in_completions() {
+    let (app, _) = chatting(says("12 34"));
+    let post = async |fields: Value| {
+        let mut body = json!({"input": "x", "temperature": 0});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        post(&app, PATH, body).await
+    };
+    for (fields, text) in [
+        (json!({"stop": "3"}), " 12 "),
+        (json!({"stop": ["3"], "include_stop_str_in_output": true}), " 12 3"),
+        (json!({"logit_bias": {piece("x").to_string(): 100}, "max_output_tokens": 2}), "xx"),
+        (json!({"structured_outputs": {"choice": [" 12", " 8"]}}), " 12"),
+        (json!({"top_k": 1, "min_p": 0.1, "cache_salt": "a", "priority": 1, "session_id": "b"}), " 12 34"),
+    ] {
+        let answer = post(fields.clone()).await;
+        assert_eq!(answer.status, 200, "{fields}: {}", answer.text);
+        assert_eq!(answer.json()["output"][0]["content"][0]["text"], text, "{fields}");
+    }
+    let structured =
+        json!({"structured_outputs": {"regex": "7"}, "text": {"format": {"type": "json_object"}}});
+    for (fields, param) in [
+        (json!({"top_k": -2}), "top_k"),
+        (json!({"stop": 5}), "stop"),
+        (json!({"structured_outputs": {"regex": "("}}), "structured_outputs.regex"),
+        (structured, "text.format"),
+        (json!({"n": 2}), "n"),
+        (json!({"stopp": "3"}), "stopp"),
+    ] {
+        let answer = post(fields).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.error()["param"]),
+            (400, &json!(param)),
+            "{}",
+            answer.text
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_events_of_a_text_have_the_names_of_the_api_and_end_with_the_response() {
     let (app, _) = chatting(says("7 8"));
     let whole = post(&app, PATH, json!({"input": "x", "temperature": 0})).await.json();

@@ -27,8 +27,8 @@ pub(super) use number_fields::{message_tokens, wants_number};
 use text::{N_MAX, TextFields};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{
-    check_chat, check_completion, check_message, check_part, check_response_item, check_response_part,
-    check_responses,
+    RESPONSES_SHARED, check_chat, check_completion, check_message, check_part, check_response_item,
+    check_response_part, check_responses,
 };
 
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.

@@ -39,25 +39,33 @@ use Neutral::{Empty, False, Flags, ListOf, Null, Numbers, True, Words};
 
 /// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
 /// no answer here.
-pub(crate) const WITHOUT_EFFECT: [&str; 14] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 21] = [
     "cache_prompt",
     "guided_decoding_backend",
     "include_reasoning",
     "metadata",
+    "mm_payload",
+    "priority",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",
+    "return_mm_kwargs",
+    "return_token_offsets",
+    "routed_experts_prompt_start",
     "safety_identifier",
     "separate_reasoning",
     "service_tier",
+    "session_id",
     "spaces_between_special_tokens",
     "store",
+    "stream_interval",
     "stream_reasoning",
     "user",
 ];
 
-const COMPLETION_FIELDS: [(&str, Neutral); 21] = [
+const COMPLETION_FIELDS: [(&str, Neutral); 24] = [
     ("detokenize", True),
+    ("ec_transfer_params", Empty),
     ("grammar", Empty),
     ("guided_json_object", False),
     ("guided_whitespace_pattern", Empty),
@@ -69,44 +77,70 @@ const COMPLETION_FIELDS: [(&str, Neutral); 21] = [
     ("no_repeat_ngram_size", Numbers(&[0.0])),
     ("no_stop_trim", False),
     ("num_beams", Numbers(&[1.0])),
-    ("priority", Numbers(&[0.0])),
     ("prompt_embeds", Null),
     ("regex", Empty),
+    ("repetition_detection", Null),
     ("return_hidden_states", False),
     ("structural_tag", Empty),
     ("suffix", Empty),
     ("tfs_z", Numbers(&[1.0])),
+    ("thinking_token_budget", Numbers(&[-1.0])),
     ("typical_p", Numbers(&[1.0])),
     ("vllm_xargs", Empty),
+    ("watermarking", False),
 ];
 
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 11] = [
+const CHAT_FIELDS: [(&str, Neutral); 13] = [
     ("audio", Null),
     ("chat_template", Null),
     ("documents", Empty),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
+    ("media_io_kwargs", Empty),
     ("mm_processor_kwargs", Empty),
     ("modalities", ListOf(&["text"])),
     ("prediction", Null),
     ("reasoning", Empty),
+    ("return_prompt_text", False),
     ("verbosity", Words(&["medium"])),
     ("web_search_options", Null),
 ];
 
 /// Fields that only responses have.
-const RESPONSES_FIELDS: [(&str, Neutral); 10] = [
+const RESPONSES_FIELDS: [(&str, Neutral); 15] = [
     ("background", False),
     ("context_management", Empty),
     ("conversation", Null),
+    ("ec_transfer_params", Empty),
+    ("enable_response_messages", False),
     ("include", ListOf(&["reasoning.encrypted_content"])),
+    ("kv_transfer_params", Empty),
     ("max_tool_calls", Null),
     ("previous_response_id", Null),
     ("prompt", Null),
     ("stream_options", Flags),
     ("top_logprobs", Numbers(&[0.0])),
     ("truncation", Words(&["disabled"])),
+    ("vllm_xargs", Empty),
+    ("watermarking", False),
+];
+
+/// Fields of completions that responses have as well, as in vLLM.
+pub(in crate::adapters) const RESPONSES_SHARED: [&str; 13] = [
+    "cache_salt",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "min_p",
+    "presence_penalty",
+    "repetition_penalty",
+    "skip_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "structured_outputs",
+    "top_k",
 ];
 
 /// Fields of messages: what clients send back of an answer, and the `type` of lm-evaluation-harness.
@@ -152,8 +186,9 @@ pub(in crate::adapters) fn check_chat(others: &Others) -> Result<(), AppError> {
 /// Checks the fields of a request for a response that its wire type does not have.
 pub(in crate::adapters) fn check_responses(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesRequest>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().try_for_each(|(name, value)| {
+    let known = || KNOWN.iter().map(String::as_str).chain(RESPONSES_SHARED);
+    let mut own = others.iter().filter(|(name, _)| !RESPONSES_SHARED.contains(&name.as_str()));
+    own.try_for_each(|(name, value)| {
         if name == "previous_response_id" && !value.is_null() {
             let message =
                 "is not supported: the server stores no responses; send the whole conversation as `input`";
@@ -300,6 +335,7 @@ mod tests {
             json!({"suffix": null, "logits_processors": [], "typical_p": 1}),
             json!({"suffix": "", "mirostat": -0.0, "spaces_between_special_tokens": false, "metadata": {"a": [1]}}),
             json!({"no_stop_trim": false, "return_hidden_states": false, "separate_reasoning": true, "stream_reasoning": true}),
+            json!({"priority": 3, "session_id": "x", "watermarking": false, "thinking_token_budget": -1}),
             json!({"user": "me", "store": true, "service_tier": "flex", "safety_identifier": "x", "prompt_cache_key": "y"}),
         ] {
             assert!(completion(&body).is_ok(), "{body}");

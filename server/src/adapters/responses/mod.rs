@@ -20,6 +20,7 @@ use super::fields;
 use super::number::NumberFormat;
 use super::tools::{Choice, ToolOffer, check_kind, offer};
 use crate::error::{AppError, check};
+use crate::json::from_value;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput};
 
 const METADATA_MAX: usize = 16;
@@ -65,12 +66,14 @@ pub(crate) fn conversation(
     profile: &ModelProfile,
 ) -> Result<Conversation, AppError> {
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+    let mut variables = effort_variable("reasoning.effort", effort)?;
+    variables.extend(request.chat_template_kwargs.take().unwrap_or_default());
     let mut conversation = Conversation {
         messages: input::messages(request.instructions.as_deref(), request.input.take())?,
         tools: Vec::new(),
         add_generation_prompt: profile.writes_tokens(),
         continue_final_message: false,
-        variables: effort_variable("reasoning.effort", effort)?,
+        variables,
     };
     if let Some(tools) = tools {
         tools.add_to(&mut conversation);
@@ -89,6 +92,8 @@ pub(crate) fn generation_request(
     let max = profile.output_tokens_max;
     let fits = request.max_output_tokens.is_none_or(|asked| (1..=max).contains(&asked));
     check("max_output_tokens", fits, format!("must be from 1 to {max}"))?;
+    let others = request.others.iter().filter(|(name, _)| fields::RESPONSES_SHARED.contains(&name.as_str()));
+    let others = others.map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut shared = CompletionRequest {
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
@@ -97,12 +102,12 @@ pub(crate) fn generation_request(
         stream: request.stream,
         response_format: response_format(request.text.as_ref()),
         number: request.number.clone(),
-        ..CompletionRequest::default()
+        ..from_value(Value::Object(others))?
     };
     shared.max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, room, max));
     let prompts = Some(vec![PromptInput::Ids(prompt)]);
     let (mut generation, number) = fields::generation_request(prompts, shared, profile).map_err(own_field)?;
-    if let Some(guided) = &mut generation.guided {
+    if let Some(guided) = generation.guided.as_mut().filter(|guided| guided.param == "response_format") {
         guided.param = FORMAT;
     }
     if let Some(tools) = tools {
