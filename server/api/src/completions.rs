@@ -334,7 +334,7 @@ pub enum FinishReasonName {
     ToolCalls,
 }
 
-/// What ended a text, if the request names it.
+/// The stop string or the token id that ended a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = StopReason)]

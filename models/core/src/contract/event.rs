@@ -37,7 +37,7 @@ pub enum FinishReason {
     Length,
 }
 
-/// What ended a text, if the job names it.
+/// The stop string or the token id that ended a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
     /// One of [`TextJob::stop`](super::TextJob::stop).

@@ -20,7 +20,7 @@ pub(super) struct Rules {
     logit_bias: Arc<[(u32, f32)]>,
     /// Ids that end a text: the end of sequence unless it is ignored, and the job's ids.
     ends: Vec<u32>,
-    /// How many of `ends` are an end of sequence. They come first.
+    /// How many of `ends`, the first ones, are an end of sequence.
     eos: usize,
     /// Whether the id that ends a text is part of it.
     include_stop: bool,
