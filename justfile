@@ -80,6 +80,10 @@ conformance *ARGS:
 remote-check *ARGS:
     NTL_LM_EVAL= server/conformance/run test_remote.py {{ARGS}}
 
+# Compares fields and shapes with those of a real vLLM; NTL_ENGINES is a directory with vLLM and a chat model (docs/REMOTE.md).
+vllm-check *ARGS:
+    NTL_LM_EVAL= server/conformance/run test_vllm.py {{ARGS}}
+
 # A mixed load for MINUTES: prints the slopes of memory, descriptors and threads, and fails if memory grows.
 soak MINUTES:
     NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py

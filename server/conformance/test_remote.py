@@ -1,27 +1,17 @@
 """The numbers of real engines, compared with those of the same directory served natively. `just remote-check` runs it.
 
-NTL_ENGINES is a directory with a model and engines that serve it, as docs/REMOTE.md describes; without it the tests are skipped.
-NTL_REMOTE_PROMPTS is the number of prompts (30). An engine that runs already is used at NTL_VLLM_URL or NTL_LLAMA_CPP_URL; it has to
-compute in f32, as docs/REMOTE.md says."""
+`engines.py` starts the engines of NTL_ENGINES; without it the tests are skipped. NTL_REMOTE_PROMPTS is the number of prompts (30)."""
 
-import contextlib
 import os
-import socket
-import subprocess
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 
-ENGINES = Path(os.environ.get("NTL_ENGINES") or "/nonexistent")
+import engines
+
 PROMPTS = int(os.environ.get("NTL_REMOTE_PROMPTS", 30))
-CONCURRENT = 4
-# vLLM compiles for minutes on a small machine.
-START_SECONDS = 1800
 # The engines' own difference of log-probabilities in f32, and therefore of probabilities.
 ROUNDING = 1e-4
 # The relative difference of values that it causes.
@@ -52,61 +42,13 @@ def requests():
         )[number % 5]
 
 
-def free_port():
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
-
-
-@contextlib.contextmanager
-def running(command, path, **environment):
-    """An engine on a free port, which ends afterwards."""
-    port = free_port()
-    command = [str(word) for word in [*command, "--port", port]]
-    log = subprocess.DEVNULL
-    engine = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True)
-    try:
-        end = time.monotonic() + START_SECONDS
-        while True:
-            assert engine.poll() is None and time.monotonic() < end, f"{command[0]} did not start"
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                if urllib.request.urlopen(f"http://127.0.0.1:{port}{path}").status == 200:
-                    break
-            time.sleep(1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        engine.terminate()
-        engine.wait()
-
-
-def llama_cpp():
-    program = next(ENGINES.glob("**/bin/llama-server"), None)
-    if not program or not (ENGINES / "model.gguf").is_file():
-        pytest.skip(f"NTL_ENGINES has no bin/llama-server and model.gguf: {ENGINES}")
-    slots = ["-c", 2048 * CONCURRENT, "--parallel", CONCURRENT, "--threads", 1, "--poll", 0]
-    # Its flash attention and its keys and values are in half precision otherwise.
-    precise = ["--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"]
-    return running([program, "-m", ENGINES / "model.gguf", *slots, *precise], "/health")
-
-
-def vllm():
-    program = ENGINES / "vllm" / "bin" / "vllm"
-    if not program.is_file():
-        pytest.skip(f"there is no {program}")
-    options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", 2048, "--block-size", 32, "--served-model-name", "model"]
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(os.cpu_count())}
-    return running([program, "serve", ENGINES / "model", *options], "/health", **environment)
-
-
 @pytest.mark.parametrize("engine", ["llama_cpp", "vllm"])
 def test_an_engine_gives_the_numbers_of_the_same_directory_served_natively(engine, report, start):
-    model = ENGINES / "model"
-    if not (model / "model.safetensors").is_file():
-        pytest.skip(f"NTL_ENGINES names no directory with a model: {ENGINES}")
-    url = os.environ.get(f"NTL_{engine.upper()}_URL")
-    with contextlib.nullcontext(url) if url else {"llama_cpp": llama_cpp, "vllm": vllm}[engine]() as url:
+    model = engines.model()
+    with engines.engine(engine) as url:
         server = start("--model", f"native={model}", "--model", f"engine={url}", "--tokenizer", f"engine={model}")
         began = time.monotonic()
-        with ThreadPoolExecutor(CONCURRENT) as pool:
+        with ThreadPoolExecutor(engines.CONCURRENT) as pool:
             pairs = list(pool.map(lambda body: Pair(server, body), requests()))
         # One by one: llama.cpp may write another text while it computes other requests.
         for pair in pairs:
