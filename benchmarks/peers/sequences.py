@@ -1,4 +1,4 @@
-"""Compares ntl-bench with llama.cpp and vLLM on one decoder-only model: prefill and decoding separately, by length of the
+"""Compares ntl-bench with llama.cpp on one decoder-only model: prefill and decoding separately, by length of the
 prompts and number of concurrent sequences. Prints a table; writes JSON with every measurement."""
 
 import argparse
@@ -22,8 +22,7 @@ def arguments():
     pair = lambda text: tuple(text.split("=", 1))
     parser = argparse.ArgumentParser(
         epilog="Environment variables: NTL_BENCH is the ntl-bench to measure. NTL_LLAMA_CPP is the directory of "
-        "llama-batched-bench. NTL_VLLM is the Python of an environment with vLLM's CPU backend. Without the last two, "
-        "these peers are left out."
+        "llama-batched-bench."
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--vocabulary", type=int, required=True, help="number of token ids")
@@ -54,24 +53,6 @@ class Ours:
         self.long.close()
 
 
-class Vllm:
-    """Measures like [`Ours`], in one process."""
-
-    def __init__(self, args, dtype, prompts):
-        python = os.environ.get("NTL_VLLM")
-        if python is None or dtype != "f32":
-            raise sides.Unavailable("NTL_VLLM is not set" if python is None else "there is no such checkpoint for it")
-        options = [args.model, "--ids", prompts, "--new-tokens", args.new_tokens, "--threads", args.threads]
-        self.side = sides.Side("vLLM", [python, HERE / "side_vllm.py", *options])
-
-    def seconds(self, sequences):
-        answer = self.side.ask(str(sequences))
-        return answer["prefill_seconds"], answer["decode_seconds"]
-
-    def close(self):
-        self.side.close()
-
-
 class LlamaCpp:
     """`llama-batched-bench`, which loads the model in each call and decodes random ids."""
 
@@ -98,7 +79,7 @@ class LlamaCpp:
         pass
 
 
-SIDES = {"ntl": Ours, "llama.cpp": LlamaCpp, "vLLM": Vllm}
+SIDES = {"ntl": Ours, "llama.cpp": LlamaCpp}
 
 
 def start(args, dtype, prompts):
