@@ -29,6 +29,7 @@ fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
         kind: None,
         api_key: Some(ApiKey::new("secret").unwrap()),
         timeout,
+        ca_file: None,
     }
 }
 
