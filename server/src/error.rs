@@ -113,7 +113,7 @@ impl ModelNotFound {
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    pub(crate) const ALL: [&'static str; 8] = [
+    pub(crate) const ALL: [&'static str; 9] = [
         "queue_full",
         "queue_timeout",
         "bodies_full",
@@ -122,6 +122,7 @@ impl Rejection {
         "loading",
         "draining",
         "engine_dead",
+        "device_lost",
     ];
 }
 

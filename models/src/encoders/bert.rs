@@ -187,8 +187,8 @@ impl Loader<'_, Config> {
         let hidden = self.config.sizes.hidden;
         let whole = Self { prefix: "", ..*self };
         let (dense, out) = match head {
-            Head::Pooler => (self.biased("pooler.dense", [hidden; 2])?, "classifier"),
-            Head::Classifier => (whole.biased("classifier.dense", [hidden; 2])?, "classifier.out_proj"),
+            Head::Pooler => (self.dense("pooler.dense", [hidden; 2], true)?, "classifier"),
+            Head::Classifier => (whole.dense("classifier.dense", [hidden; 2], true)?, "classifier.out_proj"),
         };
         Ok(PooledHead {
             hidden: Some(HiddenLayer { dense, activation: HeadActivation::Tanh, norm: None }),

@@ -19,7 +19,7 @@ use super::regression::label_values;
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
-use crate::ops::{Activation, Linear, ModelResult, Norm, Placement, compute_error};
+use crate::ops::{Activation, AdaptedRows, Linear, ModelResult, Norm, Placement, compute_error};
 
 /// An encoder with a head, and its open contexts.
 pub(crate) struct PooledEncoder {
@@ -33,6 +33,8 @@ pub(crate) struct PooledEncoder {
     head: PooledHead,
     opened: u64,
     pools: Pools,
+    /// The adapter of the head's row, for contexts without values.
+    head_rows: HashMap<ContextId, AdaptedRows>,
     values: HashMap<ContextId, Vec<f32>>,
 }
 
@@ -135,10 +137,10 @@ impl InputLayer {
 }
 
 impl PooledHead {
-    /// Maps pooled output f32 `[1, hidden]` to the values of all labels.
-    fn values(&self, mut x: Tensor) -> Result<Vec<f32>> {
+    /// Maps pooled output f32 `[1, hidden]` to the values of all labels. An adapter changes the hidden layer only.
+    fn values(&self, mut x: Tensor, rows: &AdaptedRows) -> Result<Vec<f32>> {
         if let Some(HiddenLayer { dense, activation, norm }) = &self.hidden {
-            x = dense.forward(&x)?;
+            [x] = dense.parts(&x, rows)?;
             x = match activation {
                 HeadActivation::Tanh => x.tanh()?,
                 HeadActivation::Of(activation) => activation.apply(&x)?,
@@ -168,6 +170,7 @@ impl PooledEncoder {
             head,
             opened: 0,
             pools: Pools { pooling, sums: HashMap::new() },
+            head_rows: HashMap::new(),
             values: HashMap::new(),
         }
     }
@@ -188,7 +191,8 @@ impl PooledEncoder {
             if self.prompts.is_complete(*context)
                 && let Some(sum) = self.pools.sums.remove(context)
             {
-                let values = sum.mean(&self.device).and_then(|mean| self.head.values(mean));
+                let rows = self.head_rows.remove(context).unwrap_or_default();
+                let values = sum.mean(&self.device).and_then(|mean| self.head.values(mean, &rows));
                 self.values.insert(*context, values.map_err(compute_error)?);
             }
         }
@@ -242,6 +246,7 @@ impl BatchModel for PooledEncoder {
         let adapter = self.adapters.weights(request.adapter)?;
         self.opened += 1;
         let context = ContextId(self.opened);
+        self.head_rows.insert(context, AdaptedRows::new([(adapter.as_ref(), 1)]));
         let prefill = self.prompts.begin(context, request, adapter);
         Ok(OpenedContext { context, first_token: 0, prefill })
     }
@@ -276,6 +281,7 @@ impl BatchModel for PooledEncoder {
     fn close(&mut self, context: ContextId) {
         self.prompts.close(context);
         self.pools.sums.remove(&context);
+        self.head_rows.remove(&context);
         self.values.remove(&context);
     }
 }

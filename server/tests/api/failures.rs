@@ -318,17 +318,18 @@ async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() 
 }
 
 #[tokio::test]
-async fn a_dead_engine_makes_the_server_unready_and_is_answered_503() {
+async fn a_dead_engine_makes_the_server_neither_live_nor_ready_and_its_requests_get_503() {
     let model = ("scripted", loaded(Box::new(Mortal(scripted(says("1"))))));
     let app = app::router(state_of(vec![model], crate::support::settings(), EngineLimits::default()));
     assert_eq!(get(&app, "/health/ready").await.status, 200);
     assert_eq!(complete(&app, json!({"prompt": "x"})).await.status, 200);
     metric_becomes(&app, "ntl_engine_up{model=\"scripted\"}", 0.0).await;
-    for answer in [complete(&app, json!({"prompt": "x"})).await, get(&app, "/health/ready").await] {
+    let request = complete(&app, json!({"prompt": "x"})).await;
+    let [ready, live] = [get(&app, "/health/ready").await, get(&app, "/health/live").await];
+    for answer in [request, ready, live] {
         assert_eq!((answer.status.as_u16(), answer.error()["code"].as_str()), (503, Some("engine_dead")));
         assert_eq!(answer.header(header::RETRY_AFTER), Some("5"));
     }
-    assert_eq!(get(&app, "/health/live").await.status, 200);
     assert!((metric(&app, "ntl_requests_rejected_total{reason=\"engine_dead\"}").await - 1.0).abs() < 1e-9);
 }
 

@@ -159,8 +159,10 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
     let answer = get(&app, "/metrics").await;
     assert_eq!(answer.header(header::CONTENT_TYPE), Some("text/plain; version=0.0.4"));
     let families = families(&answer.text);
-    // Without keys there are no tokens of keys, and no other engine computes the model.
-    let is_elsewhere = |name: &&str| *name == "ntl_key_tokens_total" || name.starts_with("ntl_upstream_");
+    // Without keys there are no tokens of keys, without CUDA no kernels, and no other engine computes the model.
+    let is_elsewhere = |name: &&str| {
+        ["ntl_key_tokens_total", "ntl_gpu_kernel_off"].contains(name) || name.starts_with("ntl_upstream_")
+    };
     let declared = DECLARED.iter().map(|metric| metric.name).filter(|name| !is_elsewhere(name));
     for name in declared.chain(["process_resident_memory_bytes"]) {
         assert!(families.contains_key(name), "{name} is missing");

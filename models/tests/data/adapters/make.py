@@ -23,7 +23,7 @@ CASES = {
     "gpt2": (AutoModelForCausalLM, dict(r=2, lora_alpha=3, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True, use_rslora=True)),
     "t5-ce": (AutoModelForSeq2SeqLM, dict(r=3, lora_alpha=3, target_modules=["q", "v", "wi", "wo"], rank_pattern={"wo": 2}, alpha_pattern={"decoder.*wo": 8})),
     "bert-classes": (AutoModelForSequenceClassification, dict(r=2, lora_alpha=5, target_modules=["query", "value", "dense"])),
-    "llama-reward": (AutoModelForSequenceClassification, dict(r=3, lora_alpha=4, target_modules="all-linear")),
+    "llama-reward": (AutoModelForSequenceClassification, dict(r=3, lora_alpha=4, target_modules=r".*\.(\w+_proj)")),
     "t5gemma2": (T5Gemma2ForConditionalGeneration, dict(r=2, lora_alpha=4, target_modules=r".*(encoder|decoder).*\.(q_proj|k_proj|o_proj|down_proj)")),
 }
 
