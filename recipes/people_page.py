@@ -14,6 +14,7 @@ import numpy as np
 
 from people_scores import (
     COVERAGE,
+    RESAMPLES,
     SCORES,
     calibration_error,
     covered,
@@ -89,12 +90,12 @@ def correlations(runs, correlation):
     for run in runs:
         found = {name: correlation(values, run.truth) for name, values in run.readings.items()}
         again = resampled(run.readings, run.truth, correlation)
-        best = max(found, key=found.get)
+        constant = {name for name, values in run.readings.items() if np.ptp(values) == 0}
+        best = max((name for name in found if name not in constant), key=found.get, default=None)
         cells = []
         for name, value in found.items():
             low, high = np.quantile(again[name], [0.025, 0.975])
-            constant = np.ptp(run.readings[name]) == 0
-            text = "always the same" if constant else f"{value:.3f} ({low:.3f} to {high:.3f})"
+            text = "always the same" if name in constant else f"{value:.3f} ({low:.3f} to {high:.3f})"
             cells.append(f"**{text}**" if name == best and len(found) > 1 else text)
         rows.append([f"{run.name}, {run.prompt}", *cells, *[""] * (len(READINGS) - len(cells))])
     return table(["", *READINGS.values()], rows)
@@ -211,6 +212,32 @@ def comparisons(runs):
     return table(["", "RMSE", "Pearson"], rows)
 
 
+def text_parts(found):
+    """Returns the cross entropy of words and digits in texts without ratings, and its difference from the model of plain cross entropy."""
+    rows, chosen = [], None
+    for name, texts in found.items():
+        figures = np.array(texts)
+        if chosen is None:
+            chosen = np.random.default_rng(0).integers(0, len(figures), (RESAMPLES, len(figures)))
+        plain, cells = f"ce-{name.rpartition('-')[2]}", []
+        for nats, tokens in ((0, 1), (2, 3)):
+            cells.append(f"{figures[:, nats].sum() / figures[:, tokens].sum():.4f}")
+            if plain == name or plain not in found:
+                cells.append("")
+                continue
+            others = np.array(found[plain])
+            again = [values[chosen][:, :, nats].sum(axis=1) / values[chosen][:, :, tokens].sum(axis=1) for values in (figures, others)]
+            low, high, p = lead(*again)
+            cells.append(f"{low:+.4f} to {high:+.4f}, p {p:.3g}")
+        rows.append([name, *cells])
+    header = ["", "words", "minus CE of the same seed", "digits", "minus CE of the same seed"]
+    return [
+        f"## Fine-tuned: cross entropy of other text\n\nThe first {len(chosen[0])} questions of GSM8K's test split with their worked answers, in nats per token. "
+        "Differences are 95% intervals over resampled texts.\n",
+        table(header, rows),
+    ]
+
+
 def by_set(runs):
     """Returns the Pearson correlation of the mean and of the greedy text, for each set."""
     rows, sets = {}, {}
@@ -229,13 +256,18 @@ def pooled(files):
     return [Run("all sets", model, found) for model, found in samples.items()]
 
 
+def marginals(files, data):
+    """Returns the distribution of the training ratings of each text's set, in the order of the pooled texts."""
+    sizes = {name: len(found) for name, _, found in files}
+    return np.concatenate([np.broadcast_to(marginal(data, name), (size, len(SCORES))) for name, size in sizes.items()])
+
+
 def tuned_parts(files, records, data):
     runs, apart = pooled(files), [Run(*file) for file in files]
-    sizes = {name: len(found) for name, _, found in files}
-    constant = np.concatenate([np.broadcast_to(marginal(data, name), (size, len(SCORES))) for name, size in sizes.items()])
-    texts = sum(sizes.values())
+    constant = marginals(files, data)
+    texts, sets = len(constant), {run.name for run in apart}
     return [
-        f"## Fine-tuned: the models\n\nAll of them rated the same {texts:,} test texts of {len(sizes)} sets, which the tables below pool.\n",
+        f"## Fine-tuned: the models\n\nAll of them rated the same {texts:,} test texts of {len(sets)} sets, which the tables below pool.\n",
         training(records),
         "## Fine-tuned: Pearson correlation with the people's mean\n\nA regression head has one reading, which is in the column of the mean.\n",
         correlations(runs, pearson),
@@ -267,9 +299,11 @@ def main():
     parts = []
     if tuned:
         parts += tuned_parts(tuned, json.loads((arguments.samples / "tuned.json").read_text()), arguments.data)
+        if (text := arguments.samples / "text.json").is_file():
+            parts += text_parts(json.loads(text.read_text()))
     if files:
-        runs = [Run(*file) for file in files]
-        parts += prompted_parts(runs, {run.name: marginal(arguments.data, run.name) for run in runs})
+        runs, always = [Run(*file) for file in files], {name: marginal(arguments.data, name) for name, _, _ in files}
+        parts += prompted_parts(pooled(files) + runs, always | {"all sets": marginals(files, arguments.data)})
     before = arguments.page.read_text().partition(MARK)[0] if arguments.page.is_file() else ""
     arguments.page.write_text(before + MARK + "\n" + "\n".join(parts))
 

@@ -10,22 +10,29 @@ import os
 import subprocess
 import sys
 from functools import cache
+from math import comb
 from pathlib import Path
 from statistics import mean, median, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
+from generated import GeneratedQuestions
 from pictures import dots
 from served import Server
 
-# Arguments of ntl-eval for each task, given the directory of the data.
+# Arguments of ntl-eval for each task, given the directory of the data and the directory of the task's runs.
 TASKS = {
-    "arithmetic": lambda data: ["arithmetic", "--data", data / "mathematics_dataset-v1.0"],
-    "rjokes": lambda data: ["rjokes", "--data", data / "rjokes", "--prompt-tokens", "128"],
+    "sums": lambda _, runs: ["custom", "--data", held_out_sums(runs)],
+    "arithmetic": lambda data, _: ["arithmetic", "--data", data / "mathematics_dataset-v1.0"],
+    "rjokes": lambda data, _: ["rjokes", "--data", data / "rjokes", "--prompt-tokens", "128"],
 }
+# Tasks whose incorrect answers have a table. Their errors span too many orders of magnitude for a picture.
+WRONG = {"sums"}
+NEAR, FAR = 10, 2_000  # No sum is beyond FAR.
+SUMS = 2_000
 # Additional arguments of each mode.
 MODES = {
     "text": {},
-    "regress": {"rjokes": ["--range", "0,11"]},
+    "regress": {"rjokes": ["--range", "0,11"], "sums": ["--range=-1998,1998"]},
 }
 OBJECTIVES = {"ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head"}
 ESTIMATES = {
@@ -62,6 +69,13 @@ class Model:
     def report(self, mode, split):
         return json.loads((self.runs / mode / split / "report.json").read_text())
 
+    @cache
+    def errors(self, split):
+        """Returns the absolute errors of the greedy answers that are incorrect numbers, by item."""
+        samples = map(json.loads, (self.runs / "text" / split / "samples.jsonl").read_text().splitlines())
+        wrong = (sample for sample in samples if not sample["accuracy"] and sample["absolute_error"] is not None)
+        return {sample["doc_id"]: sample["absolute_error"] for sample in wrong}
+
     def compared(self, mode, other, other_mode, split):
         """Returns the comparison of `ntl-eval compare` between this run and the other one, by metric."""
         sides = [model.runs / name / split for model, name in ((self, mode), (other, other_mode))]
@@ -69,9 +83,19 @@ class Model:
         return {metric["name"]: metric for metric in json.loads(output.stdout)["metrics"]}
 
 
-def trained(folder, runs):
-    """Returns all models of a directory, in the order of the objectives."""
-    found = [Model(path.parent, runs) for path in folder.glob("*/*/training.json") if (path.parent / "model.safetensors").is_file()]
+def held_out_sums(runs):
+    """Writes sums that no training saw, unless they are there, and returns the file."""
+    kept = runs / "held-out.jsonl"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("".join(json.dumps(row) + "\n" for row in GeneratedQuestions(SUMS, split="test", tasks={"sums": 1.0})))
+    return kept
+
+
+def trained(folder, runs, kept):
+    """Returns all models of a directory, in the order of the objectives. With `kept` answers, a model needs no weights."""
+    records = folder.glob("*/*/training.json")
+    found = [Model(path.parent, runs) for path in records if kept or (path.parent / "model.safetensors").is_file()]
     known = [model for model in found if model.task in TASKS and model.objective in OBJECTIVES]
     return sorted(known, key=lambda model: (model.task, list(OBJECTIVES).index(model.objective), model.seed))
 
@@ -83,7 +107,7 @@ def evaluate(model, data, limit):
             out = model.runs / mode
             going_on = ["--resume"] if list(out.rglob("journal.jsonl")) else []
             limited = ["--limit", str(limit)] if limit else []
-            task = [*TASKS[model.task](data), *more.get(model.task, [])]
+            task = [*TASKS[model.task](data, model.runs.parent), *more.get(model.task, [])]
             command = [os.environ["NTL_EVAL"], *task, "--endpoint", server.url, "--mode", mode, "--out", out]
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
@@ -134,6 +158,8 @@ def costs_of(models, folder, data, scratch):
 def figure(value):
     if value is None:
         return "–"
+    if abs(value) >= 1e6:
+        return f"{value:.1e}"
     return f"{value:.4f}" if abs(value) < 1 else f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
 
 
@@ -248,6 +274,33 @@ def comparison_table(models, split):
     return table(["", *METRICS.values()], rows) if rows else ""
 
 
+def sign_test(closer, farther):
+    """Returns the two-sided p-value of the sign test."""
+    n = closer + farther
+    return min(1.0, 2 * sum(comb(n, k) for k in range(min(closer, farther) + 1)) / 2**n)
+
+
+def wrong_table(models, split):
+    """Describes the errors of the incorrect greedy answers by objective, and where the model and the CE model of the same seed are both wrong."""
+    rows, plain = [], {model.seed: model for model in models if model.objective == "ce"}
+    for objective in dict.fromkeys(model.objective for model in models if model.objective != "head"):
+        own = [model for model in models if model.objective == objective]
+        found = [list(model.errors(split).values()) for model in own]
+        shares = [len(errors) / model.report("text", split)["n"] for errors, model in zip(found, own)]
+        near, far = ([mean(limit(error) for error in errors) for errors in found] for limit in (lambda error: error <= NEAR, lambda error: error > FAR))
+        cells = [over_seeds(values) for values in (shares, map(median, found), near, far)]
+        signs = []
+        for model in own:
+            if objective != "ce" and model.seed in plain:
+                errors, others = model.errors(split), plain[model.seed].errors(split)
+                shared = errors.keys() & others.keys()
+                closer, farther = (sum(sign * errors[item] < sign * others[item] for item in shared) for sign in (1, -1))
+                signs.append(f"{closer} to {farther} (p {sign_test(closer, farther):.2g})")
+        rows.append([OBJECTIVES[objective], *cells, ", ".join(signs) or "–"])
+    header = ["", "wrong numbers", "median error", f"off by at most {NEAR}", f"off by more than {FAR:,}", "both wrong: closer than CE to farther, by seed"]
+    return table(header, rows)
+
+
 def findings(model, split):
     """Returns one line: for each metric the best estimate, its lead and the p-value."""
     scores = model.report("regress", split).get("estimates", {})
@@ -289,12 +342,14 @@ def page(models, costs, pictures, baselines):
             title = f"{task} {split}".rstrip()
             parts.append(f"## {title}\n")
             parts.append(f"{n:,} items. Means over the seeds ± their standard deviation. {NOTE.get(task, '')}".rstrip() + "\n")
-            if pictures:
+            if pictures and task not in WRONG:
                 name = title.replace(" ", "-") + ".svg"
                 (pictures / name).write_text(picture(own, split), encoding="utf-8")
                 parts.append(f"![RMSE by objective and estimate, {title}]({pictures.name}/{name})\n")
             parts += [estimates_table(own, split, baselines.get(task, {})), distribution_table(own, split), "Paired comparisons over the same items:\n"]
             parts.append(comparison_table(own, split))
+            if task in WRONG:
+                parts += ["How far off incorrect greedy answers are (absolute errors):\n", wrong_table(own, split)]
             parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
     if costs:
         header = ["", "1 request: number / greedy text", "16 concurrent requests"]
@@ -315,14 +370,15 @@ def main():
     parser.add_argument("--page", type=Path, metavar="FILE", help="replace the text below the mark in this page; without it, print")
     parser.add_argument("--limit", type=int, metavar="N", help="evaluate N items only")
     parser.add_argument("--without-cost", action="store_true", help="do not measure the cost of a number")
+    parser.add_argument("--kept", action="store_true", help="request no answers: RUNS has all, and MODELS needs only each training.json")
     args = parser.parse_args()
-    models = trained(args.models, args.runs)
+    models = trained(args.models, args.runs, args.kept)
     if not models:
         parser.exit(1, f"results: no trained model in {args.models}\n")
-    for model in models:
+    for model in [] if args.kept else models:
         print(f"== {model.task} {model.folder.name}", file=sys.stderr)
         evaluate(model, args.data, args.limit)
-    costs = {} if args.without_cost else costs_of(models, args.models, args.data, args.runs)
+    costs = {} if args.without_cost or args.kept else costs_of(models, args.models, args.data, args.runs)
     rates_jokes = any(model.task == "rjokes" for model in models)
     baselines = {"rjokes": baselines_of(args.data, args.runs, args.limit)} if rates_jokes else {}
     if args.page is None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import RECIPES
 from people import few_shot, one_token
-from people_page import MARK
+from people_page import MARK, text_parts
 from people_scores import SCORES, calibration_error, covered, crps, energy_distance, lead, mapped_rmse, pearson, spearman, spread
 from scipy import stats
 
@@ -127,3 +127,13 @@ def test_the_page_compares_tuned_models_and_is_the_same_when_it_is_written_again
     ):
         assert line in text, line
     assert page_of(samples, data, page) == text
+
+
+def test_the_cross_entropy_of_text_is_compared_with_the_model_of_plain_cross_entropy():
+    # Two nats per word and one per digit before training; NTL loses half a nat per word and gains on digits.
+    before, plain, other = ([[words * 10, 10, digits * 4, 4]] * 5 for words, digits in ((2.0, 1.0), (2.0, 1.5), (2.5, 1.25)))
+    heading, table = text_parts({"before training": before, "ce-1": plain, "ntl-was-1": other})
+    assert "The first 5 questions" in heading
+    rows = table.splitlines()[2:]
+    assert rows[0] == "| before training | 2.0000 |  | 1.0000 |  |"
+    assert rows[2] == "| ntl-was-1 | 2.5000 | +0.5000 to +0.5000, p 0.001 | 1.2500 | -0.2500 to -0.2500, p 0.001 |"
