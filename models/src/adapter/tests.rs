@@ -229,7 +229,7 @@ fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind()
             let want = answers(&mut open_in(merged(name, &tensors, scale).0.path(), DtypeChoice::F32), None);
             assert!(off(&got, &want) < 1e-4, "{name}: {}", off(&got, &want));
             let plain = answers(&mut model, None);
-            assert!(off(&plain, &want) > 0.01, "{name}: the adapter changes nothing");
+            assert!(off(&plain, &want) > 1e-3, "{name}: the adapter changes nothing");
         }
     }
 }
