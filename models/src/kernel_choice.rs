@@ -30,18 +30,7 @@ impl KernelChoice {
             Self::Composed => "composed",
         }
     }
-}
 
-impl FromStr for KernelChoice {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("`{name}` is none of auto, own, composed"))
-    }
-}
-
-impl KernelChoice {
     /// Applies the choice to an opened GPU and elements of this type.
     #[cfg(feature = "cuda")]
     pub(crate) fn apply(self, device: &Device, dtype: DType) -> Result<(), LoadError> {
@@ -59,6 +48,15 @@ impl KernelChoice {
     #[cfg(not(feature = "cuda"))]
     pub(crate) fn apply(self, _: &Device, _: DType) -> Result<(), LoadError> {
         Ok(())
+    }
+}
+
+impl FromStr for KernelChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("`{name}` is none of auto, own, composed"))
     }
 }
 

@@ -62,7 +62,7 @@ fn a_chunk_takes_as_long_as_the_limit_on_a_device_that_computes_after_the_call()
     let recorded = start_opening(None, EngineLimits { prefill_time_max: LIMIT, ..plenty() });
     recorded.gate.send(()).unwrap();
     finishes(submit(&recorded, job(1, ON_DEVICE, 32 + 30, 1)));
-    // The first chunk measures the time. The others may take twice the limit, because nobody else waits.
+    // The first chunk measures the time. The others may take twice the limit, because no other request waits.
     let fitting = (2 * LIMIT).div_duration_f64(DEVICE_TIME) as usize;
     assert_eq!(chunks(&recorded, ON_DEVICE), [32, fitting, fitting, 30 - 2 * fitting]);
 }
