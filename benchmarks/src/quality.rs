@@ -1,9 +1,9 @@
 //! `ntl-bench quality`: measures the cost of smaller weights by running the same questions with every element
 //! type.
 //!
-//! In: questions with numeric answers. Out, for each type: the accuracy of the greedy answers, their mean
-//! absolute error, the perplexity of the correct answers, and the largest difference between any probability
-//! at any of their tokens and the same probability with the first type.
+//! The input is questions with numeric answers. The output, for each type, is the accuracy of the greedy
+//! answers, their mean absolute error, and the perplexity of the correct answers. It also has the largest
+//! difference of a probability, at any token of the correct answers, from the first type's.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,9 +4,9 @@
     python3 -m venv lm && lm/bin/pip install "lm_eval[api]==0.4.13"
     NTL_EVAL=target/release/ntl-eval lm/bin/python eval/conformance/gsm8k.py --data FOLDER [--shots 5] [--limit N]
 
-FOLDER holds GSM8K's `test.jsonl` and `train.jsonl`. A server on a free port plays an OpenAI-style model whose answer to
-a question is its solution, bent in one of twelve ways (without `####`, with units, a wrong sign, no number at all, and so on), so
-that scores are far from 0 and 1 and the two filters differ. Both programs run on it: lm-eval with its own task `gsm8k`,
+FOLDER holds GSM8K's `test.jsonl` and `train.jsonl`. A server on a free port plays an OpenAI-style model. Its answer to
+a question is the solution, changed in one of twelve ways: without `####`, with units, with a wrong sign, without a number, and so on.
+Therefore scores are far from 0 and 1, and the two filters differ. Both programs run on it: lm-eval with its own task `gsm8k`,
 of which only the place of the data is changed; ntl-eval with `--shots`. The script compares, item by item, the prompt,
 what `strict-match` and `flexible-extract` extract, and whether they count it as right. It prints one line of JSON and
 exits with 1 if anything differs.

@@ -22,7 +22,7 @@ use crate::report;
 use crate::session;
 use crate::tasks::{Origin, TASKS};
 
-/// Failed items and missed gates are no errors but exit statuses.
+/// Failed items and missed gates are exit statuses, not errors.
 pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     match &cli.command {
         Command::List => Ok(list(console.out).map_err(OutputError)?),

@@ -12,7 +12,7 @@ use ntl_eval::printable::Printable;
 use ntl_eval::run::runner::RunError;
 use ntl_eval::session::Interrupted;
 
-/// Of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 and the signal's number.
+/// Exit statuses of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 plus the signal's number.
 const INTERRUPTED: u8 = 130;
 const OUTPUT_CLOSED: u8 = 141;
 

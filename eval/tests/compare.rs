@@ -154,7 +154,7 @@ fn a_report_replaces_a_link_and_not_the_file_that_it_points_to() {
     let other = fixture.folder.path().join("other");
     fs::write(&other, "mine").unwrap();
     let page = fixture.b.join("report.html");
-    // The second name is that of the file that becomes the page.
+    // The second name belongs to the file that becomes the page.
     for name in ["report.html", "report.html.tmp"] {
         std::os::unix::fs::symlink(&other, fixture.b.join(name)).unwrap();
         let output = ntl_eval(&["report", fixture.b.to_str().unwrap()]);

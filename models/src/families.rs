@@ -78,7 +78,7 @@ pub(crate) enum CausalVariant {
     Gpt2,
 }
 
-/// What distinguishes a family from Llama. Its configuration has no fields for these facts.
+/// The differences of a family from Llama. Its configuration has no fields for these facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LlamaTraits {
     pub(crate) window: Window,

@@ -7,9 +7,8 @@
 Each FOLDER is a decoder-only checkpoint; one without a chat template gets a plain one (in a copy). It is served twice, with
 `--backend native` and with `--backend mistralrs`. Whole answers are compared (texts and whole numbers the same, others within the
 tolerance, relative where they are above 1): text in every way that is served, streams, echoes, chats, scores, numbers by every method.
-Then each backend separately: streams contain the same text as whole responses, 32 concurrent requests of mixed lengths get the
-responses that each gets alone, 16 clients that disconnect leave nothing running, bad requests get the same 4xx on both, and SIGTERM
-drains. Prints one line of JSON for each directory, with each backend's start time and peak memory. Exits with 1 if any check fails.
+Then each backend separately: streams contain the same text as whole responses. 32 concurrent requests of mixed lengths get the
+responses that each gets alone. 16 clients that disconnect leave nothing running. Bad requests get the same 4xx on both. SIGTERM drains. Prints one line of JSON for each directory, with each backend's start time and peak memory. Exits with 1 if any check fails.
 Needs only Python.
 """
 

@@ -1,5 +1,5 @@
-//! What a SIGHUP reads again: the API keys, the certificate with its key, and the adapters. Running requests and
-//! open connections stay.
+//! Reloading on SIGHUP: the API keys, the certificate with its key, and the adapters are read again. Running
+//! requests and open connections stay.
 
 use std::path::Path;
 

@@ -26,7 +26,7 @@ struct Server {
     child: Child,
     log: BufReader<ChildStderr>,
     port: u16,
-    /// That of `--admin-listen`, if it is given.
+    /// The port of `--admin-listen`, if it is given.
     admin_port: u16,
 }
 

@@ -160,8 +160,8 @@ async fn over_http(request: reqwest::RequestBuilder, recorder: &mut Recorder) ->
     Ok(())
 }
 
-/// Returns the server's error message: the message of an OpenAI-style body, or else the beginning of its
-/// text.
+/// Returns the server's error message: the message of an OpenAI-style body, otherwise the beginning of
+/// its text.
 async fn message(response: &mut reqwest::Response) -> String {
     let mut body = Vec::new();
     while body.len() < ERROR_BYTES_MAX

@@ -19,7 +19,7 @@ pub(super) struct T5Shape {
     pub(super) layers: usize,
     pub(super) heads: usize,
     pub(super) head_width: usize,
-    /// Whether the layers are those of v1.1: gated feed-forward layers, and an output layer separate from the
+    /// Whether the layers follow v1.1: gated feed-forward layers, and an output layer separate from the
     /// embeddings.
     pub(super) gated: bool,
 }

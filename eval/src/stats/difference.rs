@@ -80,8 +80,8 @@ impl Terms {
         (variance.sqrt() > ROUNDING * size).then_some(Self { centred, squares, variance })
     }
 
-    /// Returns the standard deviation relative to that of the plain items. A resample that only draws equal
-    /// items uses the plain one.
+    /// Returns the standard deviation relative to the standard deviation of the plain items. A resample that
+    /// only draws equal items uses the latter.
     fn relative_deviation(&self, weights: &[f64]) -> Option<f64> {
         let mean = mean_in_lanes(&self.centred, weights)?;
         let variance = (mean_in_lanes(&self.squares, weights)? - mean * mean) / self.variance;

@@ -4,7 +4,7 @@
 /// distinct values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kendall {
-    /// Items in the order of `x`, and whether the `x` of each differs from that of the previous item.
+    /// Items in the order of `x`, and whether the `x` of each differs from the previous item's.
     items: Vec<(usize, bool)>,
     /// For each item, the number of distinct values of `y` that are at most its own. The smallest is 1.
     places: Vec<usize>,

@@ -244,7 +244,7 @@ fn tokenizer(file: &str, input: &[u8]) -> Outcome {
     let files = CheckpointFiles::memory("fuzzed", [(file.to_owned(), input.to_vec())]);
     let tokenizer = Tokenizer::open(&files);
     if let Ok(tokenizer) = &tokenizer {
-        // If it cannot encode a text, that is an error of the request.
+        // A text that it cannot encode is an error of the request.
         let ids = tokenizer.encode(TEXT, true).unwrap_or_default();
         tokenizer.decode_tokens(&ids);
         for id in (0..).take(tokenizer.len().min(1000)) {
@@ -269,7 +269,7 @@ fn config(input: &[u8]) -> Outcome {
     outcome(
         loaded.map(|mut loaded| {
             let prompt = Prompt::from(vec![1; 3]);
-            // If a model cannot compute something, that is an error of the request.
+            // A prompt that a model cannot compute is an error of the request.
             let _ = loaded.model.open(&[ContextRequest::from(&prompt)]);
         }),
         "fuzzed",

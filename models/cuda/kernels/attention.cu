@@ -19,7 +19,7 @@ constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // The keys that a row sees, as positions in a list of slots: `shared_count` slots starting at `shared`,
-// followed by the slots starting at `own`. Of all these, the row sees the range from `first` to `end`
+// followed by the slots starting at `own`. The row sees only the range of these from `first` to `end`
 // (exclusive). `position` is the row's own index among them.
 struct Row {
   uint32_t shared, shared_count, own, first, end, position;

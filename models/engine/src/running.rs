@@ -72,7 +72,7 @@ impl Running {
         self.queued_job.job.client
     }
 
-    /// Records since when the job is stalled.
+    /// Records the time at which the job stalled.
     fn update_stall(&mut self, now: Instant) {
         let events = &self.queued_job.events;
         if events.has_room() {

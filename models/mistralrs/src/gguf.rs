@@ -55,7 +55,7 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     })
 }
 
-/// Opens the `tokenizer.json` next to the file, or else the tokenizer in the file.
+/// Opens the `tokenizer.json` next to the file, otherwise the tokenizer in the file.
 fn open_tokenizer(file: &Path, gguf: &GgufFile, choices: Choices) -> Result<Tokenizer, LoadError> {
     let beside = CheckpointFiles::folder(file.parent().unwrap_or(Path::new(".")))?;
     let chosen = choices.tokenizer_type;

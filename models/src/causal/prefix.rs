@@ -97,7 +97,7 @@ impl PrefixCache {
         blocks
     }
 
-    /// Caches the full blocks of a prompt, as far as they fit.
+    /// Caches as many full blocks of a prompt as fit.
     pub(super) fn insert(&mut self, scope: PrefixScope, tokens: &[u32], blocks: &[Arc<Block>]) {
         let mut keys = self.lookup(scope, tokens);
         let full = tokens.chunks_exact(BLOCK).zip(blocks);

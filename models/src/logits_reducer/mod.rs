@@ -32,7 +32,7 @@ const _: () = assert!(SUMMARY == ntl_cuda::SUMMARY);
 pub(crate) struct LogitsReducer {
     /// Number of ids that the tokenizer knows. The columns after them are padding.
     tokens: usize,
-    /// Most recently used lists first.
+    /// Lists, the most recently used one first.
     lists: Vec<IdList>,
 }
 

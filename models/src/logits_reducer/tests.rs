@@ -130,7 +130,7 @@ fn invalid_rows_are_detected_individually() {
         vec![nothing; 4],
         vec![nothing, 1.0, nothing, nothing],
     ];
-    // The last column is padding, where broken weights are also visible.
+    // The last column is padding. Broken weights are also visible there.
     let reduced_rows = reduce(&logits, &vec![ids(&[1, 2]); 6], 3);
     for (index, logits) in logits.iter().enumerate() {
         let is_one = Softmax::new(logits).is_some();

@@ -133,7 +133,7 @@ impl ProjectedRows<'_> {
 }
 
 impl HeadNorms {
-    /// Returns queries or keys, normalised head by head and rotated, as far as the model does so.
+    /// Returns queries or keys, normalised head by head and rotated if the model does so.
     fn rotated(norm: Option<&Norm>, x: Tensor, rope: Option<&PassRope>) -> Result<Tensor> {
         let x = match norm {
             Some(norm) => norm.by_head(&x)?,

@@ -48,7 +48,7 @@ pub(super) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
     slice(&storage, layout).map(<[f32]>::to_vec)
 }
 
-/// Multiplies matrices. candle has no bf16 matmul on the CPU, where only tests need one.
+/// Multiplies matrices. candle has no bf16 matmul on the CPU; only tests need one there.
 pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.device().is_cpu() && a.dtype() == DType::BF16 {
         return a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?.to_dtype(DType::BF16);

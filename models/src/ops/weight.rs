@@ -20,7 +20,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Creates a placement on the CPU, where everything is computed in f32.
+    /// Creates a placement on the CPU. Everything there is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
         Self { device: Device::Cpu, dtype: DType::F32, kv: None, format }
     }

@@ -1,4 +1,4 @@
-//! candle's operations on a GPU against the same on the CPU, type by type. Where they differ, no model can be
+//! candle's operations on a GPU against the same on the CPU, type by type. If they differ, no model can be
 //! right.
 
 use candle_core::{D, DType, Device, Result, Tensor};

@@ -71,7 +71,7 @@ pub struct Model {
     pub kv_cache_dtype: Option<String>,
     /// Number of parameters; 0 if it is not known.
     pub parameters: u64,
-    /// What runs the model: `native`, `mistralrs`, or `remote` for another engine.
+    /// The backend of the model: `native`, `mistralrs`, or `remote` for another engine.
     pub backend: String,
     /// With `remote`: the engine, `vllm`, `llama-cpp`, `ntl` or `openai`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

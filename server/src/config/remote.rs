@@ -18,7 +18,7 @@ pub struct RemoteModel {
     pub replicas: Vec<BaseUrl>,
     /// Its name on that server; `None` means the only one there.
     pub model: Option<String>,
-    /// `None` asks the server.
+    /// `None`: the server's own description decides.
     pub kind: Option<EngineKind>,
     pub api_key: Option<ApiKey>,
     /// Directory with the tokenizer.

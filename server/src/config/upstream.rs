@@ -58,8 +58,8 @@ fn set<T: Clone, E: ToString>(
     Ok(())
 }
 
-/// The models that `[NAME=]VALUE` is about, and the value. Text before `=` that is no model's name belongs to the
-/// value, since keys and paths may contain `=`.
+/// The models that `[NAME=]VALUE` is about, and the value. Text before `=` that does not name a model belongs to
+/// the value, since keys and paths may contain `=`.
 fn targets<'a, 't>(
     models: &'a mut [ModelConfig],
     flag: &'static str,
@@ -78,7 +78,7 @@ fn targets<'a, 't>(
     Ok((targets, named.map_or(text, |(_, value)| value)))
 }
 
-/// `auto` asks the server.
+/// Parses the kind of an engine. `auto` is `None`: the server's own description decides.
 fn kind(text: &str) -> Result<Option<EngineKind>, &'static str> {
     let kinds = [EngineKind::Vllm, EngineKind::LlamaCpp, EngineKind::Ntl, EngineKind::OpenAi];
     match kinds.into_iter().find(|kind| kind.name() == text) {

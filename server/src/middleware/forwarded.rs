@@ -6,7 +6,7 @@ use axum::extract::{ConnectInfo, Request, State};
 
 use crate::state::AppState;
 
-/// A layer that replaces the address of a trusted proxy by that of its client.
+/// A layer that replaces the address of a trusted proxy by its client's.
 pub(crate) async fn resolve(State(app): State<AppState>, mut request: Request) -> Request {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
     if let Some(peer) = peer {

@@ -30,8 +30,8 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// The engine elsewhere that answers a request, if it names such a model and requests no number. A body that is
-/// not understood is left to the parser, whose errors name the field.
+/// Returns the other engine that answers a request, if the request names such a model and requests no number.
+/// The parser rejects a malformed body later, with an error that names the field.
 pub(super) fn upstream_of(app: &AppState, request: &RawRequest) -> Option<Arc<Upstream>> {
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
     if addressed.number.is_some_and(|number| number != Value::Bool(false)) {

@@ -2,7 +2,7 @@
 //! barrier.
 //!
 //! The threads of a warp run in lockstep. When they diverge, the threads at the earliest instruction run
-//! first, so that they converge again after branches and loops. Warps run alternately in ascending and
+//! first. Therefore they converge again after branches and loops. Warps run alternately in ascending and
 //! descending order. Every access is checked: global memory against the live allocations, shared and local
 //! memory against their sizes, and shared memory for accesses that no barrier orders. Shared and local memory initially consist of ones (NaN), so that unwritten
 //! memory is visible in results.

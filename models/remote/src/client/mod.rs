@@ -127,7 +127,7 @@ impl Client {
         self.whole(base, self.http.post(base.join(route)).json(body), bytes_max).await
     }
 
-    /// Sends a POST request and returns the response once its header has arrived, whatever its status.
+    /// Sends a POST request and returns the response once its header has arrived, with any status.
     pub(crate) async fn open(
         &self,
         base: &BaseUrl,

@@ -67,7 +67,7 @@ pub struct RemoteEngine {
     shared: Arc<Shared>,
 }
 
-/// What all jobs use.
+/// State that all jobs use.
 struct Shared {
     upstream: Arc<dyn NextTokens>,
     info: ModelInfo,

@@ -1,7 +1,7 @@
 //! Finds out which engine answers, which model it serves, and what it reports about next tokens.
 //!
-//! The engine says what it is (`owned_by` in `/v1/models`). What it can report is tried with prompts of a few
-//! tokens, because versions and flags decide it.
+//! The engine names itself (`owned_by` in `/v1/models`). Prompts of a few tokens show which probabilities it can
+//! report, because this depends on versions and flags.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl fmt::Display for Reports {
     }
 }
 
-/// What is known about an engine and its model.
+/// Facts about an engine and its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
     pub kind: EngineKind,
@@ -166,7 +166,7 @@ struct GenerationSettings {
     n_ctx: Option<usize>,
 }
 
-/// Describes the engine at an address. `model` and `kind` are what the user says.
+/// Describes the engine at an address. `model` and `kind` are the user's settings.
 pub(super) async fn detect(
     client: &Client,
     base: &BaseUrl,

@@ -28,7 +28,7 @@ pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
 pub use forward::Forwarded;
 pub use tokenization::TokenizationError;
 
-/// The tokenizer of the model, as far as the transport needs it.
+/// The parts of the model's tokenizer that the transport needs.
 pub trait Vocabulary: Send + Sync + 'static {
     /// Number of ids.
     fn tokens(&self) -> usize;
@@ -57,7 +57,7 @@ pub struct UpstreamConfig {
     pub replicas: Vec<BaseUrl>,
     /// The name of the model on the engine; `None` means its only one.
     pub model: Option<String>,
-    /// `None` asks the engine.
+    /// `None`: the engine's own description decides.
     pub kind: Option<EngineKind>,
     pub api_key: Option<ApiKey>,
     /// Maximum time of one response, or between two parts of a text.
@@ -76,7 +76,6 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// What is known about the engine.
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
     }

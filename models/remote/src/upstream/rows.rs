@@ -27,7 +27,7 @@ const LLAMA_CPP_COUNTS: [usize; 3] = [llama_cpp::BEST, 4 << 10, usize::MAX];
 /// Probability that may stay unreported although the engine could report more.
 const UNREPORTED_MAX: f64 = 1e-4;
 
-/// What one group of queries asks for.
+/// The common settings of one group of queries.
 #[derive(PartialEq)]
 struct Kind {
     wanted: LogitsRequest,
@@ -126,7 +126,7 @@ impl Upstream {
         checked(rows.iter().map(answer).collect())
     }
 
-    /// Asks for given ids, in groups that the engine accepts.
+    /// Requests given ids, in groups that the engine accepts.
     async fn id_groups(
         &self,
         context: QueryContext,
@@ -259,7 +259,7 @@ impl Upstream {
             EngineKind::LlamaCpp => llama_cpp::read(&bytes, batch),
             EngineKind::OpenAi => openai::read(&bytes, batch, &self.texts),
         };
-        // A report that is not a distribution is found here, so that another replica is asked.
+        // A report that is not a distribution becomes an error here, so that another replica gets the request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
         rows.map_err(|error| not_understood(&base.to_string(), &error))
     }

@@ -39,7 +39,7 @@ pub enum WireError {
     Text(&'static str),
 }
 
-/// The tokens whose log-probabilities a request asks for.
+/// The tokens whose log-probabilities a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alternatives<'a> {
     /// These ids, ascending.
@@ -49,7 +49,7 @@ pub enum Alternatives<'a> {
 }
 
 impl Alternatives<'_> {
-    /// Number of tokens that are asked for.
+    /// Number of requested tokens.
     pub fn count(self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),

@@ -115,7 +115,7 @@ fn position(
     if got > count {
         entries.retain(|(text, _)| text != chosen);
     }
-    // Two entries of one text are two tokens, whichever they are.
+    // Two entries with one text are two tokens, and it is unknown which.
     let is_single = |text: &[u8]| entries.iter().filter(|(other, _)| other == text).count() == 1;
     let known = entries.iter().map(|(text, logprob)| (texts.id(text).filter(|_| is_single(text)), *logprob));
     Ok(Position::new(texts.id(chosen), known, alternatives))

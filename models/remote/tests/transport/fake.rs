@@ -87,7 +87,7 @@ pub(crate) enum Flavor {
     },
 }
 
-/// What the engine does with requests for next tokens.
+/// Behaviour of the engine on requests for next tokens.
 #[derive(Clone)]
 pub(crate) enum Fault {
     None,
@@ -98,7 +98,7 @@ pub(crate) enum Fault {
     Redirect(String),
     /// The beginning of a response, and then the end of the connection.
     Cut,
-    /// Spaces without end.
+    /// Endless spaces.
     Endless,
     /// The beginning of a response, and then nothing.
     Drip,

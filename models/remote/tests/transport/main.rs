@@ -62,7 +62,7 @@ fn row(path: &[u32]) -> Vec<u32> {
     [&[5, 6, 7], path].concat()
 }
 
-/// Asserts that everything that is reported is what the model computes.
+/// Asserts that every reported probability equals the model's.
 fn assert_true(report: &NextTokenReport, row: &[u32]) {
     let exact = logprobs(row);
     assert!(!report.tokens().is_empty());
@@ -230,7 +230,7 @@ async fn about_ids_that_no_text_stands_for_an_engine_that_takes_texts_reports_no
     assert_true(&answers[1].report, &[256, 65]);
 }
 
-/// Bodies that look like responses and are none.
+/// Bodies that only look like responses.
 fn garbage() -> Vec<(&'static str, String)> {
     let choice = |logprobs: &str| format!(r#"{{"choices":[{{"index":0,"text":"","logprobs":{logprobs}}}]}}"#);
     let top =

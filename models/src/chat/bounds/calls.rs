@@ -79,7 +79,7 @@ const FILTERS: [&str; 33] = [
     "upper",
 ];
 
-/// Filters whose results cannot be bounded. Of these, Jinja only has `pprint`.
+/// Filters whose results cannot be bounded. Only `pprint` is also a filter of Jinja.
 const REMOVED: [&str; 3] = ["chain", "pprint", "zip"];
 
 /// Tests that read a complete value.

@@ -97,9 +97,9 @@ pub(in crate::matmul) fn tile_units() -> Vec<(&'static str, PanelBy)> {
     units
 }
 
-/// Returns the matmul `[M, N]` of `x` `[M, K]` and `w` `[N, K]` by the definition of `tdpbf16ps`, in steps of
-/// 32 inputs: one sum of the even and one of the odd inputs, each with fused multiply-adds, then the total of
-/// both. Only for numbers far from the subnormal range.
+/// Returns the matmul `[M, N]` of `x` `[M, K]` and `w` `[N, K]` by the definition of `tdpbf16ps`. In
+/// steps of 32 inputs, it sums the even and the odd inputs separately with fused multiply-adds, and adds both
+/// sums. It is only right for numbers far from the subnormal range.
 pub(in crate::matmul) fn reference(x: &[f32], w: &[f32], k: usize) -> Vec<f32> {
     let round = |value: f32| bf16::from_f32(value).to_f32();
     let product = |x: &[f32], w: &[f32]| {
