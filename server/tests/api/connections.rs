@@ -26,8 +26,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::hooked::gated;
 use crate::support::{
-    Answer, babbles, call, gated, get, loaded, metric, metric_becomes, says, scripted, server, state_of,
+    Answer, babbles, call, get, loaded, metric, metric_becomes, says, scripted, server, state_of,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -15,9 +15,10 @@ use ntl_server::state::AppState;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::hooked::{Hooked, gated};
 use crate::support::{
-    EOS, Gated, Mortal, babbles, becomes, call, complete, gated, get, json_request, loaded, logits, metric,
-    metric_becomes, piece, post, says, scripted, server, state_of,
+    EOS, babbles, becomes, call, complete, get, json_request, loaded, logits, metric, metric_becomes, piece,
+    post, says, scripted, server, state_of,
 };
 
 /// Checks that the error about a value names its field.
@@ -254,7 +255,7 @@ async fn a_failing_or_panicking_model_fails_one_request_and_answers_the_next() {
 
 #[tokio::test]
 async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
-    let (model, gate): (Gated, _) = gated(says("1"));
+    let (model, gate) = gated(says("1"));
     let limits = EngineLimits { queue_max: 1, running_max: 1, ..EngineLimits::default() };
     let app = app::router(state_of(
         vec![("scripted", loaded(Box::new(model)))],
@@ -283,7 +284,7 @@ async fn a_full_queue_is_answered_429_and_the_accepted_requests_finish() {
 
 #[tokio::test]
 async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() {
-    let (model, gate): (Gated, _) = gated(says("1"));
+    let (model, gate) = gated(says("1"));
     let limits = EngineLimits { queue_max: 4, running_max: 2, ..EngineLimits::default() };
     let app = app::router(state_of(
         vec![("scripted", loaded(Box::new(model)))],
@@ -319,7 +320,7 @@ async fn of_a_flood_each_request_is_either_answered_or_told_when_to_come_back() 
 
 #[tokio::test]
 async fn a_dead_engine_makes_the_server_neither_live_nor_ready_and_its_requests_get_503() {
-    let model = ("scripted", loaded(Box::new(Mortal(scripted(says("1"))))));
+    let model = ("scripted", loaded(Box::new(Hooked::new(says("1")).mortal())));
     let app = app::router(state_of(vec![model], crate::support::settings(), EngineLimits::default()));
     assert_eq!(get(&app, "/health/ready").await.status, 200);
     assert_eq!(complete(&app, json!({"prompt": "x"})).await.status, 200);

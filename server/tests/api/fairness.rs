@@ -7,49 +7,22 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, header};
-use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext,
-    PrefillChunk, PrefillProgress, Row,
-};
-use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_server::app;
 use serde_json::{Value, json};
 
+use crate::hooked::Hooked;
 use crate::support::{
-    Answer, babbles, becomes, call, config, json_request, loaded, metric, metric_becomes, scripted, state_of,
+    Answer, babbles, becomes, call, config, json_request, loaded, metric, metric_becomes, state_of,
 };
-
-struct Counting {
-    model: ScriptedModel,
-    steps: Arc<AtomicUsize>,
-}
-
-impl BatchModel for Counting {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        self.model.begin(request)
-    }
-    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        self.model.prefill(chunks)
-    }
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        self.steps.fetch_add(1, Ordering::SeqCst);
-        self.model.step(rows)
-    }
-    fn cache_cost(&self) -> CacheCost {
-        self.model.cache_cost()
-    }
-    fn close(&mut self, context: ContextId) {
-        self.model.close(context);
-    }
-}
 
 fn start() -> (Router, Arc<AtomicUsize>) {
     let steps = Arc::<AtomicUsize>::default();
-    let model = Counting { model: scripted(babbles()), steps: Arc::clone(&steps) };
+    let counter = Arc::clone(&steps);
+    let model = Hooked::new(babbles()).on_step(move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
     let models = vec![("scripted", loaded(Box::new(model)))];
     let limits = EngineLimits { step_rows_max: 32, ..EngineLimits::default() };
     let settings = config(&["--api-key=crowd,other"]).http;
@@ -97,39 +70,13 @@ async fn a_greedy_text_is_answered_within_five_times_its_steps_beside_any_load_o
     }
 }
 
-/// Records the salts of its prompts.
-struct Salted {
-    model: ScriptedModel,
-    salts: Arc<Mutex<Vec<u64>>>,
-}
-
-impl BatchModel for Salted {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        self.salts.lock().unwrap().push(request.cache_salt);
-        self.model.begin(request)
-    }
-    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        self.model.prefill(chunks)
-    }
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        self.model.step(rows)
-    }
-    fn cache_cost(&self) -> CacheCost {
-        self.model.cache_cost()
-    }
-    fn close(&mut self, context: ContextId) {
-        self.model.close(context);
-    }
-}
-
 #[tokio::test]
 async fn api_keys_share_cached_prefixes_only_with_the_flag() {
     let salts_of = async |flags: &[&str]| {
         let salts = Arc::<Mutex<Vec<u64>>>::default();
-        let model = Salted { model: scripted(babbles()), salts: Arc::clone(&salts) };
+        let record = Arc::clone(&salts);
+        let model =
+            Hooked::new(babbles()).on_begin(move |request| record.lock().unwrap().push(request.cache_salt));
         let models = vec![("scripted", loaded(Box::new(model)))];
         let app = app::router(state_of(models, config(flags).http, EngineLimits::default()));
         let text = json!({"prompt": "x", "max_tokens": 1});

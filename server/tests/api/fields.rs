@@ -7,8 +7,9 @@ use ntl_server::app;
 use ntl_server::settings::HttpSettings;
 use serde_json::{Value, json};
 
+use crate::hooked::gated;
 use crate::support::{
-    EOS, complete, gated, ids, loaded, logits, metric, piece, says, scripted, server, state_of, tokenizer,
+    EOS, complete, ids, loaded, logits, metric, piece, says, scripted, server, state_of, tokenizer,
 };
 
 /// A decoder-only model: what comes next depends on everything before it, which is prompt and text as one

@@ -17,9 +17,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
+use crate::hooked::{Gate, Hooked, gated};
 use crate::support::{
-    Gate, Lost, Mortal, answer_becomes, babbles, becomes, complete, config, gated, get, json_request, loaded,
-    metric_becomes, says, scripted, state_of,
+    answer_becomes, babbles, becomes, complete, config, get, json_request, loaded, metric_becomes, says,
+    scripted, state_of,
 };
 
 fn gated_state() -> (AppState, Gate) {
@@ -239,7 +240,7 @@ async fn a_second_signal_or_the_drain_time_ends_at_once() {
 #[tokio::test]
 async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends() {
     let (model, gate) = gated(says("1"));
-    let mortal = loaded(Box::new(Mortal(scripted(says("1")))));
+    let mortal = loaded(Box::new(Hooked::new(says("1")).mortal()));
     let models = vec![("mortal", mortal), ("other", loaded(Box::new(model)))];
     let state = state_of(models, crate::support::settings(), EngineLimits::default());
     let (address, _signal, ended) = start(&state, Duration::from_secs(60)).await;
@@ -256,7 +257,7 @@ async fn a_server_whose_engine_died_answers_what_others_have_accepted_and_ends()
 
 #[tokio::test]
 async fn a_lost_device_fails_its_requests_and_both_probes_with_the_reason_and_ends_the_server() {
-    let model = Lost(scripted(says("1")));
+    let model = Hooked::new(says("1")).on_a_lost_device();
     let models = vec![("lost", loaded(Box::new(model)))];
     let state = state_of(models, crate::support::settings(), EngineLimits::default());
     let app = app::router(state.clone());
@@ -277,7 +278,7 @@ async fn an_engine_that_dies_after_a_signal_is_still_a_dead_engine() {
     for drain_delay in [Duration::from_secs(3600), Duration::ZERO] {
         let ((mortal, mortal_gate), (other, other_gate)) = (gated(says("1")), gated(says("1")));
         let settings = HttpSettings { drain_delay, ..crate::support::settings() };
-        let models = vec![("mortal", loaded(Box::new(Mortal(mortal)))), ("other", loaded(Box::new(other)))];
+        let models = vec![("mortal", loaded(Box::new(mortal.mortal()))), ("other", loaded(Box::new(other)))];
         let state = state_of(models, settings, EngineLimits::default());
         let (address, signal, ended) = start(&state, Duration::from_secs(60)).await;
         let [last, running] =

@@ -30,6 +30,8 @@ mod fields;
 #[cfg(test)]
 mod fingerprint;
 #[cfg(test)]
+mod hooked;
+#[cfg(test)]
 mod intervals;
 #[cfg(test)]
 mod labels;

@@ -1,6 +1,6 @@
 //! A server over a scripted model with the tokenizer of the tests' checkpoint, called without a network.
 
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -8,10 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
-use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, OpenedContext,
-    PrefillChunk, PrefillProgress, Row,
-};
+use ntl_core::contract::BatchModel;
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
@@ -30,7 +27,7 @@ use tower::ServiceExt;
 pub(crate) const EOS: u32 = 1;
 
 /// Maximum wait for an event that needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A T5 of 0.6 million parameters, made by the paper's own classes.
 pub(crate) fn checkpoint() -> CheckpointFiles {
@@ -264,127 +261,4 @@ pub(crate) fn without_names(mut body: Value) -> Value {
     body["id"] = "[id]".into();
     body["created"] = "[created]".into();
     body
-}
-
-/// Steps of a [`Gated`] model: says when one begins; they wait until this is dropped.
-pub(crate) struct Gate {
-    entered: mpsc::Receiver<()>,
-    _pass: mpsc::Sender<()>,
-}
-
-impl Gate {
-    /// Waits, off the runtime's threads, until a step has begun.
-    pub(crate) async fn step_has_begun(self) -> Self {
-        tokio::task::spawn_blocking(move || {
-            self.entered.recv_timeout(PATIENCE).unwrap();
-            self
-        })
-        .await
-        .unwrap()
-    }
-}
-
-/// A model whose steps wait at a gate, until the gate is gone.
-pub(crate) struct Gated {
-    model: ScriptedModel,
-    entered: mpsc::Sender<()>,
-    pass: mpsc::Receiver<()>,
-}
-
-pub(crate) fn gated(script: Script) -> (Gated, Gate) {
-    let (entered, has_entered) = mpsc::channel();
-    let (pass, may_pass) = mpsc::channel();
-    let model = Gated { model: scripted(script), entered, pass: may_pass };
-    (model, Gate { entered: has_entered, _pass: pass })
-}
-
-impl BatchModel for Gated {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-
-    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        self.model.begin(request)
-    }
-
-    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        self.model.prefill(chunks)
-    }
-
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        // Once the test has dropped its side, steps run freely.
-        let _ = self.entered.send(());
-        let _ = self.pass.recv();
-        self.model.step(rows)
-    }
-
-    fn cache_cost(&self) -> CacheCost {
-        self.model.cache_cost()
-    }
-
-    fn close(&mut self, context: ContextId) {
-        self.model.close(context);
-    }
-}
-
-/// A model that takes its engine with it when its first request is over.
-pub(crate) struct Mortal<M>(pub(crate) M);
-
-impl<M: BatchModel> BatchModel for Mortal<M> {
-    fn info(&self) -> &ModelInfo {
-        self.0.info()
-    }
-
-    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        self.0.begin(request)
-    }
-
-    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        self.0.prefill(chunks)
-    }
-
-    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        self.0.step(rows)
-    }
-
-    fn cache_cost(&self) -> CacheCost {
-        self.0.cache_cost()
-    }
-
-    fn close(&mut self, _context: ContextId) {
-        panic!("a panic that this test provokes, which no engine survives");
-    }
-}
-
-/// A model whose device fails in its first step.
-pub(crate) struct Lost(pub(crate) ScriptedModel);
-
-impl BatchModel for Lost {
-    fn info(&self) -> &ModelInfo {
-        self.0.info()
-    }
-
-    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        self.0.begin(request)
-    }
-
-    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        self.0.prefill(chunks)
-    }
-
-    fn step(&mut self, _rows: &[Row]) -> Result<Logits, ModelError> {
-        Err(ModelError::Compute("scripted".into()))
-    }
-
-    fn check_device(&mut self) -> Result<(), ModelError> {
-        Err(ModelError::DeviceLost("scripted".into()))
-    }
-
-    fn cache_cost(&self) -> CacheCost {
-        self.0.cache_cost()
-    }
-
-    fn close(&mut self, context: ContextId) {
-        self.0.close(context);
-    }
 }
