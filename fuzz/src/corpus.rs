@@ -16,6 +16,7 @@ pub(crate) fn file(below: &str) -> Vec<u8> {
 /// Directory of the small checkpoints, one for every kind of model.
 const TINY: &str = "models/tests/data/tiny";
 const HEADS: &str = "models/tests/data/heads";
+const ADAPTERS: &str = "models/tests/data/adapters";
 
 /// Returns the file `name` of each of these small checkpoints.
 pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
@@ -25,6 +26,11 @@ pub(crate) fn tiny(checkpoints: &[&str], name: &str) -> Vec<Vec<u8>> {
 /// Returns the file `name` of a small checkpoint with a head.
 pub(crate) fn head(checkpoint: &str, name: &str) -> Vec<u8> {
     file(&format!("{HEADS}/{checkpoint}/{name}"))
+}
+
+/// Returns the file `name` of an adapter of a small checkpoint.
+pub(crate) fn adapter(folder: &str, name: &str) -> Vec<u8> {
+    file(&format!("{ADAPTERS}/{folder}/{name}"))
 }
 
 /// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if there

@@ -1,5 +1,6 @@
 //! The targets, grouped by the input that they read.
 
+mod adapters;
 mod answers;
 mod calls;
 mod checkpoints;
@@ -14,12 +15,13 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     weights::SAFETENSORS,
     weights::TORCH,
     checkpoints::SENTENCEPIECE,
     checkpoints::TOKENIZER,
     checkpoints::CONFIG,
+    adapters::ADAPTER,
     templates::TEMPLATE,
     calls::CALLS,
     requests::REQUESTS,

@@ -10,7 +10,7 @@ const FILE: &str = "adapter_config.json";
 
 /// Fields that change the computation in ways that are not supported. They are unset if they are false, null, empty
 /// or missing.
-const UNSUPPORTED: [&str; 10] = [
+const UNSUPPORTED: [&str; 9] = [
     "use_dora",
     "use_qalora",
     "use_bdlora",
@@ -20,7 +20,6 @@ const UNSUPPORTED: [&str; 10] = [
     "alora_invocation_tokens",
     "layer_replication",
     "trainable_token_indices",
-    "modules_to_save",
 ];
 
 #[derive(Debug, Clone)]
@@ -34,6 +33,8 @@ pub(super) struct AdapterConfig {
     rank_stabilized: bool,
     /// The name or directory of the model that the adapter was trained on.
     pub(super) base: Option<String>,
+    /// Ends of the names of modules that the adapter stores completely.
+    modules_to_save: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +50,7 @@ struct Stored {
     #[serde(default)]
     use_rslora: bool,
     bias: Option<String>,
+    modules_to_save: Option<Vec<String>>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -87,7 +89,16 @@ impl AdapterConfig {
         };
         let alpha_pattern = stored.alpha_pattern.into_iter().map(pattern).collect::<LoadResult<_>>()?;
         let base = stored.base_model_name_or_path;
-        Ok(Self { alpha, alpha_pattern, rank, rank_stabilized: stored.use_rslora, base })
+        let modules_to_save = stored.modules_to_save.unwrap_or_default();
+        Ok(Self { alpha, alpha_pattern, rank, rank_stabilized: stored.use_rslora, base, modules_to_save })
+    }
+
+    /// Returns whether the adapter stores a module completely: its name, or the name of a module that contains it, has
+    /// one of the ends in `modules_to_save`.
+    pub(super) fn saves(&self, module: &str) -> bool {
+        let parents = module.match_indices('.').map(|(dot, _)| &module[..dot]);
+        let mut names = parents.chain([module]);
+        names.any(|name| self.modules_to_save.iter().any(|end| name.ends_with(end.as_str())))
     }
 
     /// Returns the factor of a module's `B A`.

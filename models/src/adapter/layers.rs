@@ -13,6 +13,9 @@ pub(super) struct Layer {
     pub(super) inputs: usize,
     /// Widths of the parts of its output.
     pub(super) widths: Vec<usize>,
+    /// Whether adapters can replace its only module.
+    pub(super) is_replaceable: bool,
+    pub(super) has_bias: bool,
 }
 
 #[derive(Debug)]
@@ -22,6 +25,18 @@ pub(super) struct Module {
 }
 
 impl Layer {
+    fn new(stored: &[StoredLinear], widths: &[usize]) -> Self {
+        let module =
+            |stored: &StoredLinear| Module { name: stored.module.clone(), outputs: stored.weight.dims()[0] };
+        Self {
+            modules: stored.iter().map(module).collect(),
+            inputs: stored[0].weight.dims()[1],
+            widths: widths.to_vec(),
+            is_replaceable: false,
+            has_bias: stored[0].bias.is_some(),
+        }
+    }
+
     /// Returns the numbers of outputs and inputs of a module, if the layer contains it.
     pub(super) fn shape(&self, module: &str) -> Option<[usize; 2]> {
         let found = self.modules.iter().find(|found| found.name == module)?;
@@ -41,17 +56,23 @@ impl AdaptableLayers {
         widths: [usize; P],
         place: &Placement,
     ) -> candle_core::Result<Linear<P>> {
-        let module =
-            |stored: &StoredLinear| Module { name: stored.module.clone(), outputs: stored.weight.dims()[0] };
-        let modules = stored.iter().map(module).collect();
-        let site = self.add(Layer { modules, inputs: stored[0].weight.dims()[1], widths: widths.to_vec() });
+        let site = self.add(Layer::new(stored, &widths));
         Ok(Linear::new(stored, widths, place)?.adaptable(site))
+    }
+
+    /// Creates a layer that predicts labels, which adapters can change or replace.
+    pub(crate) fn of_labels(&self, stored: StoredLinear, place: &Placement) -> candle_core::Result<Linear> {
+        let stored = [stored];
+        let widths = [stored[0].weight.dims()[0]];
+        let site = self.add(Layer { is_replaceable: true, ..Layer::new(&stored, &widths) });
+        Ok(Linear::new(&stored, widths, place)?.adaptable(site))
     }
 
     /// Creates the output layer `module` from a weight `[outputs, inputs]` that may be shared.
     pub(crate) fn head(&self, module: &str, weight: Weight, [outputs, inputs]: [usize; 2]) -> Linear {
         let modules = vec![Module { name: module.to_owned(), outputs }];
-        let site = self.add(Layer { modules, inputs, widths: vec![outputs] });
+        let widths = vec![outputs];
+        let site = self.add(Layer { modules, inputs, widths, is_replaceable: false, has_bias: false });
         Linear::plain(weight, [outputs]).adaptable(site)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! In: a directory with `adapter_config.json` and `adapter_model.safetensors`. Out: an
 //! [`Adapter`](ntl_core::contract::Adapter), with which the model computes `W x + scale * B A x` (LoRA, arXiv
-//! 2106.09685) in place of `W x`. Anything in a directory that the model cannot apply is an error.
+//! 2106.09685) in place of `W x`. Layers of heads that the directory stores completely (`modules_to_save`) replace the
+//! model's. Anything in a directory that the model cannot apply is an error.
 
 mod config;
 mod layers;
@@ -14,7 +15,7 @@ use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
 
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
-use crate::ops::{AdapterWeights, Change, ModelResult, Placement};
+use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange};
 
 use config::AdapterConfig;
 pub(crate) use layers::AdaptableLayers;
@@ -44,11 +45,18 @@ pub struct OpenAdapter<'a> {
     modules: BTreeMap<String, Module>,
 }
 
-/// The names of a module's tensors, and their rank.
-struct Module {
-    a: String,
-    b: String,
-    rank: usize,
+/// The names of a module's tensors.
+enum Module {
+    LowRank {
+        a: String,
+        b: String,
+        rank: usize,
+    },
+    /// Replaces the module of the model.
+    Saved {
+        weight: String,
+        bias: Option<String>,
+    },
 }
 
 /// The weights, and the layers that they fit.
@@ -57,11 +65,16 @@ struct Read {
     layers: Arc<[Layer]>,
 }
 
-/// The names and shapes of a module's tensors.
+/// The name and shape of a tensor in the file.
+type StoredTensor<'a> = (&'a str, &'a [usize]);
+
+/// The tensors of a module in the file.
 #[derive(Default)]
-struct Pair<'a> {
-    a: Option<(&'a str, &'a [usize])>,
-    b: Option<(&'a str, &'a [usize])>,
+struct StoredModule<'a> {
+    a: Option<StoredTensor<'a>>,
+    b: Option<StoredTensor<'a>>,
+    weight: Option<StoredTensor<'a>>,
+    bias: Option<StoredTensor<'a>>,
 }
 
 /// Returns the name or the directory of the model that an adapter was trained on, if its configuration states it.
@@ -83,30 +96,38 @@ impl AdapterReader {
         let config = AdapterConfig::read(files)?;
         let file = files.name_of(FILE);
         let weights = Weights::open_file(files, FILE)?;
-        let mut pairs: BTreeMap<String, Pair<'_>> = BTreeMap::new();
+        let mut stored: BTreeMap<String, StoredModule<'_>> = BTreeMap::new();
         for (name, shape) in weights.shapes() {
             let wrong = |reason: String| LoadError::tensor(&file, name, reason);
             let (module, part) = target(name).ok_or_else(|| wrong("is not part of a LoRA".to_owned()))?;
-            if shape.len() != 2 || shape.contains(&0) {
-                return Err(wrong(format!("shape {shape:?} is not the shape of a matrix")));
+            if part.is_saved() && !config.saves(&module) {
+                return Err(wrong("is not part of a LoRA, and not in `modules_to_save`".to_owned()));
+            }
+            let (dimensions, form) = part.form();
+            if shape.len() != dimensions || shape.contains(&0) {
+                return Err(wrong(format!("shape {shape:?} is not the shape of a {form}")));
             }
             // A T5Gemma 2 is served without its vision tower, which does not affect texts.
             if module.starts_with(VISION) {
                 continue;
             }
-            let pair = pairs.entry(module).or_default();
-            match part {
-                Part::A => pair.a = Some((name, shape)),
-                Part::B => pair.b = Some((name, shape)),
-            }
+            *stored.entry(module).or_default().part(part) = Some((name, shape));
         }
-        if pairs.is_empty() {
+        if stored.is_empty() {
             return Err(LoadError::malformed(file, "it holds no tensors"));
         }
         let mut modules = BTreeMap::new();
-        for (module, pair) in pairs {
-            let checked = self.checked(&module, &pair, &file, &config)?;
+        for (module, stored) in stored {
+            let checked = if stored.is_saved() {
+                self.checked_saved(&module, &stored, &file)?
+            } else {
+                self.checked_low_rank(&module, &stored, &file, &config)?
+            };
             modules.insert(module, checked);
+        }
+        let is_lost = |(module, _): &(&str, _)| config.saves(module) && !modules.contains_key(*module);
+        if let Some((module, _)) = self.modules().find(is_lost) {
+            return Err(missing(&file, module, "weight"));
         }
         Ok(OpenAdapter { reader: self, file, weights, config, modules })
     }
@@ -119,20 +140,16 @@ impl AdapterReader {
         })
     }
 
-    /// Checks the tensors of a module.
-    fn checked(
+    /// Checks the tensors of a module that is changed.
+    fn checked_low_rank(
         &self,
         module: &str,
-        pair: &Pair<'_>,
+        stored: &StoredModule<'_>,
         file: &str,
         config: &AdapterConfig,
     ) -> LoadResult<Module> {
-        let missing = |part: &str| {
-            let name = format!("{ROOT}{module}.{part}.weight");
-            LoadError::MissingTensor { file: file.to_owned(), name }
-        };
-        let (a_name, a) = pair.a.ok_or_else(|| missing("lora_A"))?;
-        let (b_name, b) = pair.b.ok_or_else(|| missing("lora_B"))?;
+        let (a_name, a) = stored.a.ok_or_else(|| missing(file, module, "lora_A.weight"))?;
+        let (b_name, b) = stored.b.ok_or_else(|| missing(file, module, "lora_B.weight"))?;
         let wrong = |name: &str, reason: String| Err(LoadError::tensor(file, name, reason));
         let Some([outputs, inputs]) = self.layers.iter().find_map(|layer| layer.shape(module)) else {
             return wrong(a_name, format!("the model has no projection `{module}`"));
@@ -149,7 +166,33 @@ impl AdapterReader {
             let reason = format!("its rank is {rank}, but field `r` of the configuration is {stated}");
             return wrong(a_name, reason);
         }
-        Ok(Module { a: a_name.to_owned(), b: b_name.to_owned(), rank })
+        Ok(Module::LowRank { a: a_name.to_owned(), b: b_name.to_owned(), rank })
+    }
+
+    /// Checks the tensors of a module that is replaced.
+    fn checked_saved(&self, module: &str, stored: &StoredModule<'_>, file: &str) -> LoadResult<Module> {
+        let wrong = |name: &str, reason: String| Err(LoadError::tensor(file, name, reason));
+        let (name, shape) = stored.weight.ok_or_else(|| missing(file, module, "weight"))?;
+        if let Some((name, _)) = stored.a.or(stored.b) {
+            return wrong(name, "`modules_to_save` replaces its module".to_owned());
+        }
+        let layer = self.layers.iter().find(|layer| layer.is_replaceable && layer.shape(module).is_some());
+        let Some((layer, wanted)) = layer.and_then(|layer| Some((layer, layer.shape(module)?))) else {
+            return wrong(name, format!("`{module}` is not a layer that predicts the labels of the model"));
+        };
+        if shape != wanted {
+            return wrong(name, format!("shape {shape:?} does not fit the weight {wanted:?} of the model"));
+        }
+        let bias = match (stored.bias, layer.has_bias) {
+            (None, false) => None,
+            (None, true) => return Err(missing(file, module, "bias")),
+            (Some((name, _)), false) => return wrong(name, "the module of the model has no bias".to_owned()),
+            (Some((name, shape)), true) if shape != &wanted[..1] => {
+                return wrong(name, format!("shape {shape:?} does not fit the weight {wanted:?}"));
+            }
+            (Some((name, _)), true) => Some(name.to_owned()),
+        };
+        Ok(Module::Saved { weight: name.to_owned(), bias })
     }
 
     /// Returns the weights of an adapter that this reader has read.
@@ -164,8 +207,10 @@ impl OpenAdapter<'_> {
     /// Returns the memory of its weights, in bytes.
     pub fn bytes(&self) -> u64 {
         let elements = self.reader.modules().filter_map(|(module, [outputs, inputs])| {
-            let rank = self.modules.get(module)?.rank;
-            Some((rank * (inputs + outputs)) as u64)
+            Some(match self.modules.get(module)? {
+                Module::LowRank { rank, .. } => rank * (inputs + outputs),
+                Module::Saved { bias, .. } => outputs * (inputs + usize::from(bias.is_some())),
+            } as u64)
         });
         elements.sum::<u64>() * size_of::<f32>() as u64
     }
@@ -173,33 +218,72 @@ impl OpenAdapter<'_> {
     /// Reads the weights.
     pub fn read(&self) -> LoadResult<Adapter> {
         let layers = &self.reader.layers;
-        let changes = layers.iter().map(|layer| self.changes(layer)).collect::<LoadResult<Vec<_>>>()?;
+        let changes = layers.iter().map(|layer| self.change(layer)).collect::<LoadResult<Vec<_>>>()?;
         let widths = layers.iter().map(|layer| layer.widths.as_slice());
         let weights = AdapterWeights::new(changes.into_iter().zip(widths), &self.reader.place)?;
         Ok(Adapter::new(Read { weights: Arc::new(weights), layers: Arc::clone(layers) }))
     }
 
-    fn changes(&self, layer: &Layer) -> LoadResult<Vec<Change>> {
+    fn change(&self, layer: &Layer) -> LoadResult<SiteChange> {
         let mut first = 0;
         let mut changes = Vec::new();
         for module in &layer.modules {
-            if let Some(Module { a, b: b_name, rank }) = self.modules.get(&module.name) {
-                let rank = *rank;
-                let a = self.weights.tensor(a, &[rank, layer.inputs], DType::F32, &Device::Cpu)?;
-                let b = self.weights.tensor(b_name, &[module.outputs, rank], DType::F32, &Device::Cpu)?;
-                let scale = self.config.scale(&module.name, rank);
-                let b = (b * scale)?;
-                if !(largest(&a)? * largest(&b)? * rank as f32).is_finite() {
-                    let reason = format!(
-                        "its product with lora_A may not be finite; `lora_alpha` and the rank give the scale {scale:e}"
-                    );
-                    return Err(LoadError::tensor(&self.file, b_name, reason));
+            let (outputs, inputs) = (module.outputs, layer.inputs);
+            match self.modules.get(&module.name) {
+                Some(Module::LowRank { a, b, rank }) => {
+                    let [a, b] = self.low_rank(module, [a, b], [outputs, *rank, inputs])?;
+                    changes.push(Change { first, a, b });
                 }
-                changes.push(Change { first, a, b });
+                Some(Module::Saved { weight, bias }) => {
+                    let weight = self.tensor(weight, &[outputs, inputs])?;
+                    let bias = bias.as_ref().map(|bias| self.tensor(bias, &[outputs])).transpose()?;
+                    let place = &self.reader.place;
+                    return Ok(SiteChange::Replacement(Replacement::new(&weight, bias.as_ref(), place)?));
+                }
+                None => {}
             }
-            first += module.outputs;
+            first += outputs;
         }
-        Ok(changes)
+        Ok(SiteChange::LowRank(changes))
+    }
+
+    /// Returns `A` `[rank, inputs]` and `B` `[outputs, rank]`, which has the scale.
+    fn low_rank(
+        &self,
+        module: &layers::Module,
+        [a, b_name]: [&String; 2],
+        [outputs, rank, inputs]: [usize; 3],
+    ) -> LoadResult<[Tensor; 2]> {
+        let a = self.tensor(a, &[rank, inputs])?;
+        let scale = self.config.scale(&module.name, rank);
+        let b = (self.tensor(b_name, &[outputs, rank])? * scale)?;
+        if !(largest(&a)? * largest(&b)? * rank as f32).is_finite() {
+            let reason = format!(
+                "its product with lora_A may not be finite; `lora_alpha` and the rank give the scale {scale:e}"
+            );
+            return Err(LoadError::tensor(&self.file, b_name, reason));
+        }
+        Ok([a, b])
+    }
+
+    fn tensor(&self, name: &str, shape: &[usize]) -> LoadResult<Tensor> {
+        self.weights.tensor(name, shape, DType::F32, &Device::Cpu)
+    }
+}
+
+impl<'a> StoredModule<'a> {
+    fn part(&mut self, part: Part) -> &mut Option<StoredTensor<'a>> {
+        match part {
+            Part::A => &mut self.a,
+            Part::B => &mut self.b,
+            Part::Weight => &mut self.weight,
+            Part::Bias => &mut self.bias,
+        }
+    }
+
+    /// Returns whether it has tensors in place of the model's.
+    fn is_saved(&self) -> bool {
+        self.weight.is_some() || self.bias.is_some()
     }
 }
 
@@ -207,19 +291,47 @@ fn largest(tensor: &Tensor) -> LoadResult<f32> {
     Ok(tensor.abs()?.max_all()?.to_scalar()?)
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Returns the error about a tensor of a module that the file lacks.
+fn missing(file: &str, module: &str, part: &str) -> LoadError {
+    LoadError::MissingTensor { file: file.to_owned(), name: format!("{ROOT}{module}.{part}") }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     A,
     B,
+    Weight,
+    Bias,
 }
 
-/// Returns the module that a tensor changes. Older files contain the adapter's name (`q_proj.lora_A.default.weight`),
-/// and newer classes of T5Gemma 2 have the encoder of texts within another module.
+impl Part {
+    /// Returns whether the tensor takes the place of the model's.
+    fn is_saved(self) -> bool {
+        matches!(self, Self::Weight | Self::Bias)
+    }
+
+    /// Returns the number of dimensions, and their name.
+    fn form(self) -> (usize, &'static str) {
+        match self {
+            Self::A | Self::B | Self::Weight => (2, "matrix"),
+            Self::Bias => (1, "vector"),
+        }
+    }
+}
+
+/// Returns the module that a tensor changes or replaces. Older files contain the adapter's name
+/// (`q_proj.lora_A.default.weight`), and newer classes of T5Gemma 2 have the encoder of texts within another module.
 fn target(name: &str) -> Option<(String, Part)> {
-    let path = name.strip_prefix(ROOT)?.strip_suffix(".weight")?;
-    let path = path.strip_suffix(".default").unwrap_or(path);
-    let a = path.strip_suffix(".lora_A").map(|module| (module, Part::A));
-    let (module, part) = a.or_else(|| Some((path.strip_suffix(".lora_B")?, Part::B)))?;
+    let path = name.strip_prefix(ROOT)?;
+    let (module, part) = match path.strip_suffix(".weight") {
+        Some(path) => {
+            let path = path.strip_suffix(".default").unwrap_or(path);
+            let a = path.strip_suffix(".lora_A").map(|module| (module, Part::A));
+            let b = || path.strip_suffix(".lora_B").map(|module| (module, Part::B));
+            a.or_else(b).unwrap_or((path, Part::Weight))
+        }
+        None => (path.strip_suffix(".bias")?, Part::Bias),
+    };
     Some((module.replacen(".encoder.text_model.", ".encoder.", 1), part))
 }
 

@@ -20,8 +20,15 @@ use crate::{DtypeChoice, LoadOptions, LoadedModel, load};
 const CAUSAL: [&str; 4] = ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window"];
 
 /// Models with heads of labels, over an encoder or a decoder.
-const HEADS: [&str; 6] =
-    ["bert-classes", "roberta-regression", "modernbert-mean", "llama-reward", "gpt2-classes", "t5-classes"];
+const HEADS: [&str; 7] = [
+    "bert-classes",
+    "roberta-regression",
+    "modernbert-mean",
+    "llama-reward",
+    "mistral-classes",
+    "gpt2-classes",
+    "t5-classes",
+];
 
 /// Models of every other kind: multipliers, norms of heads, ReLU and gated feed-forward parts, number embeddings,
 /// separate and merged attention to the prompt, nested backbones, heads.
@@ -104,6 +111,25 @@ impl Opened {
     fn random(&self) -> Adapter {
         let folder = adapter(&config(), &pairs(&self.modules()));
         self.read(folder.path()).unwrap()
+    }
+
+    /// Returns a random adapter of some layer that replaces these modules, which may have biases.
+    fn replacing(&self, replaced: &[(&str, bool)]) -> tempfile::TempDir {
+        let all = self.modules();
+        let is_other = |name: &&String| replaced.iter().all(|(module, _)| module != name);
+        let changed = all.keys().find(|name| is_other(name)).unwrap();
+        let mut tensors = pairs(&modules(&[(changed, all[changed])]));
+        for (module, has_bias) in replaced {
+            let [outputs, inputs] = all[*module];
+            tensors.insert(format!("{ROOT}{module}.weight"), random(outputs, inputs, 0.5));
+            if *has_bias {
+                let bias = random(1, outputs, 0.5).squeeze(0).unwrap();
+                tensors.insert(format!("{ROOT}{module}.bias"), bias);
+            }
+        }
+        let mut config = config();
+        config["modules_to_save"] = json!(["classifier", "score", "classification_head", "regression_head"]);
+        adapter(&config, &tensors)
     }
 
     fn begin(&mut self, prompt: &[u32], adapter: Option<&Adapter>) -> OpenedContext {
@@ -236,7 +262,17 @@ fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind()
 
 #[test]
 fn adapters_that_peft_has_saved_give_its_logits() {
-    for name in ["llama-ntl", "gpt2", "t5-ce", "t5gemma2", "bert-classes", "llama-reward"] {
+    for name in [
+        "llama-ntl",
+        "gpt2",
+        "t5-ce",
+        "t5gemma2",
+        "bert-classes",
+        "llama-reward",
+        "mistral-classes",
+        "roberta-regression",
+        "t5-classes",
+    ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters").join(name);
         let golden: Value =
             serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
@@ -319,6 +355,62 @@ fn a_row_is_bit_identical_alone_and_in_a_batch_with_rows_of_other_adapters() {
             assert_ne!(mixed[1], mixed[4], "{name}: the adapter changes nothing");
             assert_ne!(mixed[0], mixed[5], "{name}: both adapters are the same");
         }
+    }
+}
+
+/// Models with heads, and the modules of the heads that PEFT saves.
+const REPLACED: [(&str, &[(&str, bool)]); 6] = [
+    ("llama-reward", &[("score", false)]),
+    ("gpt2-classes", &[("score", false)]),
+    ("bert-classes", &[("classifier", true)]),
+    ("roberta-regression", &[("classifier.dense", true), ("classifier.out_proj", true)]),
+    ("t5-classes", &[("classification_head.dense", true), ("classification_head.out_proj", true)]),
+    ("regresslm-hf-head", &[("regression_head", true)]),
+];
+
+#[test]
+fn every_row_of_a_batch_has_the_head_of_its_own_adapter() {
+    for (name, replaced) in REPLACED {
+        for dtype in [DtypeChoice::F32, DtypeChoice::Int8] {
+            let mut model = open_in(&data(name), dtype);
+            let folders = [(); 2].map(|()| model.replacing(replaced));
+            let [first, second] = folders.each_ref().map(|folder| model.read(folder.path()).unwrap());
+            let changed = model.random();
+            let prompt: &[u32] = &[5, 9, 11, 7, 1];
+            let prompts: [(&[u32], Option<&Adapter>); 6] = [
+                (prompt, Some(&first)),
+                (prompt, None),
+                (&[8, 4, 1], Some(&first)),
+                (prompt, Some(&second)),
+                (prompt, Some(&changed)),
+                (&[8, 4, 1], None),
+            ];
+            let mixed = together(&mut model, &prompts, usize::MAX);
+            for (index, one) in prompts.into_iter().enumerate() {
+                let alone = together(&mut model, &[one], 3);
+                assert_eq!(alone[0], mixed[index], "{name} {dtype:?}: prompt {index}");
+            }
+            for (index, other) in [(0, 1), (0, 3), (1, 4), (2, 5)] {
+                assert_ne!(mixed[index], mixed[other], "{name} {dtype:?}: prompts {index} and {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn devices_replace_heads_with_their_operations() {
+    for (name, replaced) in REPLACED {
+        let mut model = open(name);
+        let folder = model.replacing(replaced);
+        let answers = |model: &mut Opened| {
+            let adapter = model.read(folder.path()).unwrap();
+            let prompts: [(&[u32], Option<&Adapter>); 3] =
+                [(&[8, 4, 1], None), (&[5, 9, 11, 7, 1], Some(&adapter)), (&[6, 3, 1], None)];
+            together(model, &prompts, usize::MAX).concat().concat()
+        };
+        let want = answers(&mut model);
+        let got = composed::during(|| answers(&mut open(name)));
+        assert!(off(&got, &want) < 1e-4, "{name}: {}", off(&got, &want));
     }
 }
 
@@ -413,6 +505,16 @@ fn the_memory_of_an_adapter_is_known_before_its_weights_are_read() {
     let open = model.reader.open(&files).unwrap();
     assert_eq!(open.bytes(), 2 * (48 + 16) * 4);
     assert_eq!(adapter_base(&files).unwrap().as_deref(), Some("/models/base"));
+    let model = open("bert-classes");
+    let pairs = pairs(&modules(&[("bert.encoder.layer.0.output.dense", [16, 20])]));
+    let saved =
+        [("weight", random(3, 16, 0.3)), ("bias", Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap())];
+    let saved = saved.map(|(part, tensor)| (format!("{ROOT}classifier.{part}"), tensor));
+    let mut config = config();
+    config["modules_to_save"] = json!(["classifier"]);
+    let folder = adapter(&config, &pairs.into_iter().chain(saved).collect());
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    assert_eq!(model.reader.open(&files).unwrap().bytes(), (2 * (16 + 20) + 3 * 16 + 3) * 4);
 }
 
 #[test]
@@ -490,7 +592,7 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
         ("peft_type", json!("IA3"), "`IA3` is not supported"),
         ("use_dora", json!(true), "true is not supported"),
         ("bias", json!("all"), "trained biases"),
-        ("modules_to_save", json!(["lm_head"]), "lm_head"),
+        ("modules_to_save", json!("score"), "invalid type"),
         ("alora_invocation_tokens", json!([5]), "[5] is not supported"),
         ("layer_replication", json!([[0, 2], [1, 2]]), "not supported"),
         ("lora_bias", json!(true), "not supported"),
@@ -508,6 +610,67 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
     let nothing = tempfile::tempdir().unwrap();
     let error = model.read(nothing.path()).unwrap_err();
     assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
+}
+
+#[test]
+fn a_saved_module_that_cannot_replace_one_of_the_model_is_rejected_with_its_name() {
+    let vector = |length: usize| Tensor::zeros(length, DType::F32, &Device::Cpu).unwrap();
+    let (weight, bias) = ("base_model.model.classifier.weight", "base_model.model.classifier.bias");
+    let query = "bert.encoder.layer.0.attention.self.query";
+    let score = "base_model.model.score.weight";
+    for (name, saves, saved, parts) in [
+        (
+            "bert-classes",
+            "classifier",
+            vec![(weight, random(2, 16, 0.3)), (bias, vector(2))],
+            ["classifier.weight", "[2, 16] does not fit the weight [3, 16]"],
+        ),
+        (
+            "bert-classes",
+            "classifier",
+            vec![(weight, random(3, 16, 0.3)), (bias, vector(2))],
+            ["classifier.bias", "[2] does not fit"],
+        ),
+        ("bert-classes", "classifier", vec![(weight, random(3, 16, 0.3))], ["classifier.bias", "missing"]),
+        ("bert-classes", "classifier", vec![(bias, vector(3))], ["classifier.weight", "missing"]),
+        ("bert-classes", "classifier", vec![], ["classifier.weight", "missing"]),
+        (
+            "bert-classes",
+            "score",
+            vec![(weight, random(3, 16, 0.3))],
+            ["classifier.weight", "not in `modules_to_save`"],
+        ),
+        (
+            "bert-classes",
+            "word_embeddings",
+            vec![("base_model.model.bert.embeddings.word_embeddings.weight", random(90, 16, 0.3))],
+            ["word_embeddings.weight", "is not a layer that predicts the labels"],
+        ),
+        (
+            "llama-reward",
+            "score",
+            vec![(score, random(1, 16, 0.3)), ("base_model.model.score.bias", vector(1))],
+            ["score.bias", "has no bias"],
+        ),
+        ("llama-reward", "score", vec![(score, vector(16))], ["score.weight", "not the shape of a matrix"]),
+        ("qwen2", "lm_head", vec![], ["lm_head.weight", "missing"]),
+        (
+            "qwen2",
+            "lm_head",
+            vec![("base_model.model.lm_head.weight", random(36, 16, 0.3))],
+            ["lm_head.weight", "is not a layer that predicts the labels"],
+        ),
+    ] {
+        let query = if name == "bert-classes" { query } else { "model.layers.0.self_attn.q_proj" };
+        let model = open(name);
+        let shape = model.modules()[query];
+        let saved = saved.into_iter().map(|(name, tensor)| (name.to_owned(), tensor));
+        let tensors = pairs(&modules(&[(query, shape)])).into_iter().chain(saved).collect();
+        let mut config = config();
+        config["modules_to_save"] = json!([saves]);
+        let message = model.read(adapter(&config, &tensors).path()).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
 }
 
 #[test]

@@ -80,11 +80,12 @@ impl Loader<'_> {
         Ok(self.adaptable.head("lm_head", weight, shape))
     }
 
-    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32. Adapters do not change it.
+    /// Reads the layer that predicts labels, `[labels, hidden]`, in f32.
     pub(super) fn score(&self, labels: usize) -> LoadResult<Linear> {
         let exact = self.place.exact();
         let weight = self.tensor_as("score.weight", &[labels, self.config.hidden_size], &exact)?;
-        Ok(Linear::plain(Weight::new(weight, &exact)?, [labels]))
+        let stored = StoredLinear { module: "score".to_owned(), weight, bias: None };
+        Ok(self.adaptable.of_labels(stored, &exact)?)
     }
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.

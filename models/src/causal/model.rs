@@ -166,7 +166,10 @@ impl Causal {
         let hidden = self.norm.forward(&x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
-        self.head.product(&hidden, &pass.rows)
+        match &self.config.score {
+            Some(_) => self.head.replaceable(&hidden, &pass.rows).map(Product::Tensor),
+            None => self.head.product(&hidden, &pass.rows),
+        }
     }
 
     /// Only writes the keys and values of rows in every layer.

@@ -187,12 +187,14 @@ impl Loader<'_, Config> {
         let hidden = self.config.sizes.hidden;
         let whole = Self { prefix: "", ..*self };
         let (dense, out) = match head {
-            Head::Pooler => (self.dense("pooler.dense", [hidden; 2], true)?, "classifier"),
-            Head::Classifier => (whole.dense("classifier.dense", [hidden; 2], true)?, "classifier.out_proj"),
+            Head::Pooler => (self.of_labels("pooler.dense", [hidden; 2], true)?, "classifier"),
+            Head::Classifier => {
+                (whole.of_labels("classifier.dense", [hidden; 2], true)?, "classifier.out_proj")
+            }
         };
         Ok(PooledHead {
             hidden: Some(HiddenLayer { dense, activation: HeadActivation::Tanh, norm: None }),
-            out: whole.biased(out, [labels, hidden])?,
+            out: whole.of_labels(out, [labels, hidden], true)?,
         })
     }
 }

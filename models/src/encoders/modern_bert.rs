@@ -235,11 +235,11 @@ impl Loader<'_, Config> {
         let Config { sizes: Sizes { hidden, .. }, classifier_bias, classifier_activation, .. } = *self.config;
         Ok(PooledHead {
             hidden: Some(HiddenLayer {
-                dense: self.dense("head.dense", [hidden; 2], classifier_bias)?,
+                dense: self.of_labels("head.dense", [hidden; 2], classifier_bias)?,
                 activation: HeadActivation::Of(classifier_activation),
                 norm: Some(self.norm("head.norm")?),
             }),
-            out: self.biased("classifier", [labels, hidden])?,
+            out: self.of_labels("classifier", [labels, hidden], true)?,
         })
     }
 }

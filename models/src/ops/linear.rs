@@ -163,6 +163,12 @@ impl Linear {
         self.parts(x, &AdaptedRows::default()).map(|[all]| all)
     }
 
+    /// Maps `[M, in]` to `[M, out]`, with the changes of adapters, and with their layers if they replace this one.
+    pub(crate) fn replaceable(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Tensor> {
+        let [all] = self.parts(x, rows)?;
+        rows.replaced(self.site, x, all)
+    }
+
     /// Maps `[M, in]` to `[M, out]` without the bias, and without a tensor if none is needed, so that reading the
     /// numbers copies nothing.
     pub(crate) fn product(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {

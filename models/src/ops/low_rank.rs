@@ -15,7 +15,7 @@ use ntl_kernels::{Format, Matrix};
 use rayon::prelude::*;
 
 use super::tensors::slice;
-use super::{Placement, Weight};
+use super::{Placement, Replacement, Weight};
 
 /// A linear layer among those of a model that adapters can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +49,22 @@ struct Up {
     weight: Weight,
 }
 
+/// The change of a layer by an adapter.
+pub(crate) enum SiteChange {
+    /// Low-rank changes, maybe none.
+    LowRank(Vec<Change>),
+    Replacement(Replacement),
+}
+
 /// The weights of one adapter.
 pub(crate) struct AdapterWeights {
     /// The changes of each layer, by site.
-    layers: Vec<Option<LowRank>>,
+    layers: Vec<Option<LayerChange>>,
+}
+
+enum LayerChange {
+    LowRank(LowRank),
+    Replacement(Replacement),
 }
 
 /// The rows of a pass that have adapters.
@@ -138,18 +150,22 @@ fn packed(weight: &Weight) -> Result<&Matrix> {
 }
 
 impl AdapterWeights {
-    /// Creates the weights from the changes of every site, and the widths of its parts.
+    /// Creates the weights from the change of every site, and the widths of its parts.
     pub(crate) fn new<'a>(
-        sites: impl Iterator<Item = (Vec<Change>, &'a [usize])>,
+        sites: impl Iterator<Item = (SiteChange, &'a [usize])>,
         place: &Placement,
     ) -> Result<Self> {
-        let layer = |(changes, widths): (Vec<Change>, &[usize])| {
-            if changes.is_empty() { Ok(None) } else { LowRank::new(&changes, widths, place).map(Some) }
+        let layer = |(change, widths): (SiteChange, &[usize])| match change {
+            SiteChange::LowRank(changes) if changes.is_empty() => Ok(None),
+            SiteChange::LowRank(changes) => {
+                LowRank::new(&changes, widths, place).map(LayerChange::LowRank).map(Some)
+            }
+            SiteChange::Replacement(layer) => Ok(Some(LayerChange::Replacement(layer))),
         };
         Ok(Self { layers: sites.map(layer).collect::<Result<_>>()? })
     }
 
-    fn at(&self, site: Site) -> Option<&LowRank> {
+    fn at(&self, site: Site) -> Option<&LayerChange> {
         self.layers.get(site.0)?.as_ref()
     }
 }
@@ -181,7 +197,21 @@ impl AdaptedRows {
     /// Returns the groups that change a layer.
     fn at(&self, site: Option<Site>) -> Vec<(&AdapterRows, &LowRank)> {
         let Some(site) = site else { return Vec::new() };
-        self.0.iter().filter_map(|group| Some((group, group.weights.at(site)?))).collect()
+        let changes = self.0.iter().filter_map(|group| match group.weights.at(site)? {
+            LayerChange::LowRank(low_rank) => Some((group, low_rank)),
+            LayerChange::Replacement(_) => None,
+        });
+        changes.collect()
+    }
+
+    /// Returns the rows of the groups that replace a layer.
+    pub(super) fn replacing(&self, site: Option<Site>) -> Vec<(&[u32], &Replacement)> {
+        let Some(site) = site else { return Vec::new() };
+        let layers = self.0.iter().filter_map(|group| match group.weights.at(site)? {
+            LayerChange::LowRank(_) => None,
+            LayerChange::Replacement(layer) => Some((group.rows.as_slice(), layer)),
+        });
+        layers.collect()
     }
 
     /// Adds the changes of a layer with the input `x` `[R, in]` to the parts `[R, width]` of its output, on the CPU.

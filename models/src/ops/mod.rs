@@ -10,6 +10,7 @@ mod norm;
 #[cfg(feature = "cuda")]
 pub(crate) mod own_kernels;
 mod projected_rows;
+mod replacement;
 mod rope;
 mod tensors;
 mod weight;
@@ -22,12 +23,13 @@ pub(crate) use attention::{
 #[cfg(feature = "cuda")]
 pub(crate) use attention::{Plan, QkvSource};
 pub(crate) use linear::{Linear, Mlp, MlpInput, StoredLinear};
-pub(crate) use low_rank::{AdaptedRows, AdapterWeights, Change, Site};
+pub(crate) use low_rank::{AdaptedRows, AdapterWeights, Change, Site, SiteChange};
 pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Phase, Visible};
 #[cfg(feature = "cuda")]
 pub(crate) use projected_rows::ProjectedRows;
 pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
+pub(crate) use replacement::Replacement;
 pub(crate) use rope::{PassRope, apply_rope};
 #[cfg(test)]
 pub(crate) use tensors::composed;

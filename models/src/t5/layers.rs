@@ -59,6 +59,11 @@ impl<C> Loader<'_, C> {
         Ok(Linear::new(&[self.stored(name, shape, true)?], [shape[0]], self.place)?)
     }
 
+    /// Reads a layer of a head that predicts labels. Adapters may change or replace it.
+    pub(crate) fn of_labels(&self, name: &str, shape: [usize; 2], has_bias: bool) -> LoadResult<Linear> {
+        Ok(self.adaptable.of_labels(self.stored(name, shape, has_bias)?, self.place)?)
+    }
+
     /// Reads the stored form of a layer, with its bias if it has one.
     pub(crate) fn stored(
         &self,

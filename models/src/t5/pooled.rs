@@ -137,17 +137,17 @@ impl InputLayer {
 }
 
 impl PooledHead {
-    /// Maps pooled output f32 `[1, hidden]` to the values of all labels. An adapter changes the hidden layer only.
+    /// Maps pooled output f32 `[1, hidden]` to the values of all labels.
     fn values(&self, mut x: Tensor, rows: &AdaptedRows) -> Result<Vec<f32>> {
         if let Some(HiddenLayer { dense, activation, norm }) = &self.hidden {
-            [x] = dense.parts(&x, rows)?;
+            x = dense.replaceable(&x, rows)?;
             x = match activation {
                 HeadActivation::Tanh => x.tanh()?,
                 HeadActivation::Of(activation) => activation.apply(&x)?,
             };
             x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
         }
-        self.out.forward(&x)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+        self.out.replaceable(&x, rows)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
     }
 }
 

@@ -22,7 +22,7 @@ use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::labels::read_labels;
-use crate::ops::{Linear, ModelResult, Placement, Weight, compute_error};
+use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error};
 
 /// A T5 that predicts one number, or the values of several labels, for each prompt.
 pub struct RegressionHead {
@@ -62,8 +62,8 @@ impl RegressionHead {
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..whole };
         let head = [
-            exact.biased("classification_head.dense", [d_model, d_model])?,
-            exact.biased("classification_head.out_proj", [labels.names.len(), d_model])?,
+            exact.of_labels("classification_head.dense", [d_model, d_model], true)?,
+            exact.of_labels("classification_head.out_proj", [labels.names.len(), d_model], true)?,
         ];
         let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         info.labels = Some(labels);
@@ -123,7 +123,9 @@ impl RegressionHead {
         if complete.is_empty() {
             return Ok(());
         }
-        let values = self.values_at(&hidden, read).map_err(compute_error)?;
+        let rows =
+            AdaptedRows::new(complete.iter().map(|&context| (self.stacks.kv_cache.adapter(context), 1)));
+        let values = self.values_at(&hidden, read, &rows).map_err(compute_error)?;
         for &context in &complete {
             // Only the values are needed from here on.
             self.stacks.close(context);
@@ -162,12 +164,12 @@ impl RegressionHead {
         Ok(progress)
     }
 
-    /// Returns the values of all labels for each of these rows.
-    fn values_at(&self, hidden: &Tensor, read: Vec<u32>) -> Result<Vec<Vec<f32>>> {
+    /// Returns the values of all labels for the rows `read`, whose adapters are `rows`.
+    fn values_at(&self, hidden: &Tensor, read: Vec<u32>, rows: &AdaptedRows) -> Result<Vec<Vec<f32>>> {
         let [dense, out] = &self.head;
         let count = read.len();
         let read = hidden.index_select(&Tensor::from_vec(read, count, hidden.device())?, 0)?;
-        let values = out.forward(&dense.forward(&read)?.tanh()?)?;
+        let values = out.replaceable(&dense.replaceable(&read, rows)?.tanh()?, rows)?;
         let mut values: Vec<Vec<f32>> = values.to_dtype(DType::F32)?.to_vec2()?;
         if self.log_scale {
             values.iter_mut().flatten().for_each(|value| *value = unlogged(*value));

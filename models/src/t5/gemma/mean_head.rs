@@ -23,8 +23,8 @@ pub(crate) fn load_regresslm_head(
     let prefix = "model.model.encoder.";
     let loader = Loader { weights: &weights, config: &config, place, prefix, adaptable: &adaptable };
     let exact = place.exact();
-    let out =
-        Loader { place: &exact, prefix: "", ..loader }.biased("regression_head", [1, config.hidden_size])?;
+    let exact = Loader { place: &exact, prefix: "", ..loader };
+    let out = exact.of_labels("regression_head", [1, config.hidden_size], true)?;
     let mut info = facts.info(Family::of(files)?, Vec::new(), place, weights.parameters());
     info.prompt_tokens_max = info.prompt_tokens_max.min(config.positions_max);
     info.labels = Some(one_number());
