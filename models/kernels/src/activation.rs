@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::vector::{self, exp};
+use crate::vector::{self, sigmoid_times};
 
 /// Number of elements that one task processes.
 const CHUNK: usize = 1 << 14;
@@ -55,8 +55,8 @@ impl WithSimd for Cap<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        vector::soft_cap(self.values, self.cap);
+    fn with_simd<S: Simd>(self, simd: S) {
+        vector::soft_cap(simd, self.values, self.cap);
     }
 }
 
@@ -71,28 +71,45 @@ impl WithSimd for Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        match self.activation {
-            Activation::Relu => self.values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
-            Activation::Silu => self.values.iter_mut().for_each(|x| *x = silu(*x)),
-            Activation::GeluTanh => self.values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { activation, values, factors } = self;
+        let (values, values_left) = S::as_mut_simd_f32s(values);
+        for value in &mut *values {
+            *value = activation.of(simd, *value);
         }
-        self.values.iter_mut().zip(self.factors).for_each(|(x, factor)| *x *= factor);
+        if !values_left.is_empty() {
+            let value = activation.of(simd, simd.partial_load_f32s(values_left));
+            simd.partial_store_f32s(values_left, value);
+        }
+        let (factors, factors_left) = S::as_simd_f32s(factors);
+        for (value, &factor) in values.iter_mut().zip(factors) {
+            *value = simd.mul_f32s(*value, factor);
+        }
+        values_left.iter_mut().zip(factors_left).for_each(|(value, factor)| *value *= factor);
     }
 }
 
-#[inline(always)]
-fn silu(x: f32) -> f32 {
-    x / (1.0 + exp(-x))
+impl Activation {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::f32s) -> S::f32s {
+        match self {
+            Self::Relu => {
+                let zero = simd.splat_f32s(0.0);
+                simd.select_f32s(simd.less_than_f32s(x, zero), zero, x)
+            }
+            Self::Silu => sigmoid_times(simd, x, x),
+            // x (1 + tanh(z)) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3), and (1 + tanh(z)) / 2 = sigmoid(2 z).
+            Self::GeluTanh => {
+                let square = simd.mul_f32s(x, x);
+                let inner = simd.mul_add_f32s(square, simd.splat_f32s(0.044_715), simd.splat_f32s(1.0));
+                let z = simd.mul_f32s(simd.mul_f32s(x, simd.splat_f32s(TWICE_SQRT_2_OVER_PI)), inner);
+                sigmoid_times(simd, x, z)
+            }
+        }
+    }
 }
 
-/// Computes `x (1 + tanh(z)) / 2` with `z = sqrt(2 / pi) (x + 0.044715 x^3)`, using
-/// `(1 + tanh(z)) / 2 = sigmoid(2 z)`.
-#[inline(always)]
-fn gelu_tanh(x: f32) -> f32 {
-    const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
-    x / (1.0 + exp(-TWICE_SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x)))
-}
+const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
 
 #[cfg(test)]
 mod tests {

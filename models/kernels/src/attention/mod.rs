@@ -21,8 +21,8 @@ use crate::vector::{add_weighted, dot, soft_cap, softmax};
 /// Below this many multiplications, a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 19;
 
-/// Maximum number of decoded rows that one task processes.
-const ROWS_MAX: usize = 16;
+/// Maximum number of decoded rows that one task processes. Keys and values are gathered once for all of them.
+const ROWS_MAX: usize = 32;
 
 /// Minimum number of a prompt's rows that one task processes, and maximum number of their query heads that share a key
 /// head. A tile of keys and values is gathered once for all of them.
@@ -181,7 +181,7 @@ pub fn attend<E: Float>(
     for group in groups {
         let rows_max = match group.phase {
             Phase::Prefill => prompt_rows(rows, heads),
-            Phase::Decode => ROWS_MAX,
+            Phase::Decode => rows.div_ceil(rayon::current_num_threads()).clamp(GATHERED_MIN, ROWS_MAX),
         };
         for queries in group.queries.chunks(rows_max) {
             let (q, q_rest) = q_left.split_at(queries.len() * width);
@@ -295,14 +295,14 @@ impl<'a, E: Float> Task<'a, E> {
 
     /// Computes the softmax of one head's scores, with their cap and biases.
     #[inline(always)]
-    fn weigh(&self, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
+    fn weigh<S: Simd>(&self, simd: S, scores: &mut [f32], head: usize, query: &AttentionQuery<'_>) {
         if let Some(cap) = self.heads.cap {
-            soft_cap(scores, cap);
+            soft_cap(simd, scores, cap);
         }
         if let Some(bias) = self.bias {
             bias.add(scores, head, query.hidden, query.position);
         }
-        softmax(scores);
+        softmax(simd, scores);
     }
 
     /// Computes the rows one after the other within each head.
@@ -345,7 +345,7 @@ impl<'a, E: Float> Task<'a, E> {
                 for (weight, kv) in weights.iter_mut().zip(seen) {
                     *weight = dot(simd, q, kv.keys) * self.heads.scale;
                 }
-                self.weigh(weights, head, query);
+                self.weigh(simd, weights, head, query);
                 let weighted = weights.iter().zip(seen).map(|(&weight, kv)| (weight, kv.values));
                 // The output is already zero.
                 add_weighted(simd, weighted, &mut self.out[place]);
@@ -373,7 +373,7 @@ impl<'a, E: Float> Task<'a, E> {
             }
         }
         for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
-            self.weigh(weights, head, query);
+            self.weigh(simd, weights, head, query);
         }
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
             let values = widened(seen_now.iter().map(|kv| kv.values), &mut wide);

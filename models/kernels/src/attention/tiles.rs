@@ -15,7 +15,7 @@ use pulp::Simd;
 
 use super::{DistanceBias, KvSlices, Task, Visible};
 use crate::matmul::Float;
-use crate::vector::{exp_f32s, soft_cap};
+use crate::vector::{exp, soft_cap};
 
 /// Positions of a tile. Its keys and values (`D` = 64), or the keys and scores, fill the nearest cache.
 const TILE: usize = 64;
@@ -190,7 +190,7 @@ impl Panel {
         let keys = &tile.keys[..positions.len() * tile.dim];
         score::<S, V>(simd, keys, vectors::<S, V>(&self.queries), vectors_mut::<S, V>(scores));
         if let Some(cap) = task.heads.cap {
-            soft_cap(scores, cap);
+            soft_cap(simd, scores, cap);
         }
         if let Some(bias) = task.bias {
             self.add_bias(scores, positions.clone(), bias, task);
@@ -227,14 +227,14 @@ impl Panel {
         vectors_mut::<S, V>(&mut self.largest)[0] = largest;
         let mut scales = before;
         for (scale, &largest) in scales.iter_mut().zip(&largest) {
-            *scale = exp_f32s(simd, simd.sub_f32s(*scale, largest));
+            *scale = exp(simd, simd.sub_f32s(*scale, largest));
         }
         // Side by side, so that none of them is a sum of many terms.
         let mut totals = [[simd.splat_f32s(0.0); V]; SUMS];
         for scores in vectors_mut::<S, V>(scores).chunks_mut(SUMS) {
             for (totals, scores) in totals.iter_mut().zip(scores) {
                 for ((total, score), &largest) in totals.iter_mut().zip(scores).zip(&largest) {
-                    *score = exp_f32s(simd, simd.sub_f32s(*score, largest));
+                    *score = exp(simd, simd.sub_f32s(*score, largest));
                     *total = simd.add_f32s(*total, *score);
                 }
             }
