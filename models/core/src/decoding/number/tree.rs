@@ -23,8 +23,16 @@ use crate::numbers::{
     OpenPart, Refused,
 };
 
-/// Maximum number of rows that one tree requests in a step. Further rows would mostly be computed in vain.
+/// Maximum number of rows that a small tree requests in a step. Further rows would mostly be computed in vain.
 const WIDTH: usize = 16;
+
+/// A large tree requests up to this share of its counted nodes, and at most this many rows: rows of one step share the
+/// time that reading the weights takes, and few of many are computed in vain.
+const WIDTH_SHARE: usize = 4;
+const WIDTH_MAX: usize = 64;
+
+/// Minimum number of prefixes that are kept, regardless of the budget.
+const KEPT_MIN: usize = 16;
 
 /// Maximum number of prefixes that are computed but not counted yet. A tree at this limit computes only the
 /// next prefix to count, so its rows exceed its counted nodes by at most this number.
@@ -360,7 +368,7 @@ impl NumberTree {
     /// the queue, so only as many prefixes as the budget has nodes left can be counted.
     fn drop_hopeless(&mut self) {
         let left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
-        if self.to_count.len() <= 2 * left.max(WIDTH) {
+        if self.to_count.len() <= 2 * left.max(KEPT_MIN) {
             return;
         }
         let mut queue = std::mem::take(&mut self.to_count).into_vec();
@@ -510,7 +518,7 @@ impl NumberTree {
 
 /// Joins neighbouring intervals of each number while there are more than `max` parts.
 fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
-    let max = max.max(WIDTH);
+    let max = max.max(KEPT_MIN);
     let mut before = usize::MAX;
     while parts.len() > max && parts.len() < before {
         before = parts.len();
@@ -571,12 +579,16 @@ impl Counted {
 
 impl Decoding for NumberTree {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
+        let nodes = self.counted.nodes;
+        let mut width = (nodes / WIDTH_SHARE).clamp(WIDTH, WIDTH_MAX);
         // With a precision the tree may end at any time, so a step at most doubles the number of computed
         // rows.
-        let ahead = if self.limits.precision.is_some() { 1 + self.counted.nodes } else { WIDTH };
-        let nodes_left = self.limits.nodes_max.saturating_sub(self.counted.nodes);
+        if self.limits.precision.is_some() {
+            width = width.min(1 + nodes);
+        }
+        let nodes_left = self.limits.nodes_max.saturating_sub(nodes);
         let room = AHEAD_MAX.saturating_sub(self.ahead);
-        let width = rows_max.min(WIDTH).min(ahead).min(nodes_left).min(room).max(1);
+        let width = width.min(rows_max).min(nodes_left).min(room).max(1);
         self.in_step.clear();
         let mut rows = Vec::with_capacity(width);
         if room == 0 {
