@@ -17,11 +17,13 @@ import sides
 
 HERE = Path(__file__).parent
 
-# Size of the vocabulary, and the id that ends a prompt.
+# Size of the vocabulary, and the id that ends a prompt. T5Gemma needs a newer transformers than `requirements.txt` pins.
 SHAPES = {
     "t5-small": (32128, 1),
     "t5-base": (32128, 1),
     "t5-v1.1-base": (32128, 1),
+    "t5gemma-s": (256000, 1),
+    "t5gemma2-270m": (262144, 1),
     "tinyllama": (32000, None),
     "llama-160m": (32000, None),
 }
