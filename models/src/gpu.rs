@@ -62,10 +62,14 @@ fn check(number: usize) -> Result<(), String> {
 fn opened(number: usize) -> Result<Device, String> {
     let device = ntl_cuda::ordinal(number).map_err(|error| error.to_string())?;
     let device = Device::new_cuda(device).map_err(|error| error.to_string())?;
-    if let Device::Cuda(cuda) = &device
-        && let Err(error) = ntl_cuda::prepare(cuda)
-    {
-        tracing::warn!(number, %error, "the GPU gives freed memory back to its driver, which costs time");
+    if let Device::Cuda(cuda) = &device {
+        if let Err(error) = ntl_cuda::prepare(cuda) {
+            tracing::warn!(number, %error, "the GPU gives freed memory back to its driver, which costs time");
+        }
+        if let Ok(capability) = ntl_cuda::ComputeCapability::of(cuda) {
+            let machine_code = capability.has_machine_code();
+            tracing::info!(number, %capability, machine_code, "GPU opened");
+        }
     }
     Ok(device)
 }

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::launch::{ATTENTION, Call, Grid, output, suffix};
+use crate::image::ATTENTION;
+use crate::launch::{Call, Grid, output, suffix};
 
 /// Number of table entries per row. They precede the slots and consist of:
 ///

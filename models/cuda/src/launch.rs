@@ -4,20 +4,7 @@ use candle_core::cuda::cudarc::driver::{CudaFunction, DevicePtr, LaunchConfig, P
 use candle_core::cuda::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
-/// The kernels of one source file.
-pub(crate) struct Source {
-    name: &'static str,
-    pub(crate) ptx: &'static str,
-}
-
-pub(crate) const ATTENTION: Source =
-    Source { name: "ntl_attention", ptx: include_str!(concat!(env!("OUT_DIR"), "/attention.ptx")) };
-pub(crate) const LAYER: Source =
-    Source { name: "ntl_layer", ptx: include_str!(concat!(env!("OUT_DIR"), "/layer.ptx")) };
-pub(crate) const LOGITS: Source =
-    Source { name: "ntl_logits", ptx: include_str!(concat!(env!("OUT_DIR"), "/logits.ptx")) };
-pub(crate) const PROMPT: Source =
-    Source { name: "ntl_prompt", ptx: include_str!(concat!(env!("OUT_DIR"), "/prompt.ptx")) };
+use crate::image::Image;
 
 /// The number of blocks, and the number of threads per block.
 #[derive(Clone, Copy)]
@@ -49,7 +36,7 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// Allocates a tensor on a GPU; the kernel must write all of it. A GPU supports neither allocations of size 0
+/// Returns a tensor on a GPU with arbitrary elements; the kernel must write all of it. A GPU supports neither allocations of size 0
 /// nor grids without blocks.
 pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Result<Tensor> {
     if shape.contains(&0) {
@@ -60,9 +47,8 @@ pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Resu
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(device: &'a CudaDevice, source: &Source, kernel: &str) -> Result<Self> {
-        let function = device.get_or_load_custom_func(kernel, source.name, source.ptx)?;
-        let function = function.into_cuda_function();
+    pub(crate) fn new(device: &'a CudaDevice, image: &Image, kernel: &str) -> Result<Self> {
+        let function = image.function(device, kernel)?;
         Ok(Self { device, function, arguments: Vec::with_capacity(20) })
     }
 

@@ -3,7 +3,8 @@
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
-use crate::launch::{Call, Grid, LAYER, output, suffix};
+use crate::image::LAYER;
+use crate::launch::{Call, Grid, output, suffix};
 
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;

@@ -8,6 +8,7 @@
 )]
 
 mod attention;
+mod image;
 mod launch;
 mod layer;
 mod logits;
@@ -23,6 +24,7 @@ use candle_core::cuda::cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attri
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError};
 
 pub use attention::{ROW_NUMBERS, SlotAttention};
+pub use image::ComputeCapability;
 pub use layer::{Activation, Projections, activate, norm};
 pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::launch::{Call, Grid, LOGITS, output, suffix};
+use crate::image::LOGITS;
+use crate::launch::{Call, Grid, output, suffix};
 
 /// Number of elements in the summary of a row.
 pub const SUMMARY: usize = 5;

@@ -3,7 +3,8 @@
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
-use crate::launch::{Call, Grid, PROMPT, output, suffix};
+use crate::image::PROMPT;
+use crate::launch::{Call, Grid, output, suffix};
 
 /// Number of entries per query in the table of a batch. They are:
 ///

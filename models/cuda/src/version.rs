@@ -4,8 +4,6 @@ use std::fmt;
 
 use candle_core::cuda::cudarc::driver::{DriverError, sys};
 
-use crate::launch::LAYER;
-
 /// A version of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CudaVersion {
@@ -39,12 +37,10 @@ impl CudaVersion {
         Self::new(number / 1000, number % 1000 / 10)
     }
 
-    /// Reads the version of the compiler from a comment that it writes into PTX, `release 13.0`.
-    fn of_compiler(ptx: &str) -> Option<Self> {
-        let (_, rest) = ptx.split_once("Cuda compilation tools, release ")?;
-        let (major, rest) = rest.split_once('.')?;
-        let minor = rest.split(|next: char| !next.is_ascii_digit()).next()?;
-        Some(Self::new(major.parse().ok()?, minor.parse().ok()?))
+    /// Reads a version such as `13.0`, or one with further parts.
+    fn parse(version: &str) -> Option<Self> {
+        let mut parts = version.split('.').map(str::parse);
+        Some(Self::new(parts.next()?.ok()?, parts.next()?.ok()?))
     }
 
     /// Returns the first driver that supports this version, or the newest that is known.
@@ -60,10 +56,10 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// Fails if the driver is too old for this program. Kernels are PTX, which a driver compiles only if it is as
+/// Fails if the driver is too old for this program. candle's kernels are PTX, which a driver compiles only if it is as
 /// new as their compiler.
 pub fn check_driver() -> Result<(), String> {
-    let Some(program) = CudaVersion::of_compiler(LAYER.ptx) else { return Ok(()) };
+    let Some(program) = CudaVersion::parse(env!("NTL_NVCC_VERSION")) else { return Ok(()) };
     let driver = driver_version().map_err(|error| format!("the driver's version is unknown: {error}"))?;
     compare(driver, program)
 }
@@ -94,12 +90,11 @@ mod tests {
     const V13_0: CudaVersion = CudaVersion::new(13, 0);
 
     #[test]
-    fn the_compiler_has_written_its_version_into_the_kernels() {
-        let version = CudaVersion::of_compiler(LAYER.ptx).unwrap();
-        assert!(version >= CudaVersion::new(12, 0), "{version}");
-        let ptx = "//\n// Cuda compilation tools, release 12.8, V12.8.93\n// Based on NVVM 7.0.1\n";
-        assert_eq!(CudaVersion::of_compiler(ptx), Some(CudaVersion::new(12, 8)));
-        assert_eq!(CudaVersion::of_compiler(".version 9.0"), None);
+    fn versions_of_the_compiler_and_of_the_driver_are_read() {
+        let program = CudaVersion::parse(env!("NTL_NVCC_VERSION")).unwrap();
+        assert!(program >= CudaVersion::new(12, 0), "{program}");
+        assert_eq!(CudaVersion::parse("12.8.93"), Some(CudaVersion::new(12, 8)));
+        assert_eq!(CudaVersion::parse("V12"), None);
         assert_eq!(CudaVersion::of_driver(13_010), CudaVersion::new(13, 1));
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::counts::{Counts, Total};
+use crate::fatbin::Fatbin;
 use crate::fault::{Code, Fault};
 use crate::memory::Memory;
 use crate::product::Product;
@@ -21,6 +22,14 @@ const THREADS_MAX: u64 = 1024;
 const SHARED_MAX: usize = 48 << 10;
 /// Maximum shared memory that `cuFuncSetAttribute` can allow a kernel, in bytes.
 pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
+
+/// Compute capability of the device.
+pub(crate) const MAJOR: usize = 9;
+pub(crate) const MINOR: usize = 0;
+/// Names of counts: modules that a driver would compile, look-ups of functions, and matmuls for which cuBLAS has no fast kernel.
+const COMPILED: &str = "compiled modules";
+const LOOK_UPS: &str = "look-ups of functions";
+const UNALIGNED: &str = "unaligned matmuls";
 
 /// Work that the host has not waited for yet.
 type Work = Box<dyn FnOnce(&mut Driver) -> Result<(), Fault> + Send>;
@@ -231,8 +240,21 @@ impl Driver {
         });
     }
 
-    /// Loads a PTX text and allocates memory for its variables.
+    /// Loads an image with code for several generations.
+    pub fn load_image(&mut self, image: &[u8]) -> Result<usize, Fault> {
+        let Fatbin { ptx, generations } = Fatbin::read(image)?;
+        let fits = |&code: &usize| code / 10 == MAJOR && code % 10 <= MINOR;
+        if generations.iter().any(fits) { self.load_ptx(ptx) } else { self.load_module(ptx) }
+    }
+
+    /// Loads a PTX text, which a driver would compile.
     pub fn load_module(&mut self, text: &str) -> Result<usize, Fault> {
+        self.counts.name(COMPILED);
+        self.load_ptx(text)
+    }
+
+    /// Loads a PTX text and allocates memory for its variables.
+    fn load_ptx(&mut self, text: &str) -> Result<usize, Fault> {
         let module = ptx::Module::parse(text)?;
         let mut globals = HashMap::new();
         for (name, bytes, initial) in module.globals() {
@@ -259,6 +281,7 @@ impl Driver {
 
     /// Returns the kernel of this name, decoding it on first use.
     pub fn function(&mut self, module: usize, name: &str) -> Result<usize, Fault> {
+        self.counts.name(LOOK_UPS);
         let next = self.handle();
         let loaded = self.modules.get_mut(&module).ok_or_else(|| invalid_handle("module"))?;
         if let Some(&function) = loaded.functions.get(name) {
@@ -337,6 +360,9 @@ impl Driver {
         self.check_alive()?;
         self.counts.add(Total::Products, 1);
         self.counts.name(name);
+        if !product.is_aligned() {
+            self.counts.name(UNALIGNED);
+        }
         let product = self.sabotage.as_ref().map_or(*product, |sabotage| sabotage.product(product));
         self.enqueue(move |driver| product.run(&driver.memory, driver.numerics));
         Ok(())

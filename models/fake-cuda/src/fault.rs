@@ -8,6 +8,7 @@ pub enum Code {
     InvalidValue = 1,
     OutOfMemory = 2,
     InvalidDevice = 101,
+    InvalidImage = 200,
     InvalidContext = 201,
     InvalidPtx = 218,
     InvalidHandle = 400,

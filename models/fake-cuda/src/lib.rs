@@ -3,7 +3,8 @@
 //!
 //! * Memory is host memory, with a table of allocations. Kernels, matmuls and copies are checked against the
 //!   table.
-//! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code.
+//! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code. An image with
+//!   machine code must also contain PTX, which runs.
 //! * cuBLAS matmuls are plain loops.
 //! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
@@ -21,6 +22,7 @@
 mod api;
 mod counts;
 mod driver;
+mod fatbin;
 mod fault;
 mod memory;
 mod product;

@@ -76,6 +76,15 @@ impl Product {
         Ok(())
     }
 
+    /// Returns whether all columns begin at a multiple of 16 bytes, as cuBLAS's fastest kernels require.
+    pub(crate) fn is_aligned(&self) -> bool {
+        [self.a, self.b, self.c].iter().all(|matrix| {
+            let steps = [matrix.leading, if self.batch > 1 { matrix.stride } else { 0 }];
+            let bytes = steps.map(|step| step as usize * matrix.scalar.bytes());
+            matrix.address.is_multiple_of(16) && bytes.iter().all(|bytes| bytes.is_multiple_of(16))
+        })
+    }
+
     fn check(&self, memory: &Memory) -> Result<(), Fault> {
         let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
         if self.m < 0 || self.n < 0 || self.k < 0 || self.batch < 0 {

@@ -1,6 +1,5 @@
 //! Which operations on a GPU are computed by this program's kernels. The others are composed of candle's operations.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use candle_core::Tensor;
@@ -18,10 +17,6 @@ pub(crate) enum OwnKernel {
 
 /// The kernels that are turned off, one bit each, on all GPUs of this process.
 static OFF: AtomicU8 = AtomicU8::new(0);
-
-thread_local! {
-    static COMPOSED: Cell<bool> = const { Cell::new(false) };
-}
 
 impl OwnKernel {
     pub(crate) const ALL: [Self; 6] = [
@@ -50,7 +45,7 @@ impl OwnKernel {
 
     /// Returns whether the kernel computes with this tensor.
     pub(crate) fn computes(self, tensor: &Tensor) -> bool {
-        tensor.device().is_cuda() && !self.is_off() && !COMPOSED.get()
+        tensor.device().is_cuda() && !self.is_off()
     }
 
     pub(crate) fn is_off(self) -> bool {
@@ -61,12 +56,4 @@ impl OwnKernel {
     pub(crate) fn turn_off(self) {
         OFF.fetch_or(self.bit(), Ordering::Relaxed);
     }
-}
-
-/// Calls `run` with all operations of this thread composed of candle's operations.
-pub(crate) fn composed<T>(run: impl FnOnce() -> T) -> T {
-    COMPOSED.set(true);
-    let result = run();
-    COMPOSED.set(false);
-    result
 }

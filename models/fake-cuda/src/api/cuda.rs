@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use super::{LAST, report};
-use crate::driver::{Driver, SHARED_OPTIN_MAX, driver};
+use crate::driver::{Driver, MAJOR, MINOR, SHARED_OPTIN_MAX, driver};
+use crate::fatbin;
 use crate::fault::{Code, Fault};
 use crate::ptx::Launch;
 
@@ -143,8 +144,8 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device:
             // Number of multiprocessors.
             16 => 132,
             // Compute capability.
-            75 => 9,
-            76 => 0,
+            75 => MAJOR as c_int,
+            76 => MINOR as c_int,
             // Support for memory pools.
             115 => 1,
             _ => {
@@ -393,10 +394,17 @@ extern "C" fn cuModuleLoad(module: *mut usize, path: *const c_char) -> Status {
     })
 }
 
-/// Loads a module. Modules are PTX texts; binaries are rejected.
+/// Loads a module from a PTX text or from an image that also contains PTX.
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
-    within_context(|driver| give(module, driver.load_module(text(image)?)?))
+unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
+    within_context(|driver| {
+        // SAFETY: the caller passes a string that ends with 0, or an image.
+        let loaded = match unsafe { fatbin::bytes(image.cast()) } {
+            Some(image) => driver.load_image(image)?,
+            None => driver.load_module(text(image)?)?,
+        };
+        give(module, loaded)
+    })
 }
 
 #[unsafe(no_mangle)]
