@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::image::ATTENTION;
 use crate::launch::{Call, Grid, output, suffix};
+use crate::reuse::reuse;
 
 /// Number of table entries per row. They precede the slots and consist of:
 ///
@@ -114,6 +115,7 @@ impl SlotAttention<'_> {
             // SAFETY: the arguments match the kernel's parameters. It has one block for each row and head of
             // both tensors, and one thread per element.
             unsafe { call.launch(Grid { blocks: [rows, heads, 1], threads: dim, shared_bytes: 0 })? };
+            reuse(&sums_of_parts);
         }
         Ok(out)
     }

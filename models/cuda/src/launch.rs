@@ -2,9 +2,10 @@
 
 use candle_core::cuda::cudarc::driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg};
 use candle_core::cuda::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
+use candle_core::{CudaDevice, DType, Result, Storage, Tensor};
 
 use crate::image::Image;
+use crate::reuse::uninitialised;
 
 /// The number of blocks, and the number of threads per block.
 #[derive(Clone, Copy)]
@@ -42,8 +43,7 @@ pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Resu
     if shape.contains(&0) {
         candle_core::bail!("a kernel cannot compute {shape:?} elements")
     }
-    // SAFETY: nothing reads the tensor before the next kernel has written every element.
-    unsafe { Tensor::empty(shape, dtype, &Device::Cuda(device.clone())) }
+    uninitialised(device, shape, dtype)
 }
 
 impl<'a> Call<'a> {

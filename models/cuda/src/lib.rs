@@ -14,6 +14,7 @@ mod layer;
 mod logits;
 mod product;
 mod prompt;
+mod reuse;
 mod version;
 
 use std::ffi::c_void;
@@ -29,6 +30,7 @@ pub use layer::{Activation, Projections, activate, norm};
 pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};
+pub use reuse::{Step, reuse};
 pub use version::check_driver;
 
 /// Environment variables with which a user orders the GPUs. If one is set, the driver already uses the user's

@@ -6,15 +6,21 @@ use candle_core::cuda::cudarc::cublas::{result::gemm_strided_batched_ex, sys};
 use candle_core::cuda::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
 use candle_core::cuda::{CudaDType, WrapErr};
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, DType, InplaceOp3, Layout, Result, Shape, Tensor,
-    backend::BackendStorage,
+    CpuStorage, CudaStorage, DType, Device, InplaceOp3, Layout, Result, Tensor, backend::BackendStorage,
 };
 use half::{bf16, f16};
+
+use crate::launch::output;
 
 /// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same 16-bit
 /// type. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    a.apply_op2_no_bwd(b, &Gemm { alpha: 1.0, beta: 0.0 })
+    let Sizes { m, n, .. } = Sizes::of(a.layout(), b.layout())?;
+    let Device::Cuda(device) = a.device() else { candle_core::bail!("this product is for GPUs") };
+    let outer = &a.dims()[..a.rank() - 2];
+    let product = output(device, &[outer, &[m, n][..]].concat(), DType::F32)?;
+    product.inplace_op3(a, b, &Gemm { alpha: 1.0, beta: 0.0 })?;
+    Ok(product)
 }
 
 /// Adds `factor` times the same product to `sum`, f32 and contiguous, in place.
@@ -133,34 +139,6 @@ impl Gemm {
             DType::F16 => self.run::<f16>(c, at, factors, sys::cudaDataType_t::CUDA_R_16F),
             other => candle_core::bail!("a product with sums in f32 needs 16 bits, not {other:?}"),
         }
-    }
-}
-
-impl CustomOp2 for Gemm {
-    fn name(&self) -> &'static str {
-        "product with sums in f32"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        candle_core::bail!("this product is for GPUs")
-    }
-
-    fn cuda_fwd(
-        &self,
-        a: &CudaStorage,
-        a_layout: &Layout,
-        b: &CudaStorage,
-        b_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let Sizes { batch, m, n, .. } = Sizes::of(a_layout, b_layout)?;
-        // SAFETY: every element is written below.
-        let c = unsafe { a.device().alloc::<f32>(batch * m * n)? };
-        let mut c = f32::wrap_cuda_slice(c, a.device().clone());
-        self.dispatch(&mut c, 0, [(a, a_layout), (b, b_layout)])?;
-        let mut dims = a_layout.dims().to_vec();
-        dims.pop();
-        dims.push(n);
-        Ok((c, Shape::from(dims)))
     }
 }
 

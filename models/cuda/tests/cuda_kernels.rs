@@ -10,8 +10,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_cuda::{
-    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, activate,
-    norm, product, summarize, unpack_heads,
+    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, Step,
+    activate, norm, product, reuse, summarize, unpack_heads,
 };
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -582,4 +582,27 @@ fn sums_of_invalid_logits_are_nan() {
     let got = summarize(&Tensor::new(&rows, &device).unwrap(), 2).unwrap().to_vec2::<f32>().unwrap();
     assert!(got[..4].iter().all(|summary| summary[1].is_nan()), "{got:?}");
     assert_eq!(got[4], [0.0, 1.0, 1.0, nothing, 2.0], "known ids with probability 0");
+}
+
+#[test]
+fn results_of_a_step_use_the_memory_of_results_that_are_not_read_any_more() {
+    let Some(device) = gpu() else { return };
+    let inputs = [1, 2, 3, 4].map(|seed| random(&[5, 48], DType::F32, seed, &device).0);
+    let (weight, _) = random(&[48], DType::F32, 9, &device);
+    let normed = |x: &Tensor| norm(x, &weight, None, 1e-6, DType::F32).unwrap();
+    let want = inputs.each_ref().map(|x| values(&normed(x)));
+    let step = Step::begin();
+    let first = normed(&inputs[0]);
+    // Neither views nor tensors that no kernel has written are reused.
+    reuse(&first.reshape((48, 5)).unwrap());
+    reuse(&inputs[3]);
+    let second = normed(&inputs[1]);
+    assert_eq!([values(&first), values(&second)], want[..2]);
+    reuse(&first);
+    let third = normed(&inputs[2]);
+    assert_eq!([values(&third), values(&first)], [&want[2][..], &want[2]], "the first result's memory");
+    drop(step);
+    reuse(&second);
+    let fourth = normed(&inputs[3]);
+    assert_eq!([values(&second), values(&fourth)], [&want[1][..], &want[3]], "the step has ended");
 }

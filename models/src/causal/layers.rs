@@ -11,7 +11,7 @@ use crate::checkpoint::{LoadResult, Weights};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
     AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
-    Phase, Placement, QkvInput, StoredLinear, Visible, Weight, is_placeholder,
+    Phase, Placement, QkvInput, Scratch, StoredLinear, Visible, Weight, is_placeholder,
 };
 
 use super::block::Block;
@@ -307,16 +307,18 @@ pub(super) struct Layer {
 impl Layer {
     /// Returns the hidden states `[R, hidden]` after the layer. Writes the rows' keys and values.
     pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let q = self.write_kv(&x, index, pass)?;
-        let x = self.output.added(&pass.kv.attend(index, self.view, &q, self.heads)?, x, &pass.rows)?;
-        self.mlp.added(&self.mlp_norm.forward(&x)?, x, &pass.rows)
+        let q = Scratch(self.write_kv(&x, index, pass)?);
+        let attended = Scratch(pass.kv.attend(index, self.view, &q, self.heads)?);
+        let x = self.output.added(&attended, x, &pass.rows)?;
+        let normed = Scratch(self.mlp_norm.forward(&x)?);
+        self.mlp.added(&normed, x, &pass.rows)
     }
 
     /// Writes the keys and values of rows, given their hidden states `[R, hidden]` before the layer. Returns
     /// the queries `[R, H * D]`.
     pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
         let input = QkvInput {
-            x: &self.norm.forward(x)?,
+            x: &Scratch(self.norm.forward(x)?),
             qkv: &self.qkv,
             heads: self.heads,
             head_norms: self.head_norms.as_ref(),

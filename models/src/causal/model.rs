@@ -270,6 +270,8 @@ impl BatchModel for Causal {
         if let Some(row) = rows.iter().find(|row| self.prefills.contains_key(&row.context)) {
             return Err(ModelError::NotPrefilled(row.context));
         }
+        #[cfg(feature = "cuda")]
+        let _step = ntl_cuda::Step::begin();
         let groups = self.kv_cache.append_rows(rows)?;
         let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
         let contexts: Vec<_> = contexts.collect();

@@ -6,7 +6,7 @@ use ntl_kernels::Matrix;
 
 use super::tensors::{add_product, is_placeholder, matmul, slice, uses_kernels, wide_product};
 use super::weight::{product_parts, tensor};
-use super::{Activation, AdaptedRows, Norm, Placement, Product, Site, Weight};
+use super::{Activation, AdaptedRows, Norm, Placement, Product, Scratch, Site, Weight};
 
 /// A layer as stored in a checkpoint: weight `[out, in]`, bias `[out]`.
 pub(crate) struct StoredLinear {
@@ -203,12 +203,7 @@ impl Linear {
                 activation.apply(&mut values);
                 tensor(x, values, matrix.outputs())
             }
-            // Clipping at 0 is exact in 16 bits.
-            _ if activation == Activation::Relu => {
-                let [all] = self.parts(x, rows)?;
-                activation.apply(&all)
-            }
-            _ => activation.rounded(&self.together(x, rows)?, dtype),
+            _ => activation.rounded(&Scratch(self.together(x, rows)?), dtype),
         }
     }
 
@@ -260,7 +255,7 @@ impl Linear<2> {
                 activation.apply_gated(&mut gate, &up);
                 tensor(x, gate, self.widths[0])
             }
-            _ => activation.gated(&self.together(x, rows)?, dtype),
+            _ => activation.gated(&Scratch(self.together(x, rows)?), dtype),
         }
     }
 }
@@ -310,7 +305,7 @@ impl Mlp {
             MlpInput::Gated(both) => both.gated(x, self.activation, dtype, rows)?,
             MlpInput::Plain(up) => up.activated(x, self.activation, dtype, rows)?,
         };
-        self.down.added(&wide, residual, rows)
+        self.down.added(&Scratch(wide), residual, rows)
     }
 }
 

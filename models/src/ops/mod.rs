@@ -12,6 +12,7 @@ pub(crate) mod own_kernels;
 mod projected_rows;
 mod replacement;
 mod rope;
+mod scratch;
 mod tensors;
 mod weight;
 
@@ -31,6 +32,7 @@ pub(crate) use projected_rows::ProjectedRows;
 pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
 pub(crate) use replacement::Replacement;
 pub(crate) use rope::{PassRope, apply_rope};
+pub(crate) use scratch::Scratch;
 #[cfg(test)]
 pub(crate) use tensors::composed;
 pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels};

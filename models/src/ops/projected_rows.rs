@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{AdaptedRows, Heads, Linear, Norm, PassRope, apply_rope};
+use super::{AdaptedRows, Heads, Linear, Norm, PassRope, Scratch, apply_rope};
 
 /// The normalised input of a layer's attention, and how queries, keys and values are computed from it.
 pub(crate) struct QkvInput<'a> {
@@ -44,7 +44,7 @@ impl QkvInput<'_> {
     /// the queries f32 `[R, H * D]`.
     pub(crate) fn store_and_query(&self, slab: &Tensor, slots: &Tensor) -> Result<Tensor> {
         let rows = ProjectedRows {
-            qkv: &self.qkv.together(self.x, self.rows)?,
+            qkv: &Scratch(self.qkv.together(self.x, self.rows)?),
             queries: self.heads.queries,
             keys: self.heads.keys,
             head_norms: self.head_norms,
@@ -65,7 +65,7 @@ impl KvInput<'_> {
     /// On a device: writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`.
     pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<()> {
         let rows = ProjectedRows {
-            qkv: &self.kv.together(self.x, self.rows)?,
+            qkv: &Scratch(self.kv.together(self.x, self.rows)?),
             queries: 0,
             keys: self.heads.keys,
             head_norms: self.head_norms,

@@ -6,7 +6,9 @@ use candle_core::{Result, Tensor};
 use super::attention::AttentionKind;
 use super::layers::{CrossAttention, FeedForward, SelfAttention};
 use crate::kv_cache::{Context, KeyGroup, KeyView, KvCache, KvPass, Positions, RowGroup, WrittenRows};
-use crate::ops::{AdaptedRows, AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Visible};
+use crate::ops::{
+    AdaptedRows, AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Scratch, Visible,
+};
 
 /// Keys and values of a prompt of `length` tokens.
 pub(super) struct PromptKv {
@@ -177,9 +179,11 @@ impl Decoder {
         pass: &Pass<'_>,
     ) -> Result<Tensor> {
         let normed = layer.normed(&x)?;
-        let input = layer.input(&normed, self.heads, pass.ropes[layer.kind].as_ref(), pass.rows);
-        let q = pass.kv.write(index, &input)?;
-        layer.output.added(&pass.kv.attend(index, layer.kind, &q, self.heads)?, x, pass.rows)
+        let normed = normed.as_deref().unwrap_or(&x);
+        let input = layer.input(normed, self.heads, pass.ropes[layer.kind].as_ref(), pass.rows);
+        let q = Scratch(pass.kv.write(index, &input)?);
+        let attended = Scratch(pass.kv.attend(index, layer.kind, &q, self.heads)?);
+        layer.output.added(&attended, x, pass.rows)
     }
 
     /// Computes each row's separate attention to its prompt, and adds the residual.
@@ -190,8 +194,10 @@ impl Decoder {
         x: Tensor,
         pass: &Pass<'_>,
     ) -> Result<Tensor> {
-        let q = layer.query.together(&layer.norm.forward(&x)?, pass.rows)?;
-        layer.output.added(&pass.kv.attend(index, self.kinds.len(), &q, self.heads)?, x, pass.rows)
+        let normed = Scratch(layer.norm.forward(&x)?);
+        let q = Scratch(layer.query.together(&normed, pass.rows)?);
+        let attended = Scratch(pass.kv.attend(index, self.kinds.len(), &q, self.heads)?);
+        layer.output.added(&attended, x, pass.rows)
     }
 }
 

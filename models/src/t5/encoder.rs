@@ -44,7 +44,8 @@ impl Encoder {
         for layer in &self.layers {
             let (attention, rope) = &attentions[layer.attention.kind];
             let normed = layer.attention.normed(&x)?;
-            let input = layer.attention.input(&normed, self.heads, rope.as_ref(), rows);
+            let input =
+                layer.attention.input(normed.as_deref().unwrap_or(&x), self.heads, rope.as_ref(), rows);
             let attended = attention.attend(&input)?;
             drop(normed);
             x = layer.rest(&attended, x, rows)?;
@@ -160,7 +161,8 @@ impl Encoder {
             Some(layer) => {
                 let rope = self.kind(layer).rope(first..first + count);
                 let normed = layer.attention.normed(&x)?;
-                let input = layer.attention.input(&normed, self.heads, rope.as_ref(), adapted);
+                let normed = normed.as_deref().unwrap_or(&x);
+                let input = layer.attention.input(normed, self.heads, rope.as_ref(), adapted);
                 let projections = input.parts()?;
                 for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
                     all.slice_set(some, 0, first)?;

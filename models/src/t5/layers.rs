@@ -6,7 +6,8 @@ use super::T5Config;
 use crate::adapter::AdaptableLayers;
 use crate::checkpoint::{LoadResult, Weights};
 use crate::ops::{
-    AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, StoredLinear, Weight,
+    AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, Scratch, StoredLinear,
+    Weight,
 };
 
 /// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
@@ -103,8 +104,8 @@ pub(crate) struct SelfAttention {
 }
 
 impl SelfAttention {
-    /// Returns the input of queries, keys and values.
-    pub(super) fn normed(&self, x: &Tensor) -> Result<Tensor> {
+    /// Returns the normalised hidden states, if the layer normalises its input.
+    pub(super) fn normed(&self, x: &Tensor) -> Result<Option<Scratch>> {
         normed(self.norm.as_ref(), x)
     }
 
@@ -133,16 +134,16 @@ pub(crate) struct FeedForward {
     pub(crate) mlp: Mlp,
 }
 
-fn normed(norm: Option<&Norm>, x: &Tensor) -> Result<Tensor> {
-    match norm {
-        Some(norm) => norm.forward(x),
-        None => Ok(x.clone()),
-    }
+fn normed(norm: Option<&Norm>, x: &Tensor) -> Result<Option<Scratch>> {
+    norm.map(|norm| norm.forward(x).map(Scratch)).transpose()
 }
 
 impl FeedForward {
     /// Maps `[M, d_model]` to `[M, d_model]`, and adds the residual.
     pub(super) fn forward(&self, x: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
-        self.mlp.added(&normed(self.norm.as_ref(), &x)?, x, rows)
+        match normed(self.norm.as_ref(), &x)? {
+            Some(normed) => self.mlp.added(&normed, x, rows),
+            None => self.mlp.added(&x.clone(), x, rows),
+        }
     }
 }

@@ -197,6 +197,8 @@ impl BatchModel for T5 {
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
         self.stacks.check_prefilled(rows)?;
+        #[cfg(feature = "cuda")]
+        let _step = ntl_cuda::Step::begin();
         let groups = self.stacks.kv_cache.append_rows(rows)?;
         let mut x = self.stacks.embed_rows(rows.iter().map(|row| row.path.token.id))?;
         if let Some(xval) = &self.xval {

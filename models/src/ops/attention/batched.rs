@@ -23,6 +23,10 @@ const PAIRS_MAX: usize = 1 << 22;
 /// Beyond this number, padding adds at most a quarter. (Calculated, not measured.)
 const PADDING: usize = 1 << 16;
 
+/// Key counts are padded to a multiple of this, because the rows of scores and weights have this length, and cuBLAS needs rows of a multiple
+/// of 16 bytes for its fastest kernels.
+const KEYS_MULTIPLE: usize = 8;
+
 /// The keys that the queries of a pass attend to, the same in every layer.
 pub(crate) struct Plan<'a> {
     batches: Vec<Batch>,
@@ -79,13 +83,13 @@ impl Batches {
         for sharing in members.chunk_by(|a, b| is_alone(a) && is_alone(b) && a[0].source == b[0].source) {
             // A later part of a prompt sees all keys of an earlier part, so the longest list of slots begins
             // with the others.
-            let keys = sharing.iter().flatten().map(|part| part.group.keys()).max().unwrap_or(0);
+            let keys = sharing.iter().flatten().map(|part| padded_keys(part)).max().unwrap_or(0);
             let longest = sharing.iter().max_by_key(|parts| parts[0].group.keys());
             let mut slots = Some(put(table, |table| {
                 longest.into_iter().flatten().for_each(|part| table.extend(part.group.padded_slots(keys)));
             }));
             for parts in sharing {
-                let own_keys = if is_alone(parts) { parts[0].group.keys() } else { keys };
+                let own_keys = if is_alone(parts) { padded_keys(parts[0]) } else { keys };
                 let queries = put(table, |table| push_queries(parts, table));
                 batches.push(Batch { groups: parts.len(), queries, keys: own_keys, slots: slots.take() });
             }
@@ -139,6 +143,10 @@ fn put(table: &mut Vec<u32>, push: impl FnOnce(&mut Vec<u32>)) -> Range<usize> {
     let from = table.len();
     push(table);
     from..table.len()
+}
+
+fn padded_keys(part: &Part<'_>) -> usize {
+    part.group.keys().next_multiple_of(KEYS_MULTIPLE)
 }
 
 fn is_alone(batch: &[&Part<'_>]) -> bool {
