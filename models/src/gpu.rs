@@ -1,4 +1,7 @@
-//! Finds and opens GPUs.
+//! Finds and opens GPUs, and measures how long the host waits for them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -100,6 +103,22 @@ impl Drop for ContextOnDrop {
             tracing::warn!(%error, "the memory of a model on a GPU cannot be freed");
         }
     }
+}
+
+/// Nanoseconds that this process has waited for logits of GPUs.
+static WAITED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the time that this process has waited for logits of GPUs. In the rest of a step, the host enqueues the work.
+pub fn gpu_wait() -> Duration {
+    Duration::from_nanos(WAITED.load(Ordering::Relaxed))
+}
+
+/// Calls `wait`, which waits for a GPU, and counts its time.
+pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = wait();
+    WAITED.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    result
 }
 
 /// Runs a kernel on a device and waits for it.

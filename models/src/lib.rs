@@ -34,6 +34,7 @@ mod warm_up;
 
 pub use adapter::{AdapterReader, OpenAdapter, adapter_base};
 pub use families::architectures;
+pub use gpu::gpu_wait;
 pub use kernel_choice::{KernelChoice, kernels_off};
 pub use load::{LoadedModel, load, vocabulary};
 pub use ops::{Activation, Placement};

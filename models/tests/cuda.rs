@@ -25,7 +25,7 @@ use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, load};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, gpu_wait, load};
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
 
@@ -240,6 +240,22 @@ fn a_prefill_has_the_time_that_the_gpu_needs_after_the_call() {
     println!("a prefill: {called:?} in the call, {time:?} on the GPU");
     assert!(Duration::ZERO < time && time <= began.elapsed(), "{time:?}");
     assert_eq!(model.prefill_time(), None, "each prefill is reported once");
+}
+
+#[test]
+fn a_step_states_how_long_it_waits_for_the_gpu() {
+    if !gpu() {
+        return;
+    }
+    let mut model = t5(on(GPU, DtypeChoice::F32));
+    let prompt: Prompt = vec![125; 40].into();
+    let opened = model.open(&[(&prompt).into()]).unwrap();
+    let (began, before) = (Instant::now(), gpu_wait());
+    model.step(&[row(opened[0].context, None, opened[0].first_token)]).unwrap();
+    // Tests in other threads wait, too.
+    let (waited, step) = (gpu_wait() - before, began.elapsed());
+    println!("a step of {step:?} waits {waited:?}");
+    assert!(waited > Duration::ZERO);
 }
 
 #[test]

@@ -84,6 +84,7 @@ struct Row {
     tokens_per_second: Spread,
     first_seconds: Spread,
     step_seconds: Spread,
+    wait_seconds: Spread,
     runs: Vec<Run>,
     ids: Vec<Vec<u32>>,
 }
@@ -113,13 +114,18 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let all = json!({ "about": about(args, &decoder), "batches": rows, "roofline": roofline });
         return Ok(writeln!(out, "{all:#}")?);
     }
+    let on_gpu = !args.device.open()?.is_cpu();
     let cells = rows.iter().map(|row| {
-        let [first, step] = [row.first_seconds, row.step_seconds].map(|seconds| seconds.times(1e3));
+        let milliseconds = [row.first_seconds, row.step_seconds, row.wait_seconds];
+        let [first, step, wait] = milliseconds.map(|seconds| seconds.times(1e3));
         let rate = row.tokens_per_second;
         let adapters = if row.load.adapted { decoder.adapters.len() } else { 0 };
-        format!("{} | {adapters} | {rate:.1} | {first:.1} | {step:.2}", row.load.batch)
+        let all = format!("{} | {adapters} | {rate:.1} | {first:.1} | {step:.2}", row.load.batch);
+        if on_gpu { format!("{all} | {wait:.2}") } else { all }
     });
-    write_table(out, 0, "batch | adapters | tokens/s | first token ms | step ms", cells)?;
+    let header = "batch | adapters | tokens/s | first token ms | step ms";
+    let header = if on_gpu { format!("{header} | of it waiting ms") } else { header.to_owned() };
+    write_table(out, 0, &header, cells)?;
     for [plain, adapted] in rows.as_chunks().0.iter().filter(|_| variants.len() == 2) {
         let ratio = |speed: fn(&Run) -> f64| {
             let rounds = plain.runs.iter().zip(&adapted.runs);
@@ -208,6 +214,7 @@ fn row(args: &DecodeArgs, decoder: &Decoder, Measured { load, runs }: Measured) 
         tokens_per_second: spread(|run| run.tokens_per_second),
         first_seconds: spread(|run| run.first_seconds),
         step_seconds: spread(|run| run.step_seconds),
+        wait_seconds: spread(|run| run.wait_seconds),
         ids: if args.json && !load.adapted { decoder.ids(load.batch)? } else { Vec::new() },
         runs,
     })
@@ -254,7 +261,14 @@ mod tests {
                 ran.push(batch);
                 let seconds = 3.0;
                 let step_seconds = ran.len() as f64;
-                Ok(Run { batch, seconds, first_seconds: 1.0, step_seconds, tokens_per_second: 1.0 })
+                Ok(Run {
+                    batch,
+                    seconds,
+                    first_seconds: 1.0,
+                    step_seconds,
+                    wait_seconds: 0.0,
+                    tokens_per_second: 1.0,
+                })
             };
             let plain = |&batch: &usize| Load { batch, adapted: false };
             let loads: Vec<_> = batches.iter().map(plain).collect();

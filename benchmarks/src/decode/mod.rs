@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use ntl_core::contract::{Adapter, Event, Job, ModelInfo, Request, TextJob};
 use ntl_engine::Engine;
+use ntl_models::gpu_wait;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -39,6 +40,8 @@ pub struct Run {
     pub first_seconds: f64,
     /// Mean time between two tokens of an answer.
     pub step_seconds: f64,
+    /// The part of `step_seconds` in which the host waits for the GPU. In the rest it enqueues the GPU's work.
+    pub wait_seconds: f64,
     /// Throughput of all answers together.
     pub tokens_per_second: f64,
 }
@@ -60,14 +63,19 @@ impl Decoder {
         let batch = jobs.len();
         let started = Instant::now();
         let mut first = None;
+        let mut waited = Duration::ZERO;
         for answer in self.engine.submit_all(jobs)? {
             for event in events(answer) {
-                if let Event::Text { .. } = event? {
-                    first.get_or_insert_with(|| started.elapsed());
+                if let Event::Text { .. } = event?
+                    && first.is_none()
+                {
+                    first = Some(started.elapsed());
+                    waited = gpu_wait();
                 }
             }
         }
         let all = started.elapsed();
+        let waited = gpu_wait().saturating_sub(waited);
         let first = first.unwrap_or(Duration::ZERO);
         let steps = self.new_tokens.saturating_sub(1).max(1);
         Ok(Run {
@@ -75,6 +83,7 @@ impl Decoder {
             seconds: all.as_secs_f64(),
             first_seconds: first.as_secs_f64(),
             step_seconds: (all - first).as_secs_f64() / steps as f64,
+            wait_seconds: waited.as_secs_f64() / steps as f64,
             tokens_per_second: (batch * self.new_tokens) as f64 / all.as_secs_f64(),
         })
     }

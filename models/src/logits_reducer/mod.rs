@@ -15,6 +15,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use ntl_core::contract::{Logits, LogitsRequest, LogitsSummary, Row};
 
+use crate::gpu::waiting;
 #[cfg(feature = "cuda")]
 use crate::ops::own_kernels::OwnKernel;
 use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
@@ -224,7 +225,7 @@ fn summary(logits: &[f32], tokens: usize) -> [f32; SUMMARY] {
 fn to_host(x: &Tensor) -> Result<Vec<f32>> {
     let x = x.flatten_all()?.to_dtype(DType::F32)?;
     let values = match &*x.storage_and_layout().0 {
-        Storage::Cuda(storage) => whole(storage.to_cpu_storage()?, x.layout())?,
+        Storage::Cuda(storage) => whole(waiting(|| storage.to_cpu_storage())?, x.layout())?,
         _ => x.to_vec1()?,
     };
     #[cfg(test)]
