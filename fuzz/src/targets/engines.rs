@@ -1,7 +1,7 @@
 //! Responses of inference servers elsewhere: next-token probabilities, and texts before a number.
 
-use ntl_remote::TokenTexts;
 use ntl_remote::wire::{Alternatives, Batch, answers, llama_cpp, merge, openai, vllm, written};
+use ntl_remote::{Ahead, TokenTexts};
 
 use crate::corpus::{file, named, split_named};
 use crate::{Outcome, Target};
@@ -77,6 +77,7 @@ fn engines(input: &[u8]) -> Outcome {
     let texts = TokenTexts::new((0..=255_u8).map(|byte| (byte.into(), vec![byte])), false);
     let mut outcome = Outcome::Refused;
     for (rows, ahead) in [(1, 0), (2, 0), (2, 3)] {
+        let ahead = &Ahead::greedy(ahead);
         let rows = vec![vec![504, 2365, 282]; rows];
         let batch = Batch { rows: &rows, alternatives, ahead, cache_salt: 0, vocab: VOCAB };
         let read = match engine {
@@ -95,7 +96,7 @@ fn engines(input: &[u8]) -> Outcome {
         let _ = answers(merged);
         let Ok(answers) = answers(read) else { continue };
         for answer in answers {
-            assert!(answer.ahead.len() <= ahead);
+            assert!(answer.ahead.len() <= ahead.tokens);
             let reports = std::iter::once(&answer.report).chain(answer.ahead.iter().map(|step| &step.report));
             for report in reports {
                 let sum: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();

@@ -13,7 +13,7 @@ pub mod wire;
 
 pub use client::{ApiKey, BaseUrl, ClientError, Code, InvalidKey, InvalidUrl, UpstreamError};
 pub use engine::{
-    LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
+    Ahead, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
     RemoteLimits, TextDelta, TextEnd, TextQuery,
 };
 pub use replicas::{NoObserver, UpstreamObserver};

@@ -10,8 +10,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use ntl_core::contract::{
-    BatchModel, EngineError, Event, Job, LogitsRequest, NodeId, NumberJob, NumberMethod, NumberOutcome,
-    PathRow, Prompt, Request, Row,
+    BatchModel, EngineError, Event, Job, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt,
+    Request, Row,
 };
 use ntl_core::decoding::{Progress, StepResult};
 use ntl_core::numbers::{NumberValues, Scale};
@@ -48,10 +48,15 @@ impl NativeUpstream {
             logits = logits_after(token);
         }
         let report = |logits: &[f32]| Reported::Requested.of(logits, self.tokens, &query.wanted);
-        let best = |logits: &[f32]| Reported::Best(1).of(logits, self.tokens, &LogitsRequest::Best).best();
+        let among = query.ahead.among.as_deref();
+        let best = |logits: &[f32]| {
+            let is_allowed = |id: &u32| among.is_none_or(|ids| ids.contains(id));
+            let ids = (0..self.tokens as u32).filter(is_allowed);
+            ids.max_by(|a, b| logits[*a as usize].total_cmp(&logits[*b as usize]))
+        };
         let first = report(&logits);
         let mut ahead = Vec::new();
-        while ahead.len() < query.ahead {
+        while ahead.len() < query.ahead.tokens {
             let token = best(&logits).unwrap();
             if self.eos_ids.contains(&token) {
                 break;

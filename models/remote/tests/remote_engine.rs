@@ -151,7 +151,7 @@ impl Scripted {
         };
         let (report, mut token) = next();
         let mut ahead = Vec::new();
-        for _ in 0..query.ahead {
+        for _ in 0..query.ahead.tokens {
             if token == END {
                 break;
             }

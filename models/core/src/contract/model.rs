@@ -21,12 +21,26 @@ pub struct PathRow {
     pub token: Token,
     /// The logits that are needed after the row.
     pub logits: LogitsRequest,
+    pub continuation: Continuation,
+}
+
+/// The tokens of later rows that extend a row. An engine that writes tokens faster than it reads prompts may
+/// compute the most probable one ahead.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Continuation {
+    /// Any token.
+    #[default]
+    Any,
+    /// One of these ids (ascending, not empty).
+    Among(Arc<[u32]>),
+    /// A later row is unlikely.
+    Unlikely,
 }
 
 impl PathRow {
     /// Returns the row of `token` after `parent`, with a request for all logits.
     pub fn new(parent: Option<NodeId>, token: impl Into<Token>) -> Self {
-        Self { parent, token: token.into(), logits: LogitsRequest::All }
+        Self { parent, token: token.into(), logits: LogitsRequest::All, continuation: Continuation::Any }
     }
 
     /// The same row with another request for logits.

@@ -8,7 +8,8 @@ use super::tests::{PIECES, model, number, number_job, tree, trim, vocabulary};
 use super::*;
 use crate::Prompt;
 use crate::contract::{
-    BatchModel, CandidatesJob, NumberJob, NumberMethod, NumberOutcome, Row, ScoreJob, Terminator, Token,
+    BatchModel, CandidatesJob, Continuation, NumberJob, NumberMethod, NumberOutcome, Row, ScoreJob,
+    Terminator, Token,
 };
 use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use crate::numbers::{Distribution, Estimation, Interval, NumberValues, Objective, Scale};
@@ -149,6 +150,33 @@ fn requested_ids_leave_nothing_unreported_even_if_no_other_id_is_reported() {
             }
         }
     }
+}
+
+#[test]
+fn rows_after_probable_digits_name_the_ids_that_continue_the_number() {
+    let script = |text: &str| match text {
+        "" => vec![("5", 0.9), ("7", 0.005), ("x", 0.095)],
+        _ => vec![("", 0.9), (".", 0.1)],
+    };
+    let continuations = |values| {
+        let request = Request::Number(NumberJob { values, method: tree(1e-3, 64), ..number_job() });
+        let mut model = model(script);
+        let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
+        let mut decoding = vocabulary().reported_decoding(&request).unwrap();
+        let first = decoding.next_rows(16).remove(0);
+        assert_eq!(first.continuation, Continuation::Any);
+        let logits = model.step(&[Row { context: opened.context, path: first.clone() }]).unwrap();
+        let report = Reported::Requested.of(logits.row(0), PIECES.len(), &first.logits);
+        let reports = Logits::reported([report]);
+        let result = StepResult { logits: &reports, first_row: 0, first_node: NodeId(0) };
+        assert_eq!(decoding.advance(result, &mut Vec::new()).unwrap(), Progress::Running);
+        decoding.next_rows(16).into_iter().map(|row| row.continuation).collect::<Vec<_>>()
+    };
+    let rating = NumberValues::Scale(Scale::new(1.0, 9.0, 1.0).unwrap());
+    assert_eq!(continuations(rating), [Continuation::Among([13].into()), Continuation::Unlikely]);
+    let digits_and_point: Vec<u32> = (2..12).chain([13, 16]).collect();
+    let want = [Continuation::Among(digits_and_point.into()), Continuation::Unlikely];
+    assert_eq!(continuations(NumberValues::All), want);
 }
 
 #[test]

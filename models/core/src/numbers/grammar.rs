@@ -142,6 +142,14 @@ impl NumberGrammar {
         self.text().map_or_else(|| Arc::clone(rules.read_ids()), |text| text.distinct_ids(rules))
     }
 
+    /// Returns the ids of the tokens that continue a number in text after `state`, ascending.
+    pub fn continuing_ids(&self, state: NumberState, rules: &NumberRules) -> Vec<u32> {
+        match (&self.0, state) {
+            (Notation::Text(text), NumberState::Text(state)) => text.continuing_ids(state, rules),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the effect of the tokens that another engine does not report.
     pub fn unreported(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Unreported {
         match (&self.0, state) {

@@ -190,6 +190,12 @@ impl TextGrammar {
         rules.read.iter().copied().filter(is_distinct).collect()
     }
 
+    /// Returns the ids of the tokens that continue a number after `state`, ascending.
+    pub(super) fn continuing_ids(&self, state: TextState, rules: &NumberRules) -> Vec<u32> {
+        let continues = |id: &u32| matches!(self.effect(state, *id, rules), TokenEffect::Continues(_));
+        self.touching(state.phase, rules).iter().copied().filter(continues).collect()
+    }
+
     /// Returns the effect of the tokens that another engine does not report.
     pub(super) fn unreported(
         &self,

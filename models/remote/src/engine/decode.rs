@@ -1,18 +1,18 @@
 //! Drives one decoding with queries: rows become prompts with paths, and reports become logits.
 //!
 //! Round trips cost more than tokens. A request holds all rows that the decoding can use now, and the engine
-//! appends a few greedy tokens to each of them. Reports after these tokens answer later rows without a
+//! appends a few probable tokens to each of them. Reports after these tokens answer later rows without a
 //! request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ntl_core::contract::{EngineError, Event, Logits, NextTokenReport, NodeId, PathRow};
+use ntl_core::contract::{Continuation, EngineError, Event, Logits, NextTokenReport, NodeId, PathRow};
 use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::numbers::NumberValues;
 
 use super::requests::Requests;
-use super::{NextTokenAnswer, NextTokenQuery};
+use super::{Ahead, NextTokenAnswer, NextTokenQuery};
 
 /// Maximum number of prompts in one request.
 const ROWS_MAX: usize = 64;
@@ -95,7 +95,14 @@ impl Rows {
             };
             if !self.known.contains_key(&path) {
                 let LookAhead { first, others } = self.look_ahead;
-                let ahead = if path.is_empty() { first } else { others };
+                let ahead = match &row.continuation {
+                    Continuation::Any if path.is_empty() => Ahead::greedy(first),
+                    Continuation::Any => Ahead::greedy(others),
+                    Continuation::Among(ids) if others > 0 => {
+                        Ahead { tokens: others, among: Some(Arc::clone(ids)) }
+                    }
+                    Continuation::Among(_) | Continuation::Unlikely => Ahead::NONE,
+                };
                 let (prompt, wanted) = (Arc::clone(&self.prompt), row.logits.clone());
                 queries.push(NextTokenQuery { prompt, path: path.clone(), wanted, ahead });
             }
@@ -108,7 +115,7 @@ impl Rows {
     fn learn(&mut self, query: NextTokenQuery, answer: NextTokenAnswer) {
         let mut path = query.path;
         self.known.insert(path.clone(), answer.report);
-        for step in answer.ahead.into_iter().take(query.ahead) {
+        for step in answer.ahead.into_iter().take(query.ahead.tokens) {
             path.push(step.token);
             // A row of the same step may have the same path.
             self.known.entry(path.clone()).or_insert(step.report);

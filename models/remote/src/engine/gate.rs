@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 pub(super) struct FairGate {
+    permits: usize,
     state: Mutex<GateState>,
 }
 
@@ -29,8 +30,14 @@ pub(super) struct Permit {
 
 impl FairGate {
     pub(super) fn new(permits: usize) -> Arc<Self> {
-        let state = GateState { free: permits.max(1), clients: VecDeque::new() };
-        Arc::new(Self { state: Mutex::new(state) })
+        let permits = permits.max(1);
+        let state = GateState { free: permits, clients: VecDeque::new() };
+        Arc::new(Self { permits, state: Mutex::new(state) })
+    }
+
+    /// Number of permits that are taken.
+    pub(super) fn taken(&self) -> usize {
+        self.permits - self.lock().free
     }
 
     /// Waits for a permit. Dropping the future gives up the place in the queue.

@@ -29,7 +29,8 @@ use tokio::sync::{Notify, Semaphore};
 
 pub use decode::LookAhead;
 pub use next_tokens::{
-    NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, TextDelta, TextEnd, TextQuery,
+    Ahead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, TextDelta, TextEnd,
+    TextQuery,
 };
 
 use gate::FairGate;

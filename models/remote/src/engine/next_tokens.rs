@@ -24,17 +24,33 @@ pub struct NextTokenQuery {
     ///
     /// The answer may always report more ids, or fewer.
     pub wanted: LogitsRequest,
-    /// Number of greedy tokens to append to the path, with a report after each of them. A hint: the answer
-    /// may have fewer steps, also none. An engine computes them with `max_tokens: 1 + ahead` and temperature
-    /// 0.
-    pub ahead: usize,
+    /// The answer may have fewer steps, also none.
+    pub ahead: Ahead,
+}
+
+/// Tokens that the engine appends to a path, with a report after each of them: it computes them with
+/// `max_tokens: 1 + tokens` and temperature 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    pub tokens: usize,
+    /// Each is the most probable one of these ids (ascending), if the engine can choose among some. `None` means
+    /// of all ids.
+    pub among: Option<Arc<[u32]>>,
+}
+
+impl Ahead {
+    pub const NONE: Self = Self::greedy(0);
+
+    pub const fn greedy(tokens: usize) -> Self {
+        Self { tokens, among: None }
+    }
 }
 
 /// The answer to one [`NextTokenQuery`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NextTokenAnswer {
     pub report: NextTokenReport,
-    /// At most [`NextTokenQuery::ahead`] steps. Each continues the path of the one before it.
+    /// At most [`Ahead::tokens`] steps. Each continues the path of the one before it.
     pub ahead: Vec<NextTokenStep>,
 }
 
@@ -52,6 +68,8 @@ pub struct QueryContext {
     pub affinity: u64,
     /// Prompts may use each other's cached prefixes only if their salts are equal.
     pub cache_salt: u64,
+    /// Whether no other job runs, so that this one may use the whole engine.
+    pub is_alone: bool,
     /// The response is of no use after this.
     pub deadline: Option<Instant>,
 }

@@ -29,7 +29,8 @@ impl<'a> Requests<'a> {
         let _permit = self.begin().await;
         let count = queries.len();
         self.shared.observer.on_step(count);
-        let answers = self.shared.upstream.ask(self.context, queries).await?;
+        let context = QueryContext { is_alone: self.shared.jobs.taken() == 1, ..self.context };
+        let answers = self.shared.upstream.ask(context, queries).await?;
         if answers.len() == count {
             Ok(answers)
         } else {

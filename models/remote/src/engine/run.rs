@@ -127,6 +127,7 @@ impl Shared {
         let context = QueryContext {
             affinity: number,
             cache_salt: job.cache_salt,
+            is_alone: false,
             deadline: job.deadline.map(|(at, _)| at),
         };
         let requests = Requests::new(self, job.client, context);

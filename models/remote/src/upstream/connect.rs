@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::detect::{check_model, detect};
+use super::slots::Slots;
 use super::tokenization::compare;
 use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig, Vocabulary};
 use crate::client::{BaseUrl, Client, ClientError, UpstreamError};
@@ -89,7 +90,8 @@ impl Connecting {
             tokio::spawn(supervise(Arc::downgrade(pool), index, check.clone()));
         }
         let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
-        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts }))
+        let slots = facts.slots.map(Slots::new);
+        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots }))
     }
 }
 

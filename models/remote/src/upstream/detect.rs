@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::engine::Ahead;
 use crate::wire::llama_cpp::{self, Probabilities};
-use crate::wire::{Alternatives, Batch, check, vllm};
+use crate::wire::{Alternatives, Batch, Position, check, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
@@ -21,6 +22,13 @@ const COUNTS: [usize; 6] = [1000, 100, 20, 10, 5, 1];
 
 /// Number of tokens of a prompt that shows whether an engine accepts ids.
 const PROBE_IDS: usize = 7;
+
+/// Ids whose probabilities are requested to find out what an engine reports.
+const TRIED_IDS: [u32; 2] = [0, 1];
+
+/// Maximum difference of a log-probability with and without a restriction of the tokens to write, also in half
+/// precision. A probability after the restriction is 0 or 1.
+const RESTRICTED_ERROR_MAX: f64 = 0.1;
 
 /// A kind of engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +89,8 @@ pub struct EngineFacts {
     pub reports: Reports,
     /// Maximum number of the most probable tokens that it reports.
     pub best_max: usize,
+    /// Whether it can write the most probable one of given ids, and reports the model's own probabilities then.
+    pub chooses_among: bool,
     /// Whether prompts may be token ids.
     pub accepts_ids: bool,
     /// Whether it has `/tokenize`.
@@ -204,6 +214,7 @@ pub(super) async fn detect(
         root: listed.root.map(|root| printable(&root)),
         reports: Reports::All,
         best_max: usize::MAX,
+        chooses_among: false,
         accepts_ids: true,
         tokenizes: kind != EngineKind::OpenAi,
         slots: None,
@@ -291,25 +302,52 @@ async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -
     if let Some(problem) = refusal {
         return Err(DetectError::NoReports { replica: base.to_string(), problem });
     }
-    let reports_ids = facts.kind != EngineKind::OpenAi && reports_ids(client, base, &facts.model).await?;
-    facts.reports = if reports_ids { Reports::Ids } else { Reports::Best(facts.best_max) };
+    facts.reports = Reports::Best(facts.best_max);
+    if facts.kind == EngineKind::OpenAi {
+        return Ok(());
+    }
+    if let Some(reported) = report_ids(client, base, &facts.model, &Ahead::NONE).await? {
+        facts.reports = Reports::Ids;
+        // Only the less probable one may be chosen. Its probability must not change.
+        let logprob = |id: u32| reported.logprob(id).unwrap_or(f64::NEG_INFINITY);
+        let rarer = TRIED_IDS.into_iter().min_by(|&a, &b| logprob(a).total_cmp(&logprob(b)));
+        let ahead = Ahead { tokens: 0, among: rarer.map(|id| [id].into()) };
+        let restricted = report_ids(client, base, &facts.model, &ahead).await?;
+        facts.chooses_among = restricted.is_some_and(|restricted| {
+            restricted.chosen() == rarer && TRIED_IDS.iter().all(|&id| is_near(&restricted, &reported, id))
+        });
+    }
     Ok(())
 }
 
-/// Returns whether an engine reports the probabilities of given ids.
-async fn reports_ids(client: &Client, base: &BaseUrl, model: &str) -> Result<bool, UpstreamError> {
+/// Requests the probabilities of given ids. Returns `None` if the engine does not report them.
+async fn report_ids(
+    client: &Client,
+    base: &BaseUrl,
+    model: &str,
+    ahead: &Ahead,
+) -> Result<Option<Position>, UpstreamError> {
     let batch = Batch {
         rows: &[vec![0]],
-        alternatives: Alternatives::Ids(&[0, 1]),
-        ahead: 0,
+        alternatives: Alternatives::Ids(&TRIED_IDS),
+        ahead,
         cache_salt: 0,
         vocab: usize::MAX,
     };
     match client.post(base, "/v1/completions", &vllm::body(model, &batch), DESCRIPTION_BYTES_MAX).await {
-        Ok(bytes) => Ok(vllm::read(&bytes, &batch).and_then(|rows| check(&rows)).is_ok()),
-        Err(UpstreamError::Rejected { .. }) => Ok(false),
+        Ok(bytes) => {
+            let rows = vllm::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());
+            Ok(rows.and_then(|rows| rows.into_iter().flatten().next()))
+        }
+        Err(UpstreamError::Rejected { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether two positions have the same probability of an id, up to rounding.
+fn is_near(a: &Position, b: &Position, id: u32) -> bool {
+    let logprobs = a.logprob(id).zip(b.logprob(id));
+    logprobs.is_some_and(|(a, b)| (a - b).abs() <= RESTRICTED_ERROR_MAX)
 }
 
 /// Returns whether a llama.cpp reports given ids if they have a bias. The least probable one of some tokens must have
@@ -318,7 +356,8 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     const TRIED: usize = 8;
     const ERROR_MAX: f64 = 1e-4;
     let ask = async |alternatives| {
-        let batch = Batch { rows: &[vec![0]], alternatives, ahead: 0, cache_salt: 0, vocab: usize::MAX };
+        let (rows, ahead) = (&[vec![0]], &Ahead::NONE);
+        let batch = Batch { rows, alternatives, ahead, cache_salt: 0, vocab: usize::MAX };
         let body = llama_cpp::body(&batch, Probabilities::PostSampling, None);
         match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
             Ok(bytes) => {

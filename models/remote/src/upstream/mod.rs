@@ -8,6 +8,7 @@ mod connect;
 mod detect;
 mod forward;
 mod rows;
+mod slots;
 mod tokenization;
 mod write;
 
@@ -26,6 +27,7 @@ use crate::wire::texts::TokenTexts;
 pub use connect::Connecting;
 pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
 pub use forward::Forwarded;
+use slots::Slots;
 pub use tokenization::TokenizationError;
 
 /// The parts of the model's tokenizer that the transport needs.
@@ -73,6 +75,8 @@ pub struct Upstream {
     vocabulary: Arc<dyn Vocabulary>,
     /// Only for engines that report texts.
     texts: TokenTexts,
+    /// Only for llama.cpp.
+    slots: Option<Slots>,
 }
 
 impl Upstream {
@@ -91,10 +95,17 @@ impl Upstream {
         self.facts.slots.map(|slots| slots.saturating_mul(self.replicas.pool.len()).max(1))
     }
 
-    /// The slot of a llama.cpp for all requests of a tree. Trees are numbered, and go to the replicas round-robin.
-    fn slot(&self, affinity: u64) -> Option<usize> {
-        let number = usize::try_from(affinity).unwrap_or(0) / self.replicas.pool.len().max(1);
-        self.facts.slots.map(|slots| number % slots.max(1))
+    /// The slots of a llama.cpp for rows of a tree. Trees are numbered, and go to the replicas round-robin.
+    fn slots(&self, context: QueryContext, rows: &[Vec<u32>]) -> Vec<Option<usize>> {
+        let Some(slots) = &self.slots else { return vec![None] };
+        let replicas = self.replicas.pool.len().max(1);
+        let home = usize::try_from(context.affinity).unwrap_or(0) / replicas % slots.len();
+        // Which rows the slots of a replica computed last is known only if there is one replica.
+        if context.is_alone && replicas == 1 && rows.len() > 1 {
+            slots.divide(home, rows).into_iter().map(Some).collect()
+        } else {
+            vec![Some(home)]
+        }
     }
 
     fn client(&self) -> &Client {

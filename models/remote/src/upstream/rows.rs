@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{EngineFacts, EngineKind, Reports, Upstream};
 use crate::client::{BaseUrl, UpstreamError, printable};
-use crate::engine::{NextTokenAnswer, NextTokenQuery, QueryContext};
+use crate::engine::{Ahead, NextTokenAnswer, NextTokenQuery, QueryContext};
 use crate::wire::{Alternatives, Batch, Rows, WireError, answers, check, llama_cpp, merge, openai, vllm};
 
 /// Maximum number of rows of a request.
@@ -31,7 +31,7 @@ const UNREPORTED_MAX: f64 = 1e-4;
 #[derive(PartialEq)]
 struct Kind {
     wanted: LogitsRequest,
-    ahead: usize,
+    ahead: Ahead,
 }
 
 /// A row with the number of its query.
@@ -61,7 +61,7 @@ impl Upstream {
         let mut groups: Vec<(Kind, Vec<NumberedRow>)> = Vec::new();
         for (index, query) in queries.into_iter().enumerate() {
             let row: Vec<u32> = query.prompt.iter().chain(&query.path).copied().collect();
-            let kind = Kind { wanted: query.wanted, ahead: query.ahead };
+            let kind = Kind { wanted: query.wanted, ahead: self.possible(query.ahead) };
             match groups.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, rows)) => rows.push((index, row)),
                 None => groups.push((kind, vec![(index, row)])),
@@ -77,6 +77,16 @@ impl Upstream {
         let mut all: Vec<_> = try_join_all(requests).await?.into_iter().flatten().collect();
         all.sort_unstable_by_key(|(index, _)| *index);
         Ok(all.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Returns the tokens ahead that the engine can append.
+    fn possible(&self, ahead: Ahead) -> Ahead {
+        match (self.facts.kind, self.facts.reports) {
+            // A row of llama.cpp costs no more than a token ahead.
+            (EngineKind::LlamaCpp, Reports::Ids) => Ahead::NONE,
+            _ if self.facts.chooses_among => ahead,
+            _ => Ahead::greedy(ahead.tokens),
+        }
     }
 
     /// Returns the answers to queries of the same kind.
@@ -95,22 +105,22 @@ impl Upstream {
         let best_max = self.facts.best_max.max(1);
         let alternatives = match (&kind.wanted, self.facts.reports) {
             (LogitsRequest::Ids(ids), Reports::Ids) if !ids.is_empty() => {
-                return self.id_groups(context, kind.ahead, ids, rows).await;
+                return self.id_groups(context, &kind.ahead, ids, rows).await;
             }
             (LogitsRequest::Best, _) => Alternatives::Best(1),
             (LogitsRequest::Ids(_) | LogitsRequest::All, _) => Alternatives::Best(best_max),
         };
         if self.facts.accepts_ids {
-            return checked(answers(self.rows(context, kind.ahead, alternatives, rows).await?));
+            return checked(answers(self.rows(context, &kind.ahead, alternatives, rows).await?));
         }
-        self.spelled_rows(context, kind.ahead, alternatives, rows).await
+        self.spelled_rows(context, &kind.ahead, alternatives, rows).await
     }
 
     /// Sends texts. Nothing is reported about rows that no text stands for.
     async fn spelled_rows(
         &self,
         context: QueryContext,
-        ahead: usize,
+        ahead: &Ahead,
         alternatives: Alternatives<'_>,
         rows: &[Vec<u32>],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
@@ -130,7 +140,7 @@ impl Upstream {
     async fn id_groups(
         &self,
         context: QueryContext,
-        ahead: usize,
+        ahead: &Ahead,
         ids: &Arc<[u32]>,
         rows: &[Vec<u32>],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
@@ -149,7 +159,7 @@ impl Upstream {
         ids: &[u32],
         rows: &[Vec<u32>],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let mut found = self.rows(context, 0, Alternatives::Best(llama_cpp::BEST), rows).await?;
+        let mut found = self.rows(context, &Ahead::NONE, Alternatives::Best(llama_cpp::BEST), rows).await?;
         // Nothing is known about a row without an anchor.
         let is_short = |row: &usize| {
             let mut positions = found[*row].iter();
@@ -164,7 +174,7 @@ impl Upstream {
             ids.sort_unstable();
             ids.dedup();
             let asked: Vec<Vec<u32>> = short.iter().map(|&row| rows[row].clone()).collect();
-            let biased = self.rows(context, 0, Alternatives::Ids(&ids), &asked).await?;
+            let biased = self.rows(context, &Ahead::NONE, Alternatives::Ids(&ids), &asked).await?;
             for (row, biased) in short.into_iter().zip(biased) {
                 for (position, biased) in found[row].iter_mut().zip(biased) {
                     checked(llama_cpp::complete(position, &biased, &ids))?;
@@ -190,7 +200,7 @@ impl Upstream {
                 break;
             }
             let asked: Vec<Vec<u32>> = open.iter().map(|&row| rows[row].clone()).collect();
-            let answered = self.rows(context, kind.ahead, Alternatives::Best(count), &asked).await?;
+            let answered = self.rows(context, &kind.ahead, Alternatives::Best(count), &asked).await?;
             for (row, answer) in open.into_iter().zip(checked(answers(answered))?) {
                 if count == vocab || is_enough(&answer.report, &kind.wanted) {
                     found[row] = Some(answer);
@@ -204,7 +214,7 @@ impl Upstream {
     async fn rows(
         &self,
         context: QueryContext,
-        ahead: usize,
+        ahead: &Ahead,
         alternatives: Alternatives<'_>,
         rows: &[Vec<u32>],
     ) -> Result<Rows, UpstreamError> {
@@ -216,19 +226,30 @@ impl Upstream {
             cache_salt: context.cache_salt,
             vocab: self.vocabulary.tokens(),
         };
-        let requests = chunks(rows, rows_max).into_iter().map(|rows| self.exchange(context, batch(rows)));
+        let slots = self.slots(context, rows);
+        let rows_max = rows_max.min(rows.len().div_ceil(slots.len()).max(1));
+        let requests = chunks(rows, rows_max).into_iter().zip(slots.into_iter().cycle());
+        let requests = requests.map(|(rows, slot)| self.exchange(context, slot, batch(rows)));
         Ok(try_join_all(requests).await?.into_iter().flatten().collect())
     }
 
-    /// Sends one request to one replica after another.
-    async fn exchange(&self, context: QueryContext, batch: Batch<'_>) -> Result<Rows, UpstreamError> {
+    /// Sends one request to one replica after another. `slot`: for llama.cpp.
+    async fn exchange(
+        &self,
+        context: QueryContext,
+        slot: Option<usize>,
+        batch: Batch<'_>,
+    ) -> Result<Rows, UpstreamError> {
         let EngineFacts { kind, model, accepts_ids, .. } = &self.facts;
         let (route, body, entry_bytes) = match kind {
             EngineKind::Vllm | EngineKind::Ntl => {
                 ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
             }
             EngineKind::LlamaCpp => {
-                let body = llama_cpp::body(&batch, self.facts.probabilities(), self.slot(context.affinity));
+                if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, batch.rows.last()) {
+                    slots.set_last(slot, row);
+                }
+                let body = llama_cpp::body(&batch, self.facts.probabilities(), slot);
                 ("/completion", body, llama_cpp::ENTRY_BYTES)
             }
             EngineKind::OpenAi => {

@@ -48,7 +48,7 @@ pub enum Probabilities {
 pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
     let mut body = json!({
         "prompt": batch.rows,
-        "n_predict": 1 + batch.ahead,
+        "n_predict": 1 + batch.ahead.tokens,
         "n_probs": batch.alternatives.count(),
         "cache_prompt": true,
         "ignore_eos": false,
@@ -117,7 +117,7 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let completions = in_order(completions, batch.rows.len(), index)?;
     let row = |(row, completion): (usize, Completion)| {
         let positions = completion.completion_probabilities;
-        let (got, max) = (positions.len(), 1 + batch.ahead);
+        let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
         if got > max {
             return Err(WireError::Steps { row, got, max });
         }

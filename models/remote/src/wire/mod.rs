@@ -12,7 +12,7 @@ pub mod written;
 
 use ntl_core::contract::{NextTokenReport, ReportError, TokenLogprob};
 
-use crate::engine::{NextTokenAnswer, NextTokenStep};
+use crate::engine::{Ahead, NextTokenAnswer, NextTokenStep};
 
 /// Why a response is not understood.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +63,8 @@ impl Alternatives<'_> {
 pub struct Batch<'a> {
     pub rows: &'a [Vec<u32>],
     pub alternatives: Alternatives<'a>,
-    /// Greedy tokens to append to each row.
-    pub ahead: usize,
+    /// Tokens to append to each row.
+    pub ahead: &'a Ahead,
     /// Rows may use each other's cached prefixes only if their salts are equal; 0 shares with all.
     pub cache_salt: u64,
     /// Number of ids of the vocabulary.
@@ -75,7 +75,7 @@ impl Batch<'_> {
     /// Maximum size of the response in bytes, if an entry has at most `entry_bytes`.
     pub fn bytes_max(&self, entry_bytes: usize) -> usize {
         const ROW_BYTES: usize = 64 << 10;
-        let steps = self.rows.len().saturating_mul(self.ahead + 1);
+        let steps = self.rows.len().saturating_mul(self.ahead.tokens + 1);
         steps.saturating_mul(self.alternatives.count().saturating_mul(entry_bytes).saturating_add(ROW_BYTES))
     }
 
@@ -120,6 +120,10 @@ impl Position {
         Self { chosen, reported: known.collect(), cut }
     }
 
+    fn without_cut(self) -> Self {
+        Self { cut: None, ..self }
+    }
+
     fn report(&self) -> Result<NextTokenReport, WireError> {
         Ok(NextTokenReport::new(self.reported.iter().copied(), self.cut)?)
     }
@@ -130,6 +134,11 @@ impl Position {
             |a: &usize, b: &usize| self.reported[*a].logprob.total_cmp(&self.reported[*b].logprob);
         let least = (0..self.reported.len()).min_by(by_logprob).filter(|_| self.reported.len() > 1)?;
         Some(self.reported.swap_remove(least))
+    }
+
+    /// The token that the engine chose, if it is known.
+    pub fn chosen(&self) -> Option<u32> {
+        self.chosen
     }
 
     /// The log-probability of a token, if it is reported.

@@ -17,7 +17,7 @@ pub fn body(model: &str, prompts: &Value, batch: &Batch<'_>) -> Value {
     json!({
         "model": model,
         "prompt": prompts,
-        "max_tokens": 1 + batch.ahead,
+        "max_tokens": 1 + batch.ahead.tokens,
         "temperature": 0,
         "logprobs": batch.alternatives.count(),
     })
@@ -63,7 +63,7 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows,
     let row = |(row, choice): (usize, Choice)| {
         let positions =
             positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, batch.alternatives, texts)?;
-        let (got, max) = (positions.len(), 1 + batch.ahead);
+        let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
         if got == 0 || got > max { Err(WireError::Steps { row, got, max }) } else { Ok(positions) }
     };
     choices.into_iter().enumerate().map(row).collect()

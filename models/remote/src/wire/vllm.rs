@@ -25,7 +25,7 @@ pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     let mut body = json!({
         "model": model,
         "prompt": batch.rows,
-        "max_tokens": 1 + batch.ahead,
+        "max_tokens": 1 + batch.ahead.tokens,
         "temperature": 0,
         "top_p": 1,
         "top_k": 0,
@@ -41,6 +41,9 @@ pub fn body(model: &str, batch: &Batch<'_>) -> Value {
             body["logprob_token_ids"] = ids.into();
         }
         Alternatives::Best(count) => body["logprobs"] = count.into(),
+    }
+    if let Some(ids) = &batch.ahead.among {
+        body["allowed_token_ids"] = ids[..].into();
     }
     if batch.cache_salt != 0 {
         body["cache_salt"] = format!("{:016x}", batch.cache_salt).into();
@@ -71,7 +74,7 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
     let row = |(row, choice): (usize, Choice)| {
         let Logprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
-        let (got, max) = (tokens.len(), 1 + batch.ahead);
+        let (got, max) = (tokens.len(), 1 + batch.ahead.tokens);
         if got == 0 || got > max || got != top_logprobs.len() {
             return Err(WireError::Steps { row, got, max });
         }
@@ -102,7 +105,10 @@ fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Positio
         Alternatives::Best(_) => {}
     }
     let entries = reported.into_iter().map(|(id, logprob)| (batch.known(id), logprob));
-    Ok(Position::new(batch.known(chosen), entries, batch.alternatives))
+    let position = Position::new(batch.known(chosen), entries, batch.alternatives);
+    let is_ids = matches!(batch.alternatives, Alternatives::Ids(_));
+    // A token that is the best of some ids does not bound the others.
+    Ok(if is_ids && batch.ahead.among.is_some() { position.without_cut() } else { position })
 }
 
 fn token_id(name: &str) -> Result<u32, WireError> {
@@ -140,6 +146,7 @@ mod tests {
     use ntl_core::contract::{NextTokenReport, TokenLogprob};
 
     use super::*;
+    use crate::engine::Ahead;
     use crate::wire::answers;
     use crate::wire::written::read_completion;
 
@@ -153,7 +160,7 @@ mod tests {
 
     fn reports(response: &str, rows: usize, alternatives: Alternatives<'_>) -> Vec<NextTokenReport> {
         let rows = vec![vec![504, 2365, 282]; rows];
-        let batch = Batch { rows: &rows, alternatives, ahead: 0, cache_salt: 0, vocab: VOCAB };
+        let batch = Batch { rows: &rows, alternatives, ahead: &Ahead::NONE, cache_salt: 0, vocab: VOCAB };
         let read = read(response.as_bytes(), &batch).unwrap();
         answers(read).unwrap().into_iter().map(|answer| answer.report).collect()
     }

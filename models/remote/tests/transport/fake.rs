@@ -77,6 +77,8 @@ impl Vocabulary for Bytewise {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavor {
     Vllm,
+    /// Reports probabilities after restrictions of the tokens to write.
+    VllmProcessed,
     /// Whether it knows `logit_bias` and `post_sampling_probs`.
     LlamaCpp {
         obeys_bias: bool,
@@ -85,6 +87,12 @@ pub(crate) enum Flavor {
     OpenAi {
         accepts_ids: bool,
     },
+}
+
+impl Flavor {
+    fn is_vllm(self) -> bool {
+        matches!(self, Self::Vllm | Self::VllmProcessed)
+    }
 }
 
 /// Behaviour of the engine on requests for next tokens.
@@ -146,7 +154,7 @@ impl Fake {
             .route("/v1/models", get(models))
             .route("/health", get(|| async { "ok" }))
             .route("/v1/completions", post(next_tokens));
-        if flavor == Flavor::Vllm {
+        if flavor.is_vllm() {
             router = router
                 .route("/version", get(|| async { Json(json!({"version": "9.9"})) }))
                 .route("/tokenize", post(tokenize));
@@ -177,7 +185,7 @@ impl Fake {
 
 async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let owner = match shared.flavor {
-        Flavor::Vllm => "vllm",
+        Flavor::Vllm | Flavor::VllmProcessed => "vllm",
         Flavor::LlamaCpp { .. } => "llamacpp",
         Flavor::OpenAi { .. } => "somebody",
     };
@@ -246,7 +254,7 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
     let steps = counts.into_iter().flatten().next().unwrap();
     let best = body["logprobs"].as_u64().or(body["n_probs"].as_u64()).unwrap_or(0) as usize;
     let max = match flavor {
-        Flavor::Vllm => 20,
+        Flavor::Vllm | Flavor::VllmProcessed => 20,
         Flavor::LlamaCpp { .. } => usize::MAX,
         Flavor::OpenAi { .. } => 5,
     };
@@ -257,6 +265,7 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
     if ids.as_ref().is_some_and(|ids| ids.len() > 128) {
         return reject("too many ids");
     }
+    let allowed: Option<Vec<u32>> = serde_json::from_value(body["allowed_token_ids"].clone()).unwrap();
     let tokens = rows.iter().map(Vec::len).sum::<usize>();
     let obeys_bias = flavor == (Flavor::LlamaCpp { obeys_bias: true });
     let bias = if obeys_bias { &body["logit_bias"] } else { &Value::Null };
@@ -266,7 +275,12 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
         for _ in 0..steps {
             let logprobs = biased(logprobs(&row), bias);
             let ranked = ranked(&logprobs);
-            let chosen = ranked[0];
+            let is_allowed = |id: &u32| allowed.as_ref().is_none_or(|ids| ids.contains(id));
+            let chosen = ranked.iter().copied().find(is_allowed).unwrap();
+            let logprobs = match &allowed {
+                Some(ids) if flavor == Flavor::VllmProcessed => only(logprobs, ids),
+                _ => logprobs,
+            };
             let wanted = ids.clone().unwrap_or_else(|| ranked[..best.min(TOKENS)].to_vec());
             positions.push((chosen, wanted, logprobs));
             row.push(chosen);
@@ -279,6 +293,13 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
         Flavor::LlamaCpp { .. } => Json(choices).into_response(),
         _ => Json(json!({"choices": choices, "usage": {"prompt_tokens": tokens}})).into_response(),
     }
+}
+
+/// The log-probabilities if only some ids may be written.
+fn only(logprobs: Vec<f64>, ids: &[u32]) -> Vec<f64> {
+    let total: f64 = ids.iter().map(|&id| logprobs[id as usize].exp()).sum();
+    let logprob = |(id, logprob): (u32, f64)| if ids.contains(&id) { logprob - total.ln() } else { -9999.0 };
+    (0..).zip(logprobs).map(logprob).collect()
 }
 
 /// The log-probabilities with llama.cpp's bias on some ids.
@@ -297,7 +318,7 @@ fn choice(
     is_post_sampling: bool,
 ) -> Value {
     let name = |id: u32| match flavor {
-        Flavor::Vllm => format!("token_id:{id}"),
+        Flavor::Vllm | Flavor::VllmProcessed => format!("token_id:{id}"),
         _ => u8::try_from(id).map_or("<s>".to_owned(), |byte| String::from_utf8_lossy(&[byte]).into_owned()),
     };
     if matches!(flavor, Flavor::LlamaCpp { .. }) {

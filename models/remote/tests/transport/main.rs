@@ -13,14 +13,14 @@ use fake::{Bytewise, Fake, Fault, Flavor, TOKENS, logprobs, ranked};
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
 use ntl_remote::wire::llama_cpp::BEST;
 use ntl_remote::{
-    ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens, NoObserver,
-    QueryContext, Reports, Upstream, UpstreamConfig,
+    Ahead, ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens,
+    NoObserver, QueryContext, Reports, Upstream, UpstreamConfig,
 };
 
 /// Far more than any answer needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const CONTEXT: QueryContext = QueryContext { affinity: 1, cache_salt: 0, deadline: None };
+const CONTEXT: QueryContext = QueryContext { affinity: 1, cache_salt: 0, is_alone: false, deadline: None };
 
 fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
     UpstreamConfig {
@@ -51,7 +51,7 @@ async fn connect(fakes: &[&Fake]) -> Arc<Upstream> {
 }
 
 fn query(path: &[u32], wanted: LogitsRequest, ahead: usize) -> NextTokenQuery {
-    NextTokenQuery { prompt: [5, 6, 7].into(), path: path.to_vec(), wanted, ahead }
+    NextTokenQuery { prompt: [5, 6, 7].into(), path: path.to_vec(), wanted, ahead: Ahead::greedy(ahead) }
 }
 
 fn ids(ids: &[u32]) -> LogitsRequest {
@@ -92,6 +92,7 @@ async fn becomes(what: &str, holds: impl Fn() -> bool) {
 async fn engines_are_detected_with_a_reason_and_what_they_report() {
     for (flavor, kind, reports, version) in [
         (Flavor::Vllm, EngineKind::Vllm, Reports::Ids, Some("9.9")),
+        (Flavor::VllmProcessed, EngineKind::Vllm, Reports::Ids, Some("9.9")),
         (Flavor::LlamaCpp { obeys_bias: true }, EngineKind::LlamaCpp, Reports::Ids, Some("b1")),
         (Flavor::LlamaCpp { obeys_bias: false }, EngineKind::LlamaCpp, Reports::All, Some("b1")),
         (Flavor::OpenAi { accepts_ids: true }, EngineKind::OpenAi, Reports::Best(5), None),
@@ -104,6 +105,7 @@ async fn engines_are_detected_with_a_reason_and_what_they_report() {
         assert_eq!((model.as_str(), *context_tokens_max), ("toy", Some(512)));
         assert!(reason.contains("owned_by"), "{reason}");
         assert_eq!(*accepts_ids, flavor != Flavor::OpenAi { accepts_ids: false });
+        assert_eq!(facts.chooses_among, flavor == Flavor::Vllm);
         let unknown = UpstreamConfig { model: Some("other".to_owned()), ..config(&[&fake], PATIENCE) };
         let error = Connecting::new(unknown).unwrap().detect().await.unwrap_err().to_string();
         assert!(error.ends_with("does not serve `other`; it serves `toy`"), "{error}");
@@ -147,6 +149,28 @@ async fn vllm_reports_given_ids_in_groups_and_greedy_tokens_ahead() {
 }
 
 #[tokio::test]
+async fn vllm_appends_tokens_among_given_ids_if_that_changes_no_probability() {
+    for (flavor, chooses) in [(Flavor::Vllm, true), (Flavor::VllmProcessed, false)] {
+        let fake = Fake::start(flavor).await;
+        let upstream = connect(&[&fake]).await;
+        let rare: Vec<u32> = (300..310).collect();
+        let ahead = Ahead { tokens: 2, among: Some(rare.clone().into()) };
+        let answers =
+            ask(&upstream, vec![NextTokenQuery { ahead, ..query(&[9], ids(&rare), 0) }]).await.unwrap();
+        let mut row = row(&[9]);
+        assert_true(&answers[0].report, &row);
+        assert_eq!(answers[0].report.best().is_none(), chooses, "the best token of all is unknown");
+        assert_eq!(answers[0].ahead.len(), 2);
+        for step in &answers[0].ahead {
+            let allowed = |id: &u32| !chooses || rare.contains(id);
+            assert_eq!(Some(step.token), ranked(&logprobs(&row)).into_iter().find(allowed));
+            row.push(step.token);
+            assert_true(&step.report, &row);
+        }
+    }
+}
+
+#[tokio::test]
 async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second_with_a_bias() {
     let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
     let upstream = connect(&[&fake]).await;
@@ -181,6 +205,27 @@ async fn a_tree_stays_in_one_slot_of_llama_cpp() {
     let slots: Vec<u64> =
         fake.shared.bodies.lock().unwrap().iter().map(|body| body["id_slot"].as_u64().unwrap()).collect();
     assert_eq!(slots, [0, 1, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_tree_alone_divides_its_rows_among_the_slots_of_llama_cpp() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
+    let upstream = connect(&[&fake]).await;
+    let queries = || (0..6).map(|next| query(&[next], LogitsRequest::Best, 0)).collect();
+    for is_alone in [false, true] {
+        let context = QueryContext { is_alone, ..CONTEXT };
+        let answers = upstream.ask(context, queries()).await.unwrap();
+        for (next, answer) in (0..).zip(&answers) {
+            assert_true(&answer.report, &row(&[next]));
+        }
+    }
+    let bodies = fake.shared.bodies.lock().unwrap();
+    let mut requests: Vec<(u64, usize)> = bodies
+        .iter()
+        .map(|body| (body["id_slot"].as_u64().unwrap(), body["prompt"].as_array().unwrap().len()))
+        .collect();
+    requests[1..].sort_unstable();
+    assert_eq!(requests, [(1, 6), (0, 3), (1, 3)]);
 }
 
 #[tokio::test]

@@ -17,7 +17,9 @@ use super::refused::{REFUSED_MAX, RefusedTexts};
 use super::sought::Sought;
 use super::{Root, logits_request};
 use crate::Token;
-use crate::contract::{EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision};
+use crate::contract::{
+    Continuation, EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision,
+};
 use crate::numbers::{
     Child, ClosedNumber, Distribution, Interval, NumberGrammar, NumberRules, NumberState, NumberValue,
     OpenPart, Refused,
@@ -48,6 +50,10 @@ const REFUSED_PREFIX_MIN: f64 = 0.01;
 /// A tree also stops when the open mass that it could still reduce is at most this share of the unreported
 /// mass, which it cannot reduce.
 const UNREPORTED_SHARE: f64 = 0.1;
+
+/// Minimum probability of a prefix, in multiples of the tolerance, whose most probable child another engine
+/// computes ahead. The children of less probable prefixes mostly stay open.
+const LIKELY_MIN: f64 = 10.0;
 
 /// An open mass of at most this is rounding.
 const ROUNDING: f64 = 1e-12;
@@ -266,11 +272,26 @@ impl NumberTree {
         let prefix = self.prefixes.get(place).filter(|prefix| prefix.computed.is_none())?;
         let needs_all = self.refused.is_some() && prefix.state.is_before_digits() && !self.is_reported;
         let logits = if needs_all { LogitsRequest::All } else { self.logits.clone() };
+        let (state, probability) = (prefix.state, prefix.probability);
         let row = PathRow::new(prefix.parent, prefix.token).with_logits(logits);
-        self.open_ahead -= prefix.probability;
-        self.closed_ahead += prefix.probability;
+        let continuation = self.continuation(state, probability);
+        self.open_ahead -= probability;
+        self.closed_ahead += probability;
         self.in_step.push(place);
-        Some(row)
+        Some(PathRow { continuation, ..row })
+    }
+
+    /// The ids of the children of a prefix. Before the digits, the most probable token of all begins a number
+    /// anyway, and an engine that writes it also reports what follows if none does.
+    fn continuation(&self, state: NumberState, probability: f64) -> Continuation {
+        if !self.is_reported || state.is_before_digits() {
+            return Continuation::Any;
+        }
+        if probability < LIKELY_MIN * self.limits.tolerance {
+            return Continuation::Unlikely;
+        }
+        let ids = self.grammar.continuing_ids(state, &self.rules);
+        if ids.is_empty() { Continuation::Unlikely } else { Continuation::Among(ids.into()) }
     }
 
     /// Splits the mass of one prefix and queues its children to be computed.
