@@ -2,6 +2,7 @@
 
 `engines.py` starts the engines of NTL_ENGINES; without it the tests are skipped. NTL_REMOTE_PROMPTS is the number of prompts (30)."""
 
+import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,20 @@ Rating: 2
 Text: What a wonderful sunny day!
 Rating: 8
 """
+CHATS = (
+    [{"role": "user", "content": "How many legs has a spider?"}],
+    [
+        {"role": "system", "content": "Answer with a number."},
+        {"role": "user", "content": "Zwölf\n+ 3?  "},
+        {"role": "assistant", "content": "15"},
+        {"role": "user", "content": "日本 🙂 <b>\t1.5</b>"},
+    ],
+)
+SCORED = [
+    {"prompt": "Q: What is 3 + 4?\nA:", "target": " 7"},
+    {"prompt": "Count: 8, 9, 10,", "target": " 11, 12.5 and more"},
+    {"prompt": "The sun is", "candidates": [" hot", " cold and dark", " 5"]},
+]
 TEXTS = ("The staff was friendly", "The soup was cold", "I would come again", "The film is too long", "It works", "Nobody answered")
 
 
@@ -42,11 +57,15 @@ def requests():
         )[number % 5]
 
 
-@pytest.mark.parametrize("engine", ["llama_cpp", "vllm"])
+@pytest.mark.parametrize("engine", ["llama_cpp", "vllm", "ntl"])
 def test_an_engine_gives_the_numbers_of_the_same_directory_served_natively(engine, report, start):
     model = engines.model()
-    with engines.engine(engine) as url:
+    # The engine may be another ntl-server.
+    ntl = lambda: contextlib.nullcontext(start("--model", f"model={model}").url)
+    with ntl() if engine == "ntl" else engines.engine(engine) as url:
         server = start("--model", f"native={model}", "--model", f"engine={url}", "--tokenizer", f"engine={model}")
+        compare_chats(engine, url, server)
+        differences = compare_scores(server)
         began = time.monotonic()
         with ThreadPoolExecutor(engines.CONCURRENT) as pool:
             pairs = list(pool.map(lambda body: Pair(server, body), requests()))
@@ -64,14 +83,51 @@ def test_an_engine_gives_the_numbers_of_the_same_directory_served_natively(engin
             largest_difference_beyond_open_mass=max(pair.beyond_open for pair in pairs),
             compared_bounds=sum(pair.bounds for pair in pairs),
             largest_excess_over_bounds=max(pair.outside for pair in pairs),
+            largest_difference_of_scores=max(differences),
             equal_greedy_texts=sum(pair.gap is None for pair in pairs),
             gaps_where_texts_differ=[pair.gap for pair in pairs if pair.gap is not None],
         )
+    assert max(differences) <= ROUNDING
     for pair in pairs:
         assert pair.beyond_open <= ROUNDING, pair
         assert pair.outside <= VALUE_ROUNDING, pair
         assert pair.gap is None or pair.gap <= ROUNDING, pair
     assert all(pair.remote["bounds"]["value"] for pair in pairs if "scale" in pair.body["number"])
+
+
+def post(url, body):
+    answer = httpx.post(url, json=body, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def compare_chats(engine, url, server):
+    """Fails unless the engine's chat template makes the same ids as the one of the directory."""
+    for messages in CHATS:
+        if engine == "llama_cpp":
+            prompt = post(f"{url}/apply-template", {"messages": messages})["prompt"]
+            theirs = post(f"{url}/tokenize", {"content": prompt, "add_special": False, "parse_special": True})
+        else:
+            theirs = post(f"{url}/tokenize", {"model": "model", "messages": messages})
+        ours = post(f"{server.url}/tokenize", {"model": "engine", "messages": messages})
+        assert ours["tokens"] == theirs["tokens"]
+
+
+def compare_scores(server):
+    """The differences of losses and of the log-probabilities of candidates."""
+    losses = ["ce", "ntl-was", "ntl-mse", "ntl-mae"]
+    score = lambda model: post(f"{server.url}/v1/score", {"model": model, "items": SCORED, "losses": losses})["data"]
+    differences = []
+    for native, remote in zip(score("native"), score("engine")):
+        pairs = [(loss, remote["losses"][name]) for name, loss in native.get("losses", {}).items()]
+        pairs += [
+            (ours["logprob"], theirs["logprob"]) for ours, theirs in zip(native.get("candidates", []), remote.get("candidates", []))
+        ]
+        assert pairs
+        for ours, theirs in pairs:
+            assert (ours is None) == (theirs is None)
+            differences += [abs(ours - theirs)] if ours is not None else []
+    return differences
 
 
 class Pair:
@@ -94,9 +150,7 @@ class Pair:
         return repr((self.body, self.native, self.exact, self.remote))
 
     def post(self, model, body):
-        answer = httpx.post(f"{self.server.url}/v1/completions", json={"model": model, **body}, timeout=600)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["choices"][0]
+        return post(f"{self.server.url}/v1/completions", {"model": model, **body})["choices"][0]
 
     def excess_over_bounds(self):
         """The largest distance of the engine's bounds from closer native ones, which contain the exact estimates as well."""
