@@ -51,7 +51,7 @@ struct Shared {
 }
 
 /// An API key. Two keys are the same client if their secrets are equal.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ApiKey {
     /// The name in logs: from the file, or `#` and the number of the key, counted from 1.
     pub(crate) name: String,
@@ -81,9 +81,15 @@ impl ApiKeys {
         let Shared { flags, file: Some(file), keys: current } = &*self.0 else { return };
         match keys(flags, Some(file)) {
             Ok(keys) => {
-                let count = keys.len();
+                let before = self.present();
+                let [added, removed] =
+                    [(&keys, &before), (&before, &keys)].map(|(one, other)| names_beyond(one, other));
+                if added.is_empty() && removed.is_empty() {
+                    tracing::info!(keys = keys.len(), "the API keys have not changed");
+                } else {
+                    tracing::info!(keys = keys.len(), added, removed, "the API keys were read again");
+                }
                 *current.write().unwrap_or_else(PoisonError::into_inner) = keys;
-                tracing::info!(keys = count, "the API keys were read again");
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -128,6 +134,12 @@ impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} keys", self.present().len())
     }
+}
+
+/// The names of the keys that are not among `others`.
+fn names_beyond(keys: &[ApiKey], others: &[ApiKey]) -> String {
+    let is_new = |key: &&ApiKey| others.iter().all(|other| other != *key);
+    keys.iter().filter(is_new).map(|key| key.name.as_str()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the text after the scheme `Bearer`, which may be in upper or lower case.
@@ -244,6 +256,15 @@ mod tests {
         let without_file = ApiKeys::default();
         without_file.reload();
         assert!(without_file.is_empty());
+    }
+
+    #[test]
+    fn added_and_removed_keys_have_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let [before, after] =
+            ["ann a\nbob b\n", "bob b\ncarol c\nd\n"].map(|text| read(&folder, text).unwrap());
+        assert_eq!(names_beyond(&after.present(), &before.present()), "carol,#4");
+        assert_eq!(names_beyond(&before.present(), &after.present()), "ann");
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn run(config: Config) -> anyhow::Result<Ended> {
     let read = config.tls.clone().map(Certificate::read).transpose();
     let certificate = read.context("cannot serve HTTPS")?;
     let app = serve::state(&config)?;
-    let reloaded = Reloaded { app: app.clone(), certificate: certificate.clone() };
+    let reloaded = Reloaded { app: app.downgrade(), certificate: certificate.clone() };
     let signals = signals::listen(move || reloaded.reload())
         .context("the operating system refused a signal handler")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

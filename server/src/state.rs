@@ -1,7 +1,7 @@
 //! The state that all handlers share: settings, models, metrics, and whether the server accepts work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
 
@@ -26,6 +26,16 @@ pub struct Shared {
     pub(crate) memory: MemoryGuard,
 }
 
+/// The state of a router that may be gone. Unlike [`AppState`], it does not keep the engines running.
+#[derive(Clone)]
+pub struct WeakAppState(Weak<Shared>);
+
+impl WeakAppState {
+    pub(crate) fn upgrade(&self) -> Option<AppState> {
+        self.0.upgrade().map(AppState)
+    }
+}
+
 impl std::ops::Deref for AppState {
     type Target = Shared;
 
@@ -46,6 +56,10 @@ impl AppState {
         let memory = MemoryGuard::new(settings.memory_bytes_max);
         metrics.set_memory_bytes_max(memory.bytes_max());
         Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, responses, memory }))
+    }
+
+    pub fn downgrade(&self) -> WeakAppState {
+        WeakAppState(Arc::downgrade(&self.0))
     }
 }
 

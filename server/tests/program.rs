@@ -100,6 +100,7 @@ impl Server {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
+        assert!(!rest.contains("did not end in time"), "{rest}");
         rest
     }
 }

@@ -68,8 +68,15 @@ impl Certificate {
         let Shared { files, current } = &*self.0;
         match files.read() {
             Ok(key) => {
-                *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
-                tracing::info!(file = %files.certificate.display(), "the certificate was read again");
+                let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
+                let has_changed = current.cert != key.cert;
+                *current = Arc::new(key);
+                let file = files.certificate.display();
+                if has_changed {
+                    tracing::info!(%file, "the certificate has changed and was read again");
+                } else {
+                    tracing::info!(%file, "the certificate has not changed");
+                }
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

@@ -615,7 +615,7 @@ async fn new_connections_get_a_certificate_that_was_read_again() {
     let listener = bound(crate::support::config(&[]).connections).await.with_tls(&read).unwrap();
     let server = start(listener, crate::support::settings(), says("1"));
     let state = AppState::new(crate::support::settings(), Arc::new(Metrics::new().unwrap()));
-    let reloaded = Reloaded { app: state, certificate: Some(read) };
+    let reloaded = Reloaded { app: state.downgrade(), certificate: Some(read) };
     std::fs::copy(&others.certificate, &files.certificate).unwrap();
     // The key does not belong to the new certificate yet.
     reloaded.reload();

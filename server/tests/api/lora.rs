@@ -290,7 +290,7 @@ async fn sighup_reads_adapters_again_that_have_changed() {
     let model = flag("llama", &tiny("llama-ntl"));
     let [flag_one, flag_two] = [flag("one", &one), flag("two", &two)];
     let server = start(&["--model", &model, "--adapter", &flag_one, "--adapter", &flag_two]).await;
-    let reloaded = Reloaded { app: server.state.clone(), certificate: None };
+    let reloaded = Reloaded { app: server.state.downgrade(), certificate: None };
     let [first, second] = [server.text("one").await, server.text("two").await];
     write_adapter(&one, 2, "", &LLAMA);
     assert_eq!(server.text("one").await, first);
@@ -301,7 +301,6 @@ async fn sighup_reads_adapters_again_that_have_changed() {
     std::fs::remove_dir_all(&two).unwrap();
     reloaded.reload();
     assert_eq!([server.text("one").await, server.text("two").await], [second.clone(), second]);
-    drop(reloaded);
     server.end().await;
 }
 
