@@ -400,7 +400,7 @@ fn invalid_items_are_rejected_with_file_line_and_field() {
         ),
         (&plain, &["--template", "{input}"], 2, "--template does not name {answer}"),
         (&plain, &["--template", "{answer}", "--pairs"], 2, "--template does not name {answer_b}"),
-        (&plain, &["--template-file", "/nowhere/rubric.txt"], 2, "could not read /nowhere/rubric.txt"),
+        (&plain, &["--rubric", "/nowhere/rubric.txt"], 2, "could not read /nowhere/rubric.txt"),
         (&plain, &["--mode", "text"], 2, "judge reads the distribution of the scores"),
         (&plain, &["--scale", "5,5"], 2, "--scale 5,5 has a single value"),
         (&plain, &["--human-scale", "1,1"], 2, "--human-scale 1,1 has a single value"),

@@ -34,7 +34,7 @@ pub struct Common {
     #[arg(long, visible_alias = "prompt", value_name = "TEMPLATE", env = "NTL_EVAL_TEMPLATE")]
     pub template: Option<Template>,
     /// File of a template: as `--template`, with line feeds, tabs and backslashes as they are.
-    #[arg(long, value_name = "FILE", env = "NTL_EVAL_TEMPLATE_FILE", conflicts_with = "template", value_parser = template_file)]
+    #[arg(long, visible_alias = "rubric", value_name = "FILE", env = "NTL_EVAL_TEMPLATE_FILE", conflicts_with = "template", value_parser = template_file)]
     pub template_file: Option<Template>,
     /// System message before each question, with `--api chat`.
     #[arg(long, value_name = "TEXT", env = "NTL_EVAL_SYSTEM", value_parser = unescaped)]
