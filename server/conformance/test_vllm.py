@@ -1,11 +1,15 @@
 """The fields and shapes of a real vLLM, compared with ours over the same directory. `just vllm-check` runs it.
 
-Each request goes to both servers. An answer is reduced to its status, the path and type of every value, and the text of a greedy
-answer. DIFFERENCES has every difference; docs/OPERATIONS.md explains them. `engines.py` starts vLLM; without NTL_ENGINES the test is
-skipped. NTL_VLLM_PRINT=1 prints what each request finds, and fails for nothing."""
+Both servers have the chat template of `chatml_tools.jinja`, which offers tools in the format `hermes`. Each request goes to both. An
+answer is reduced to its status, the path and type of every value, and the text of a greedy answer. DIFFERENCES has every difference;
+docs/OPERATIONS.md explains them. `engines.py` starts vLLM; without NTL_ENGINES the test is skipped. A vLLM at NTL_VLLM_URL needs the
+options that the test would give it. NTL_VLLM_PRINT=1 prints what each request finds, and fails for nothing."""
 
 import json
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +18,7 @@ import engines
 from vllm_differences import DIFFERENCES
 from vllm_requests import requests
 
+TEMPLATE = Path(__file__).parent / "chatml_tools.jinja"
 # vLLM rejects requests with 400 or 422.
 REJECTED = "rejected"
 # Objects whose keys are ids or texts of tokens.
@@ -85,15 +90,34 @@ def differences(request, theirs, ours):
     return found
 
 
-def test_vllm_accepts_the_same_fields_and_answers_in_the_same_shapes(report, start):
-    model = engines.model()
-    options = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+@pytest.fixture
+def model(tmp_path):
+    """The model of the engines with the template that offers tools."""
+    folder = shutil.copytree(engines.model(), tmp_path / "model", copy_function=linked)
+    shutil.copy(TEMPLATE, folder / "chat_template.jinja")
+    return folder
+
+
+def linked(source, target):
+    """A link to a file, or a copy of it on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def test_vllm_accepts_the_same_fields_and_answers_in_the_same_shapes(report, start, model):
+    options = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", TEMPLATE]
     with engines.engine("vllm", *options) as url:
         server = start("--model", f"model={model}", "--request-timeout", "1800")
         clients = [httpx.Client(base_url=base, timeout=1800) for base in (url, server.url)]
-        found, sent = {}, 0
-        for request in requests():
+
+        def answers(request):
             theirs, ours = (client.request(request.method, request.route, json=request.body) for client in clients)
+            return request, theirs, ours
+
+        found, sent = {}, 0
+        for request, theirs, ours in ThreadPoolExecutor(engines.CONCURRENT).map(answers, requests()):
             sent += 1
             for line in differences(request, theirs, ours):
                 found.setdefault(line, []).append(request.name)

@@ -3,31 +3,18 @@
 DIFFERENCES = frozenset(
     """
 /detokenize detokenize an unknown id: vLLM 200, ours rejected
-/load load: vLLM 200, ours 404
-/ping ping: vLLM 200, ours 404
-/tokenize tokenize tools: vLLM 200, ours rejected
-/v1/chat/completions disable_additional_properties: vLLM 200, ours rejected
 /v1/chat/completions disable_any_whitespace: other text
-/v1/chat/completions documents: vLLM 200, ours rejected
 /v1/chat/completions empty cache_salt: vLLM rejected, ours 200
 /v1/chat/completions empty tools: vLLM rejected, ours 200
 /v1/chat/completions max_tokens 0: vLLM rejected, ours 200
 /v1/chat/completions no constraint: vLLM rejected, ours 200
 /v1/chat/completions older name: other text
-/v1/chat/completions parallel_tool_calls: vLLM 200, ours rejected
 /v1/chat/completions repetition_detection: vLLM 200, ours rejected
 /v1/chat/completions return_prompt_text: vLLM 200, ours rejected
-/v1/chat/completions stream of a call: vLLM 200 stream, ours rejected
-/v1/chat/completions structural_tag: vLLM 200, ours rejected
-/v1/chat/completions tool_choice auto: vLLM 200, ours rejected
-/v1/chat/completions tool_choice of a function: vLLM 200, ours rejected
-/v1/chat/completions tool_choice required: vLLM 200, ours rejected
-/v1/chat/completions tools: vLLM 200, ours rejected
 /v1/chat/completions unknown field: vLLM 200, ours rejected
 /v1/chat/completions unknown role: vLLM 200, ours rejected
 /v1/chat/completions vllm_xargs: vLLM 200, ours rejected
 /v1/chat/completions whitespace_pattern: other text
-/v1/completions disable_additional_properties: vLLM 200, ours rejected
 /v1/completions disable_any_whitespace: other text
 /v1/completions empty cache_salt: vLLM rejected, ours 200
 /v1/completions empty prompt: vLLM rejected, ours 200
@@ -35,23 +22,17 @@ DIFFERENCES = frozenset(
 /v1/completions no constraint: vLLM rejected, ours 200
 /v1/completions older name: other text
 /v1/completions repetition_detection: vLLM 200, ours rejected
-/v1/completions structural_tag: vLLM 200, ours rejected
 /v1/completions unknown field: vLLM 200, ours rejected
 /v1/completions use_beam_search: other text
 /v1/completions vllm_xargs: vLLM 200, ours rejected
 /v1/completions whitespace_pattern: other text
 /v1/responses enable_response_messages: vLLM 200, ours rejected
-/v1/responses max_tool_calls: vLLM 200, ours rejected
 /v1/responses previous_response_id: vLLM 404, ours rejected
-/v1/responses stream of a call: vLLM 200 stream, ours rejected
-/v1/responses tool_choice of a function: vLLM 200, ours rejected
-/v1/responses tool_choice required: vLLM 200, ours rejected
-/v1/responses tools: vLLM 200, ours rejected
-/v1/responses top_logprobs: vLLM 200, ours rejected
 /v1/responses truncation: vLLM 200, ours rejected
 /v1/responses vllm_xargs: vLLM 200, ours rejected
 /detokenize only ours: content: text
 /health only ours: status: text
+/ping only ours: status: text
 /tokenize only ours: token_strs[]: text
 /v1/chat/completions only ours: choices[].delta: object
 /v1/chat/completions only ours: error.code: text

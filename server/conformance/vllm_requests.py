@@ -1,5 +1,6 @@
 """Requests for every field of vLLM's API for texts, of which `test_vllm.py` compares the answers."""
 
+import json
 from dataclasses import dataclass
 
 PROMPT = "The capital of France is"
@@ -17,6 +18,27 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False},
 }
 TOOL = {"type": "function", "function": WEATHER}
+TIME = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+FUNCTION = {"type": "function", **WEATHER}
+
+
+def asked(city):
+    return {"role": "user", "content": f"How is the weather in {city}?"}
+
+
+def called(city):
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+    return [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "rain"}]
+
+
+def called_items(city):
+    call = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": json.dumps({"city": city})}
+    return [call, {"type": "function_call_output", "call_id": "a", "output": "rain"}]
+
+
+# The model calls the function again, without being forced to.
+CALLING = [asked("Rome"), *called("Rome"), asked("Paris"), *called("Paris"), asked("Rome")]
+CALLING_ITEMS = [asked("Rome"), *called_items("Rome"), asked("Paris"), *called_items("Paris"), asked("Rome")]
 LARK = 'start: "Paris" | "Rome"'
 EBNF = 'root ::= city "!"\ncity ::= "Paris" | "Rome"'
 USAGE = {"include_usage": True}
@@ -174,24 +196,26 @@ CHATS = {
     "tool_choice none": {"tools": [TOOL], "tool_choice": "none"},
     "tool_choice auto": {"tools": [TOOL], "tool_choice": "auto"},
     "tool_choice required": {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60},
+    "tool_choice required of two": {"tools": [TOOL, TIME], "tool_choice": "required", "max_tokens": 60},
     "tool_choice of a function": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weather"}}, "max_tokens": 60},
     "tool_choice of an unknown function": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
     "tool_choice without tools": {"tool_choice": "required"},
     "empty tools": {"tools": []},
+    "strict": {"tools": [{"type": "function", "function": {**WEATHER, "strict": True}}], "messages": CALLING, "max_tokens": 60},
     "parallel_tool_calls": {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 60},
+    "call by choice": {"tools": [TOOL], "messages": CALLING, "max_tokens": 60},
+    "logprobs of a call": {"tools": [TOOL], "messages": CALLING, "max_tokens": 60, "logprobs": True},
+    "stream of a text with tools": {"tools": [TOOL], "stream": True},
+    "stream of a call by choice": {"tools": [TOOL], "messages": CALLING, "max_tokens": 60, "stream": True},
+    "stream of a required call": {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60, "stream": True},
     "stream of a call": {
         "tools": [TOOL],
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "max_tokens": 60,
         "stream": True,
     },
-    "result of a call": {
-        "messages": [
-            *QUESTION,
-            {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
-            {"role": "tool", "tool_call_id": "a", "content": "rain"},
-        ]
-    },
+    "result of a call": {"messages": [asked("Rome"), *called("Rome")]},
+    "result of a call with tools": {"messages": [asked("Rome"), *called("Rome")], "tools": [TOOL]},
     "metadata": {"metadata": {"a": "b"}},
     "service_tier": {"service_tier": "auto"},
     "store": {"store": True},
@@ -212,22 +236,19 @@ RESPONSES = {
     "include_stop_str_in_output": {"stop": ["."], "include_stop_str_in_output": True},
     "logit_bias": {"logit_bias": {"260": 5}},
     "top_logprobs": {"top_logprobs": 2, "include": ["message.output_text.logprobs"]},
+    "include": {"include": ["message.output_text.logprobs"]},
+    "top_logprobs without include": {"top_logprobs": 2},
+    "unknown include": {"include": ["everything"]},
+    "stream of logprobs": {"top_logprobs": 1, "include": ["message.output_text.logprobs"], "stream": True},
     "text.format": {"text": {"format": {"type": "json_schema", "name": "city", "schema": SCHEMA, "strict": True}}, "max_output_tokens": 60},
     "structured_outputs": {"structured_outputs": {"choice": ["Paris", "Rome"]}},
-    "tools": {"tools": [{"type": "function", **WEATHER}], "tool_choice": "auto"},
-    "tool_choice required": {"tools": [{"type": "function", **WEATHER}], "tool_choice": "required", "max_output_tokens": 60},
-    "tool_choice of a function": {
-        "tools": [{"type": "function", **WEATHER}],
-        "tool_choice": {"type": "function", "name": "weather"},
-        "max_output_tokens": 60,
-    },
-    "results of calls": {
-        "input": [
-            *QUESTION,
-            {"type": "function_call", "call_id": "a", "name": "weather", "arguments": '{"city": "Rome"}'},
-            {"type": "function_call_output", "call_id": "a", "output": "rain"},
-        ]
-    },
+    "tools": {"tools": [FUNCTION], "tool_choice": "auto"},
+    "tool_choice required": {"tools": [FUNCTION], "tool_choice": "required", "max_output_tokens": 60},
+    "tool_choice of a function": {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "weather"}, "max_output_tokens": 60},
+    "call by choice": {"tools": [FUNCTION], "input": CALLING_ITEMS, "max_output_tokens": 60},
+    "stream of a call by choice": {"tools": [FUNCTION], "input": CALLING_ITEMS, "max_output_tokens": 60, "stream": True},
+    "stream of a required call": {"tools": [FUNCTION], "tool_choice": "required", "max_output_tokens": 60, "stream": True},
+    "results of calls": {"input": [asked("Rome"), *called_items("Rome")]},
     "max_tool_calls": {"max_tool_calls": 1},
     "parallel_tool_calls": {"parallel_tool_calls": False},
     "previous_response_id": {"previous_response_id": "resp_1"},
@@ -250,7 +271,7 @@ RESPONSES = {
     "background": {"background": True},
     "stream": {"stream": True},
     "stream of a call": {
-        "tools": [{"type": "function", **WEATHER}],
+        "tools": [FUNCTION],
         "tool_choice": {"type": "function", "name": "weather"},
         "max_output_tokens": 60,
         "stream": True,
