@@ -9,7 +9,7 @@ use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::{TextDecoder, with_special};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::guide::{Answer, CallGrammar, Constraint, GuideCompiler, Whitespace};
+use ntl_models::guide::{Answer, CallGrammar, Constraint, GuideCompiler, StructuralFormat, Whitespace};
 use ntl_models::tokenizer::Tokenizer;
 use ntl_models::tools::{ToolDialect, ToolFormat, ToolPart};
 use serde_json::{Value, json};
@@ -651,5 +651,134 @@ fn a_text_or_json_may_take_the_place_of_strict_calls() {
         assert!(calls.len() > 2 && answers.len() > 2, "{format:?}: {all:?}");
         assert!(calls.iter().all(|(_, calls)| !calls.is_empty() && calls.iter().all(is_valid)), "{format:?}");
         assert!(answers.iter().all(|(text, calls)| text.trim().len() == 1 && calls.is_empty()), "{format:?}");
+    }
+}
+
+/// The longest tokens that spell a text, without a space before it.
+fn spelt(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let pieces = (0u32..).take(tokenizer.len()).filter(|&id| tokenizer.unknown_id() != Some(id));
+        let pieces = pieces.filter_map(|id| Some((tokenizer.piece_bytes(id)?.len(), id)));
+        let begins = |&(length, id): &(usize, u32)| {
+            length > 0 && tokenizer.piece_bytes(id).is_some_and(|bytes| rest.starts_with(&bytes))
+        };
+        let (length, id) = pieces.filter(begins).max().unwrap();
+        ids.push(id);
+        rest = &rest[length..];
+    }
+    ids
+}
+
+/// Returns whether a constraint admits a text with its end.
+fn admits(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constraint, text: &str) -> bool {
+    let mut state = compiler.compile(constraint).unwrap().start();
+    let end = tokenizer.eos_id().unwrap();
+    for id in spelt(tokenizer, text).into_iter().chain([end]) {
+        if state.is_complete() {
+            return id == end;
+        }
+        let mut logits = vec![0.0; tokenizer.len()];
+        if state.restrict(&mut logits).is_err() || logits[id as usize].is_infinite() {
+            return false;
+        }
+        state.accept(id).unwrap();
+    }
+    true
+}
+
+#[test]
+fn structural_tags_admit_the_texts_that_they_describe() {
+    let tokenizer = llama();
+    let compiler = compiler(&tokenizer, false);
+    let integer = json!({"type": "json_schema", "json_schema": {"type": "integer"}});
+    let tag =
+        |begin: &str, content: &Value, end: &str| json!({"begin": begin, "content": content, "end": end});
+    let tags = json!([tag("<a>", &integer, "</a>"), tag("<b=1>", &json!({"type": "any_text"}), "</b>")]);
+    let triggered = |fields: Value| {
+        let mut format = json!({"type": "triggered_tags", "triggers": ["<a", "<b"], "tags": tags});
+        format.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"format": format})
+    };
+    let separated = json!({"type": "tags_with_separator", "tags": tags, "separator": ","});
+    let word = json!({"type": "regex", "pattern": "[a-z]+"});
+    let typed = json!({"type": "tag", "begin": "[", "content": word, "end": ["]", ")"]});
+    let repeated = json!({"format": {"type": "repeat", "content": typed, "min": 1, "max": 2}});
+    let either = json!({"type": "or", "elements": [word, integer]});
+    let nested = json!({"format": {"type": "tag", "begin": "<t>", "content": either, "end": "<u>"}});
+    let older = json!({"structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}], "triggers": ["<f"]});
+    for (format, admitted, rejected) in [
+        (
+            triggered(json!({})),
+            vec!["x", "x<a>5</a>y", "<a>5</a>", "<b=1>x<a>y</b><a>7</a>"],
+            vec!["x<a>y</a>", "<b=2>", "<a>5"],
+        ),
+        (triggered(json!({"at_least_one": true})), vec!["<a>5</a>x", "<b=1></b>"], vec!["x", "x<a>5</a>"]),
+        (triggered(json!({"stop_after_first": true})), vec!["x<a>5</a>", "x"], vec!["<a>5</a>x"]),
+        (triggered(json!({"excludes": ["no"]})), vec!["x<a>5</a>y"], vec!["no", "x<a>5</a>no", "no<a>5</a>"]),
+        (older, vec!["x<f>5</f>y", "x"], vec!["<f>x</f>", "<f>"]),
+        (
+            json!({"type": "structural_tag", "format": separated}),
+            vec!["<a>5</a>,<b=1>x</b>", "<a>1</a>"],
+            vec!["<a>5</a><a>5</a>", "x"],
+        ),
+        (
+            json!({"format": {"type": "sequence", "elements": [word, {"type": "const_string", "value": ": "}, integer]}}),
+            vec!["x: 5"],
+            vec!["x5", "x: "],
+        ),
+        (json!({"format": either}), vec!["x", "5"], vec!["x5"]),
+        (repeated, vec!["[x]", "[x][y]"], vec!["", "[x][y][z]", "[5]"]),
+        (nested, vec!["<t>x<u>", "<t>5<u>"], vec!["<t>x", "<t><u>"]),
+    ] {
+        let constraint = Constraint::Structural(Box::new(StructuralFormat::read(&format).unwrap()));
+        for (texts, want) in [(admitted, true), (rejected, false)] {
+            for text in texts {
+                assert_eq!(admits(&tokenizer, &compiler, &constraint, text), want, "{format}: {text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn structural_tags_that_cannot_be_followed_are_rejected_with_their_reason() {
+    let tokenizer = llama();
+    let compiler = compiler(&tokenizer, false);
+    let text = json!({"type": "any_text"});
+    let of = |format: Value| json!({"format": format});
+    let unique = json!({"type": "json_schema", "json_schema": {"uniqueItems": true}});
+    let tag = json!({"begin": "<a>", "content": text, "end": "</a>"});
+    for (value, reason) in [
+        (json!({}), "either `format`, or `structures` and `triggers`"),
+        (json!({"formats": {}}), "unknown field `formats`"),
+        (of(json!({"type": "token", "token": 5})), "unknown variant `token`"),
+        (
+            of(json!({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"})),
+            "unknown variant `qwen_xml`",
+        ),
+        (of(json!({"type": "sequence", "elements": [text, text]})), "at the end of the text or of a tag"),
+        (of(json!({"type": "or", "elements": []})), "an empty list of alternatives"),
+        (
+            of(json!({"type": "triggered_tags", "triggers": ["<b"], "tags": [tag]})),
+            "no tag begins with the trigger `<b`",
+        ),
+        (
+            of(json!({"type": "triggered_tags", "triggers": [], "tags": [tag]})),
+            "no trigger is the beginning of the tag `<a>`",
+        ),
+        (
+            of(json!({"type": "triggered_tags", "triggers": [""], "tags": [tag]})),
+            "a trigger of a structural tag is empty",
+        ),
+        (of(json!({"type": "tag", "begin": "a", "content": text, "end": []})), "a tag has no `end`"),
+        (of(unique), "the keyword `uniqueItems`"),
+        (of(json!({"type": "grammar", "grammar": "start: %json {}"})), "`%json`"),
+    ] {
+        let error = match StructuralFormat::read(&value) {
+            Ok(format) => compiler.compile(&Constraint::Structural(Box::new(format))).unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains(reason), "{value}: {error}");
     }
 }

@@ -121,7 +121,9 @@ fn public() -> OpenApiRouter<AppState> {
         .routes(routes!(ops::live))
         .routes(routes!(ops::ready))
         .routes(routes!(ops::health))
+        .routes(routes!(ops::ping))
         .routes(routes!(ops::load))
+        .routes(routes!(ops::server_load))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
 }

@@ -21,7 +21,10 @@ pub(crate) const VERSION: &str = "/version";
 pub(crate) const HEALTH: &str = "/health";
 pub(crate) const HEALTH_LIVE: &str = "/health/live";
 pub(crate) const HEALTH_READY: &str = "/health/ready";
+pub(crate) const PING: &str = "/ping";
 pub(crate) const LOAD: &str = "/get_load";
+/// vLLM's path.
+pub(crate) const SERVER_LOAD: &str = "/load";
 pub(crate) const METRICS: &str = "/metrics";
 pub(crate) const OPENAPI: &str = "/openapi.json";
 pub(crate) const DOCS: &str = "/docs";
@@ -31,9 +34,9 @@ pub(crate) const PLAYGROUND_FILE: &str = "/playground/{file}";
 /// Returns whether a path serves monitoring or documentation. Public paths need no key, and a drain does not
 /// wait for them.
 pub(crate) fn is_public(path: &str) -> bool {
-    let public =
-        [HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
-    public.contains(&path)
+    let monitoring = [HEALTH, HEALTH_LIVE, HEALTH_READY, PING, LOAD, SERVER_LOAD, METRICS];
+    let documentation = [OPENAPI, DOCS, PLAYGROUND, PLAYGROUND_FILE];
+    monitoring.contains(&path) || documentation.contains(&path)
 }
 
 /// Returns whether the body or the query of a request names the model.

@@ -129,6 +129,7 @@ fn read(input: &[u8]) -> Outcome {
             say("user", "é"),
         ],
         tools: Vec::new(),
+        documents: Vec::new(),
         add_generation_prompt: true,
         continue_final_message: false,
         variables: BTreeMap::from([("enable_thinking".to_owned(), json!(false))]),

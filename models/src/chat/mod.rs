@@ -41,6 +41,8 @@ pub struct Conversation {
     pub messages: Vec<ChatMessage>,
     /// The functions that the assistant may call, as OpenAI's API describes them.
     pub tools: Vec<serde_json::Value>,
+    /// The documents that the assistant may read, with texts such as `title` and `text`.
+    pub documents: Vec<BTreeMap<String, String>>,
     /// Whether the text ends with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
     /// Whether the text ends with the content of the last message, so that the model continues it.
@@ -65,6 +67,9 @@ pub enum ChatError {
     /// The template never reads the tools.
     #[error("the chat template of this model does not support tools")]
     NoTools,
+    /// The template never reads the documents.
+    #[error("the chat template of this model does not support documents")]
+    NoDocuments,
 }
 
 /// The chat template of a checkpoint.
@@ -86,6 +91,8 @@ struct Template {
     environment: Result<Environment<'static>, String>,
     /// Whether it reads the variable `tools`.
     reads_tools: bool,
+    /// Whether it reads the variable `documents`.
+    reads_documents: bool,
     /// Whether it names the role `developer`.
     knows_developer: bool,
 }
@@ -148,10 +155,10 @@ impl Template {
             tracing::warn!(checkpoint = place, reason, "the chat template does not compile");
         }
         let compiled = environment.as_ref().ok().and_then(|own| own.template_from_str(&rewritten).ok());
-        let reads_tools =
-            compiled.is_some_and(|template| template.undeclared_variables(false).contains("tools"));
+        let variables = compiled.map(|template| template.undeclared_variables(false)).unwrap_or_default();
+        let [reads_tools, reads_documents] = ["tools", "documents"].map(|name| variables.contains(name));
         let knows_developer = source.contains("developer");
-        Self { source, rewritten, environment, reads_tools, knows_developer }
+        Self { source, rewritten, environment, reads_tools, reads_documents, knows_developer }
     }
 
     fn render(
@@ -177,6 +184,12 @@ impl Template {
                 return Err(ChatError::NoTools);
             }
             variables.insert("tools", Value::from_serialize(&conversation.tools));
+        }
+        if !conversation.documents.is_empty() {
+            if !self.reads_documents {
+                return Err(ChatError::NoDocuments);
+            }
+            variables.insert("documents", Value::from_serialize(&conversation.documents));
         }
         // Hugging Face always passes these variables, with the value None if there are none.
         for absent in ["tools", "documents"] {

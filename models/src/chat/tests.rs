@@ -28,6 +28,7 @@ pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatErr
     template.render(&Conversation {
         messages: vec![message],
         tools: Vec::new(),
+        documents: Vec::new(),
         add_generation_prompt: true,
         continue_final_message: false,
         variables: BTreeMap::new(),
@@ -58,6 +59,7 @@ fn conversations_are_rendered_like_hugging_face() {
         let conversation = Conversation {
             messages: messages.collect(),
             tools: case["tools"].as_array().cloned().unwrap_or_default(),
+            documents: Vec::new(),
             add_generation_prompt,
             continue_final_message: false,
             variables,
@@ -104,6 +106,26 @@ fn the_template_is_found_in_every_supported_location() {
 }
 
 #[test]
+fn documents_are_for_templates_that_read_them() {
+    let document = [("title", "a"), ("text", "b")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let with_document = |source: &str| {
+        let files = [config(&json!({"chat_template": source}))];
+        template_in(&files).unwrap().unwrap().render(&Conversation {
+            messages: Vec::new(),
+            tools: Vec::new(),
+            documents: vec![BTreeMap::from(document.clone())],
+            add_generation_prompt: true,
+            continue_final_message: false,
+            variables: BTreeMap::new(),
+        })
+    };
+    let source =
+        "{% for document in documents or [] %}{{ document.title }}: {{ document['text'] }}{% endfor %}";
+    assert_eq!(with_document(source).unwrap(), "a: b");
+    assert_eq!(with_document("{{ messages }}"), Err(ChatError::NoDocuments));
+}
+
+#[test]
 fn a_conversation_with_tools_uses_the_template_for_them() {
     let with_tools = |template: &ChatTemplate| {
         template.render(&Conversation {
@@ -120,6 +142,7 @@ fn a_conversation_with_tools_uses_the_template_for_them() {
                 },
             ],
             tools: vec![json!({"type": "function", "function": {"name": "f"}})],
+            documents: Vec::new(),
             add_generation_prompt: true,
             continue_final_message: false,
             variables: BTreeMap::new(),
@@ -193,6 +216,7 @@ fn a_developer_is_the_system_for_templates_that_do_not_know_this_role() {
         template.render(&Conversation {
             messages: vec![message("developer"), message("user")],
             tools: Vec::new(),
+            documents: Vec::new(),
             add_generation_prompt: true,
             continue_final_message: false,
             variables: BTreeMap::new(),
@@ -215,6 +239,7 @@ fn the_last_message_can_be_continued() {
         let conversation = Conversation {
             messages: vec![message("user", "1 2"), message("assistant", content)],
             tools: Vec::new(),
+            documents: Vec::new(),
             add_generation_prompt: false,
             continue_final_message: true,
             variables: BTreeMap::new(),

@@ -81,6 +81,28 @@ pub(super) fn check(schema: &Value) -> Result<(), GuideError> {
     check_keywords(schema)
 }
 
+/// Forbids the properties that a schema does not list, in all its objects that do not mention
+/// `additionalProperties`.
+pub fn forbid_additional_properties(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    for (keyword, value) in fields.iter_mut() {
+        match value {
+            Value::Object(named) if OF_NAMED_SCHEMAS.contains(&keyword.as_str()) => {
+                named.values_mut().for_each(forbid_additional_properties);
+            }
+            Value::Array(list) if OF_SCHEMAS.contains(&keyword.as_str()) => {
+                list.iter_mut().for_each(forbid_additional_properties);
+            }
+            Value::Object(_) if OF_SCHEMAS.contains(&keyword.as_str()) => forbid_additional_properties(value),
+            _ => {}
+        }
+    }
+    let lists = ["properties", "patternProperties"];
+    if lists.iter().any(|&keyword| fields.get(keyword).is_some_and(Value::is_object)) {
+        fields.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+}
+
 /// Number of fields in all objects of a value.
 fn fields(value: &Value) -> usize {
     match value {

@@ -9,6 +9,7 @@ mod calls;
 mod ebnf;
 mod fields;
 mod json_schema;
+mod structural_tag;
 mod token_rules;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ use serde_json::Value;
 use crate::tokenizer::Tokenizer;
 pub use calls::{Answer, CallGrammar};
 use fields::{Cursor, Schema};
-pub use json_schema::Whitespace;
+pub use json_schema::{Whitespace, forbid_additional_properties};
+pub use structural_tag::StructuralFormat;
 pub use token_rules::TokenRules;
 
 /// Returns whether a JSON schema names any number.
@@ -43,6 +45,8 @@ pub enum Constraint {
     Json { schema: Value, whitespace: Whitespace },
     /// A context-free grammar in the library's dialect of Lark, or in EBNF with `::=`.
     Grammar(String),
+    /// Parts between marks.
+    Structural(Box<StructuralFormat>),
     /// Calls of functions.
     Calls(Box<CallGrammar>),
 }
@@ -97,9 +101,11 @@ impl GuideCompiler {
         self.check_beginning(&mut matcher)?;
         let schema = match constraint {
             Constraint::Json { schema, .. } => Some(Schema::new(schema)),
-            Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => {
-                None
-            }
+            Constraint::Regex(_)
+            | Constraint::Choice(_)
+            | Constraint::Grammar(_)
+            | Constraint::Structural(_)
+            | Constraint::Calls(_) => None,
         };
         let tokens = Arc::clone(self.factory.tok_env());
         let numbers = Arc::clone(&self.numbers);
@@ -170,12 +176,18 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
             json_schema::check(schema)?;
             json_schema::check_whitespace(whitespace)
         }
-        Constraint::Grammar(grammar) if grammar.contains("%json") => {
-            Err(failed("`%json` is not supported in a grammar"))
-        }
+        Constraint::Grammar(grammar) => check_grammar(grammar),
         Constraint::Calls(grammar) => grammar.check(),
         _ => Ok(()),
     }
+}
+
+/// Rejects schemas inside a grammar, whose keywords are not checked.
+fn check_grammar(grammar: &str) -> Result<(), GuideError> {
+    if grammar.contains("%json") {
+        return Err(failed("`%json` is not supported in a grammar"));
+    }
+    Ok(())
 }
 
 /// A constraint in the library's dialect of Lark.
@@ -202,6 +214,7 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> Result<String, GuideEr
                 _ => format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}"),
             }
         }
+        Constraint::Structural(format) => format.lark(lead_in)?,
         Constraint::Calls(grammar) => grammar.lark(lead_in),
     })
 }

@@ -125,12 +125,15 @@ pub struct ChatRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ChatTool>>,
     /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
-    /// it calls this one. Default `auto`.
+    /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ChatToolChoice>,
     /// Whether a message may have several calls. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
+    /// Documents for the template, if it supports them: objects of texts, usually `title` and `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Vec<BTreeMap<String, String>>>,
     /// Additional variables for the template, such as `enable_thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,

@@ -83,6 +83,18 @@ pub enum ResponseFormat {
         /// The schema with its name.
         json_schema: NamedSchema,
     },
+    /// Parts between marks, as in `structured_outputs.structural_tag`.
+    StructuralTag {
+        /// The format of the text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        format: Option<Value>,
+        /// The tags, in the older form.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        structures: Option<Value>,
+        /// The beginnings of tags, in the older form.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        triggers: Option<Value>,
+    },
 }
 
 /// A JSON schema with its name.
@@ -103,7 +115,8 @@ pub struct NamedSchema {
     pub schema: Value,
 }
 
-/// A constraint on the text, as in vLLM. At most one of `json`, `regex`, `choice`, `grammar` and `json_object`.
+/// A constraint on the text, as in vLLM. At most one of `json`, `regex`, `choice`, `grammar`,
+/// `structural_tag` and `json_object`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StructuredOutputs {
@@ -119,6 +132,10 @@ pub struct StructuredOutputs {
     /// The text must follow this grammar, in the Lark syntax of llguidance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grammar: Option<String>,
+    /// The parts of the text between marks, in the form of xgrammar, as an object or a string:
+    /// `{"format": {"type": "triggered_tags", ...}}`, or the older `{"structures": [...], "triggers": [...]}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structural_tag: Option<Value>,
     /// Whether the text must be a JSON object. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json_object: Option<bool>,
@@ -129,6 +146,10 @@ pub struct StructuredOutputs {
     /// Only for JSON, `response_format` included: no whitespace between tokens. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_any_whitespace: Option<bool>,
+    /// Only for JSON, `response_format` included: objects have only the properties that the schema lists, unless it
+    /// says otherwise in `additionalProperties`. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disable_additional_properties: Option<bool>,
 }
 
 /// Body of a completion request. Null means the default in every field; unknown fields are errors.

@@ -38,18 +38,20 @@ pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
 };
 pub use lora::{LoadLoraAdapter, UnloadLoraAdapter};
-pub use models::{Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, TruncationSide, Version};
+pub use models::{
+    Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, ServerLoad, TruncationSide, Version,
+};
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
     NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers,
     SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
 pub use responses::{
-    IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesContent, ResponsesError,
-    ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice, ResponsesInput,
-    ResponsesInputItem, ResponsesOutputItem, ResponsesOutputPart, ResponsesPart, ResponsesReasoning,
-    ResponsesRequest, ResponsesResponse, ResponsesSettings, ResponsesStatus, ResponsesText, ResponsesTool,
-    ResponsesToolChoice, ResponsesUsage,
+    IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesAllowedChoice, ResponsesContent,
+    ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice,
+    ResponsesInput, ResponsesInputItem, ResponsesOutputItem, ResponsesOutputPart, ResponsesPart,
+    ResponsesReasoning, ResponsesRequest, ResponsesResponse, ResponsesSettings, ResponsesStatus,
+    ResponsesText, ResponsesTool, ResponsesToolChoice, ResponsesUsage,
 };
 pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,
@@ -60,6 +62,6 @@ pub use tokens::{
     TokenizerInfoQuery,
 };
 pub use tools::{
-    ChatTool, ChatToolChoice, FunctionCall, FunctionCallDelta, FunctionDefinition, FunctionName,
-    NamedToolChoice, ToolCall, ToolCallDelta, ToolChoiceMode,
+    AllowedToolChoice, AllowedTools, ChatTool, ChatToolChoice, FunctionCall, FunctionCallDelta,
+    FunctionDefinition, FunctionName, NamedToolChoice, ToolCall, ToolCallDelta, ToolChoiceMode,
 };

@@ -135,6 +135,13 @@ pub struct Load {
     pub load: u64,
 }
 
+/// How busy the server is, in the form of vLLM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerLoad {
+    /// Number of requests that the server is processing, except for health, load, metrics and documentation.
+    pub server_load: u64,
+}
+
 /// Version and build of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {

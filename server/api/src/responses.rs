@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::chat::ChatTokenLogprobs;
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::tools::{FunctionDefinition, ToolChoiceMode};
 use crate::whole::whole;
@@ -30,7 +31,7 @@ pub struct ResponsesRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ResponsesTool>>,
     /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
-    /// it calls this one. Default `auto`.
+    /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ResponsesToolChoice>,
     /// Whether a response may have several calls. Default true.
@@ -52,6 +53,15 @@ pub struct ResponsesRequest {
     /// Makes sampling reproducible.
     #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
+    /// Additional parts of the response. `message.output_text.logprobs` adds the log-probabilities of the text's
+    /// tokens. The other names of OpenAI's API are about items that this server does not write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub include: Option<Vec<String>>,
+    /// Number of alternatives to each token, 0 to 20. Above 0, the response has the log-probabilities without
+    /// `include`, too. Default 0.
+    #[schema(maximum = 20)]
+    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<u64>,
     /// Options for models that reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<ResponsesReasoning>,
@@ -217,13 +227,31 @@ impl ResponsesTool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
-    expecting = "`none`, `auto`, `required`, or a function such as {\"type\": \"function\", \"name\": \"...\"}"
+    expecting = "`none`, `auto`, `required`, a function such as {\"type\": \"function\", \"name\": \"...\"}, or `allowed_tools`"
 )]
 pub enum ResponsesToolChoice {
     /// `none`, `auto` or `required`.
     Mode(ToolChoiceMode),
     /// This function.
     Function(ResponsesFunctionChoice),
+    /// Only these functions.
+    Allowed(ResponsesAllowedChoice),
+}
+
+/// The functions that the model may call, of all that it sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResponsesAllowedChoice {
+    /// `allowed_tools`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^allowed_tools$")]
+    pub kind: String,
+    /// `auto` or `required`.
+    #[schema(pattern = "^(auto|required)$")]
+    pub mode: ToolChoiceMode,
+    /// The functions, at least one.
+    #[schema(min_items = 1)]
+    pub tools: Vec<ResponsesFunctionChoice>,
 }
 
 /// The function to call.
@@ -300,6 +328,8 @@ pub struct ResponsesSettings {
     pub tool_choice: ResponsesToolChoice,
     /// The functions of the request.
     pub tools: Vec<ResponsesTool>,
+    /// The number of alternatives to each token.
+    pub top_logprobs: u64,
     /// The `top_p` of the request.
     pub top_p: f64,
     /// Always `disabled`.
@@ -377,9 +407,8 @@ pub enum ResponsesOutputPart {
         /// Always empty.
         #[schema(inline)]
         annotations: Vec<Value>,
-        /// Always empty.
-        #[schema(inline)]
-        logprobs: Vec<Value>,
+        /// The log-probabilities of the tokens, if requested.
+        logprobs: Vec<ChatTokenLogprobs>,
         /// The number and its distribution, if requested.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         number: Option<Box<Number>>,
@@ -477,9 +506,8 @@ pub enum ResponsesEventBody {
         content_index: u64,
         /// The new text.
         delta: String,
-        /// Always empty.
-        #[schema(inline)]
-        logprobs: Vec<Value>,
+        /// The log-probabilities of its tokens, if requested.
+        logprobs: Vec<ChatTokenLogprobs>,
     },
     /// The whole text.
     #[serde(rename = "response.output_text.done")]
@@ -492,9 +520,8 @@ pub enum ResponsesEventBody {
         content_index: u64,
         /// The whole text.
         text: String,
-        /// Always empty.
-        #[schema(inline)]
-        logprobs: Vec<Value>,
+        /// The log-probabilities of its tokens, if requested.
+        logprobs: Vec<ChatTokenLogprobs>,
     },
     /// The text of a message is complete.
     #[serde(rename = "response.content_part.done")]

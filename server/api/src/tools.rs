@@ -40,13 +40,39 @@ pub struct FunctionDefinition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
-    expecting = "`none`, `auto`, `required`, or a function such as {\"type\": \"function\", \"function\": {\"name\": \"...\"}}"
+    expecting = "`none`, `auto`, `required`, a function such as {\"type\": \"function\", \"function\": {\"name\": \"...\"}}, or `allowed_tools`"
 )]
 pub enum ChatToolChoice {
     /// `none`, `auto` or `required`.
     Mode(ToolChoiceMode),
     /// This function.
     Function(NamedToolChoice),
+    /// Only these functions.
+    Allowed(AllowedToolChoice),
+}
+
+/// The functions that the model may call, of all that it sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedToolChoice {
+    /// `allowed_tools`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^allowed_tools$")]
+    pub kind: String,
+    /// The functions.
+    pub allowed_tools: AllowedTools,
+}
+
+/// The functions that the model may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedTools {
+    /// `auto` or `required`.
+    #[schema(pattern = "^(auto|required)$")]
+    pub mode: ToolChoiceMode,
+    /// The functions, at least one.
+    #[schema(min_items = 1)]
+    pub tools: Vec<NamedToolChoice>,
 }
 
 /// Whether the model calls functions.

@@ -6,16 +6,14 @@ use std::collections::BTreeMap;
 
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
-    ChatRequestMessage, ChatResponse, ChatResponseMessage, ChatToken, ChatTokenLogprobs, CompletionRequest,
-    ContentPart, FunctionCall, FunctionCallDelta, ToolCall, ToolCallDelta,
+    ChatRequestMessage, ChatResponse, ChatResponseMessage, CompletionRequest, ContentPart, FunctionCall,
+    FunctionCallDelta, ToolCall, ToolCallDelta,
 };
-use ntl_core::contract::{TokenLogprob, TokenText};
 use ntl_models::chat::{ChatError, ChatMessage, Conversation};
 use ntl_models::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::number::NumberFormat;
-use super::tokens::{finite_logprob, number_of};
 use super::tools::{ToolOffer, called, chat_offer, check_kind};
 use super::{AnswerAdapter, AnswerContext, fields, finish_reason, stop_reason, usage};
 use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
@@ -26,7 +24,7 @@ use crate::served::ServedModel;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-const TOP_LOGPROBS_MAX: u64 = 20;
+pub(super) const TOP_LOGPROBS_MAX: u64 = 20;
 
 /// The type of every tool and of every call.
 const FUNCTION: &str = "function";
@@ -56,6 +54,7 @@ pub(crate) fn conversation(
     let mut conversation = Conversation {
         messages: messages.collect::<Result<_, _>>()?,
         tools: Vec::new(),
+        documents: request.documents.take().unwrap_or_default(),
         add_generation_prompt,
         continue_final_message,
         variables,
@@ -135,6 +134,7 @@ pub(crate) fn prompt_ids(
     })?;
     let text = template.render(conversation).map_err(|error| match error {
         ChatError::NoTools => AppError::invalid("tools", format!("`tools`: {error}")),
+        ChatError::NoDocuments => AppError::invalid("documents", format!("`documents`: {error}")),
         error => invalid(error.to_string()),
     })?;
     profile.check_bytes(&text)?;
@@ -233,27 +233,8 @@ impl ChatAnswers {
         }
     }
 
-    /// The log-probabilities of tokens, with `count` alternatives to each.
-    fn logprobs(&self, count: usize, tokens: &[TokenReport]) -> ChatLogprobs {
-        let with_numbers = self.context.report.number_tokens;
-        let entry = |token: &TokenText| {
-            let number = number_of(token);
-            ChatTokenLogprobs {
-                token: self.token(&token.token),
-                top_logprobs: token.top.iter().take(count).map(|top| self.token(top)).collect(),
-                number_value: with_numbers.then(|| number.map(|number| number.value)),
-                number_mass: with_numbers.then(|| number.map(|number| number.mass)),
-            }
-        };
-        ChatLogprobs { content: tokens.iter().map(|report| entry(&report.token)).collect(), refusal: None }
-    }
-
-    fn token(&self, token: &TokenLogprob) -> ChatToken {
-        ChatToken {
-            token: self.context.token_name(token.id),
-            bytes: Some(self.context.decoder.token_bytes(token.id)),
-            logprob: finite_logprob(token.logprob),
-        }
+    fn logprobs(&self, tokens: &[TokenReport]) -> Option<ChatLogprobs> {
+        Some(ChatLogprobs { content: self.context.logprobs(tokens)?, refusal: None })
     }
 }
 
@@ -276,11 +257,10 @@ impl AnswerAdapter for ChatAnswers {
         let has_content = !is_end && (piece.calls.is_empty() || !piece.text.is_empty() || !echoed.is_empty());
         let content = has_content.then(|| format!("{echoed}{}", piece.text));
         let has_tokens = !piece.tokens.is_empty();
-        let logprobs = self.context.report.logprobs.filter(|_| has_tokens);
         let choice = ChatChunkChoice {
             index: piece.index,
             delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
-            logprobs: logprobs.map(|count| self.logprobs(count, &piece.tokens)),
+            logprobs: self.logprobs(&piece.tokens).filter(|_| has_tokens),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
@@ -324,7 +304,7 @@ impl AnswerAdapter for ChatAnswers {
                 refusal: None,
                 tool_calls: Some(tool_calls).filter(|calls| !calls.is_empty()),
             },
-            logprobs: self.context.report.logprobs.map(|count| self.logprobs(count, &piece.tokens)),
+            logprobs: self.logprobs(&piece.tokens),
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids,

@@ -21,20 +21,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{
-    FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs, StopReasonValue, Usage,
+    ChatToken, ChatTokenLogprobs, FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs,
+    StopReasonValue, Usage,
 };
-use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenText};
+use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
 use ntl_models::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use crate::answer::{Piece, ShownNumber, TokenCounts};
+use crate::answer::{Piece, ShownNumber, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::ReportOptions;
 use crate::served::ServedModel;
 pub(crate) use fields::{WITHOUT_EFFECT, model_calibration};
 use number::NumberFormat;
-use tokens::finite_logprob;
+use tokens::{finite_logprob, number_of};
 
 /// Writes answers in the style of one API.
 pub(crate) trait AnswerAdapter: Send + Sync + 'static {
@@ -151,6 +152,30 @@ impl AnswerContext {
     /// The name of a token: its text, or its id with `return_tokens_as_token_ids`.
     fn token_name(&self, id: u32) -> String {
         if self.report.tokens_as_ids { format!("token_id:{id}") } else { self.decoder.token_text(id) }
+    }
+
+    /// The log-probabilities of tokens with their alternatives in the form of chats, if the request has them.
+    fn logprobs(&self, tokens: &[TokenReport]) -> Option<Vec<ChatTokenLogprobs>> {
+        let count = self.report.logprobs?;
+        let with_numbers = self.report.number_tokens;
+        let entry = |TokenReport { token, .. }: &TokenReport| {
+            let number = number_of(token);
+            ChatTokenLogprobs {
+                token: self.chat_token(&token.token),
+                top_logprobs: token.top.iter().take(count).map(|top| self.chat_token(top)).collect(),
+                number_value: with_numbers.then(|| number.map(|number| number.value)),
+                number_mass: with_numbers.then(|| number.map(|number| number.mass)),
+            }
+        };
+        Some(tokens.iter().map(entry).collect())
+    }
+
+    fn chat_token(&self, token: &TokenLogprob) -> ChatToken {
+        ChatToken {
+            token: self.token_name(token.id),
+            bytes: Some(self.decoder.token_bytes(token.id)),
+            logprob: finite_logprob(token.logprob),
+        }
     }
 
     /// The token ids of a piece, with `return_token_ids`.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use ntl_api::{ChatTool, ChatToolChoice, FunctionDefinition, ToolCall, ToolChoiceMode};
+use ntl_api::{AllowedTools, ChatTool, ChatToolChoice, FunctionDefinition, ToolCall, ToolChoiceMode};
 use ntl_core::contract::Request;
 use ntl_models::chat::Conversation;
 use ntl_models::guide::{Answer, CallGrammar, Constraint};
@@ -30,14 +30,16 @@ const CALLS_MAX: usize = 16;
 pub(super) enum ToolChoice {
     Auto,
     Required,
-    /// The function with this index.
-    Function(usize),
+    /// It calls the only callable function once.
+    Function,
 }
 
 /// The functions that a request offers, at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ToolOffer {
     functions: Vec<FunctionDefinition>,
+    /// The names of the functions that the model may call, at least one.
+    callable: Vec<String>,
     choice: ToolChoice,
     is_parallel: bool,
 }
@@ -60,14 +62,38 @@ pub(super) fn chat_offer(
             check_kind("tool_choice.type", &named.kind)?;
             Choice::Function { name: named.function.name, param: "tool_choice.function.name" }
         }
+        Some(ChatToolChoice::Allowed(allowed)) => {
+            let AllowedTools { mode, tools } = allowed.allowed_tools;
+            let tools = tools.into_iter().map(|tool| (tool.kind, tool.function.name)).collect();
+            allowed_choice(&allowed.kind, mode, tools, "tool_choice.allowed_tools")?
+        }
     };
     offer(functions, choice, parallel, |index| format!("tools[{index}].function"))
 }
 
-/// `tool_choice`, with the field of the name.
+/// `tool_choice`, with the field of the names.
 pub(super) enum Choice {
     Mode(ToolChoiceMode),
     Function { name: String, param: &'static str },
+    Allowed { mode: ToolChoiceMode, names: Vec<String>, param: String },
+}
+
+/// Reads a choice of several functions, each with its type and its name. `path` is the path of its fields.
+pub(super) fn allowed_choice(
+    kind: &str,
+    mode: ToolChoiceMode,
+    tools: Vec<(String, String)>,
+    path: &str,
+) -> Result<Choice, AppError> {
+    check("tool_choice.type", kind == "allowed_tools", "must be `function` or `allowed_tools`")?;
+    let field = |name: &str| format!("{path}.{name}");
+    check(&field("mode"), mode != ToolChoiceMode::None, "must be `auto` or `required`")?;
+    check(&field("tools"), !tools.is_empty(), "must not be an empty list")?;
+    for (index, (kind, _)) in tools.iter().enumerate() {
+        check_kind(&field(&format!("tools[{index}].type")), kind)?;
+    }
+    let names = tools.into_iter().map(|(_, name)| name).collect();
+    Ok(Choice::Allowed { mode, names, param: field("tools") })
 }
 
 /// Validates functions; `path` is the path of each.
@@ -93,22 +119,23 @@ pub(super) fn offer(
         bytes += size;
     }
     check("tools", bytes <= ALL_BYTES_MAX, format!("must have at most {ALL_BYTES_MAX} bytes together"))?;
-    let needs_tools = "needs `tools`";
-    let choice = match choice {
+    let all: Vec<String> = functions.iter().map(|function| function.name.clone()).collect();
+    let of_mode =
+        |mode| if mode == ToolChoiceMode::Required { ToolChoice::Required } else { ToolChoice::Auto };
+    let (choice, param, callable) = match choice {
         Choice::Mode(ToolChoiceMode::None) => return Ok(None),
-        Choice::Mode(ToolChoiceMode::Auto) => ToolChoice::Auto,
-        Choice::Mode(ToolChoiceMode::Required) => {
-            check("tool_choice", !functions.is_empty(), needs_tools)?;
-            ToolChoice::Required
-        }
-        Choice::Function { name, param } => {
-            check("tool_choice", !functions.is_empty(), needs_tools)?;
-            let found = functions.iter().position(|function| function.name == name);
-            ToolChoice::Function(found.ok_or_else(|| AppError::field(param, "is not the name of a tool"))?)
-        }
+        Choice::Mode(mode) => (of_mode(mode), "tool_choice".to_owned(), all.clone()),
+        Choice::Function { name, param } => (ToolChoice::Function, param.to_owned(), vec![name]),
+        Choice::Allowed { mode, names, param } => (of_mode(mode), param, names),
     };
-    let is_parallel = parallel.unwrap_or(true);
-    Ok((!functions.is_empty()).then_some(ToolOffer { functions, choice, is_parallel }))
+    if functions.is_empty() {
+        check("tool_choice", choice == ToolChoice::Auto && callable.is_empty(), "needs `tools`")?;
+        return Ok(None);
+    }
+    if let Some(unknown) = callable.iter().find(|name| !all.contains(name)) {
+        return Err(AppError::field(&param, format!("has `{unknown}`, which is not the name of a tool")));
+    }
+    Ok(Some(ToolOffer { functions, callable, choice, is_parallel: parallel.unwrap_or(true) }))
 }
 
 pub(super) fn check_kind(param: &str, kind: &str) -> Result<(), AppError> {
@@ -172,11 +199,8 @@ impl ToolOffer {
             job.shown_ids = Arc::clone(dialect.special_ids());
         }
         let calls_max = if self.is_parallel { usize::MAX } else { 1 };
-        let offered = match self.choice {
-            ToolChoice::Function(index) => &self.functions[index..=index],
-            ToolChoice::Auto | ToolChoice::Required => &self.functions[..],
-        };
-        let is_strict = offered.iter().any(|function| function.strict == Some(true));
+        let offered = || self.functions.iter().filter(|function| self.callable.contains(&function.name));
+        let is_strict = offered().any(|function| function.strict == Some(true));
         let answer = match (&self.choice, request.guided.take()) {
             (ToolChoice::Auto, None) => Some(Answer::Text).filter(|_| is_strict),
             (ToolChoice::Auto, Some(Guided { constraint: Constraint::Json { schema, whitespace }, .. })) => {
@@ -194,12 +218,12 @@ impl ToolOffer {
         };
         if is_forced || answer.is_some() {
             // The grammar of a request for one function has one call, as OpenAI's API does.
-            let is_single = !self.is_parallel || matches!(self.choice, ToolChoice::Function(_));
+            let is_single = !self.is_parallel || self.choice == ToolChoice::Function;
             request.guided = Some(Guided {
                 param: "tools",
                 constraint: Constraint::Calls(Box::new(CallGrammar {
                     layout: dialect.layout().clone(),
-                    functions: offered.iter().map(schema).collect(),
+                    functions: offered().map(schema).collect(),
                     calls_max: if is_single { 1 } else { CALLS_MAX },
                     answer,
                 })),
@@ -207,7 +231,7 @@ impl ToolOffer {
         }
         request.calls = Some(CallParsing {
             dialect: dialect.clone(),
-            functions: self.functions.iter().map(|function| function.name.clone()).collect(),
+            functions: self.callable.iter().cloned().collect(),
             calls_max,
             is_guided: request.guided.is_some(),
         });

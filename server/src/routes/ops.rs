@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
-use ntl_api::{ErrorBody, Health, Load, Version};
+use ntl_api::{ErrorBody, Health, Load, ServerLoad, Version};
 use ntl_core::contract::EngineError;
 
 use crate::error::AppError;
 use crate::metrics::Format;
-use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, VERSION};
+use crate::paths::{HEALTH, HEALTH_LIVE, HEALTH_READY, LOAD, METRICS, PING, SERVER_LOAD, VERSION};
 use crate::state::AppState;
 
 /// The process is up and need not be restarted.
@@ -54,6 +54,15 @@ pub(crate) async fn health(app: State<AppState>) -> Result<Json<Health>, AppErro
     ready(app).await
 }
 
+/// The same as `/health/ready`, under the path that SageMaker queries.
+#[utoipa::path(get, path = PING, tag = "operations", responses(
+    (status = 200, description = "Ready for requests", body = Health),
+    (status = 503, description = "Loading, draining, or an engine died or is unreachable", body = ErrorBody),
+))]
+pub(crate) async fn ping(app: State<AppState>) -> Result<Json<Health>, AppError> {
+    ready(app).await
+}
+
 /// How many texts and numbers are being decoded, and how many wait.
 ///
 /// Routers query this route before they choose a server.
@@ -66,6 +75,14 @@ pub(crate) async fn load(State(app): State<AppState>) -> Json<Load> {
     let loads = all.iter().filter(|model| model.lora.is_none()).map(|model| model.load());
     let (running, waiting) = loads.fold((0, 0), |sum, load| (sum.0 + load.running, sum.1 + load.waiting));
     Json(Load { running, waiting, load: running + waiting })
+}
+
+/// How many requests the server is processing, as vLLM reports it.
+#[utoipa::path(get, path = SERVER_LOAD, tag = "operations", responses(
+    (status = 200, description = "The load, over all models", body = ServerLoad),
+))]
+pub(crate) async fn server_load(State(app): State<AppState>) -> Json<ServerLoad> {
+    Json(ServerLoad { server_load: app.metrics.ntl_requests_in_flight.get().cast_unsigned() })
 }
 
 /// All metrics.

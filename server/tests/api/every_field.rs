@@ -30,7 +30,7 @@ const SHOWN_ELSEWHERE: [(&str, &str); 2] =
 
 /// The template writes every variable that a request can set.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% for message in messages %}{{ message.content }}, {% endfor %}\
-    {% if extra %}{{ extra }}{% endif %}{% if reasoning_effort %}9{% endif %}{% if add_generation_prompt %}A:{% endif %}";
+    {% for document in documents or [] %}{{ document.text }}{% endfor %}{% if extra %}{{ extra }}{% endif %}{% if reasoning_effort %}9{% endif %}{% if add_generation_prompt %}A:{% endif %}";
 
 /// Words in the description of a field that changes no response.
 const NO_EFFECT: [&str; 2] = ["changes nothing", "No effect on other kinds"];
@@ -150,6 +150,7 @@ fn chat_probe(field: &str) -> Option<Probe> {
             probe_with(json!({"messages": answer, "add_generation_prompt": false}), json!(true))
         }
         "reasoning_effort" => probe(json!("high")),
+        "documents" => probe(json!([{"text": "8"}])),
         "tools" => probe(tools),
         "tool_choice" => probe_with(json!({"tools": tools}), json!("none")),
         "add_generation_prompt" => probe(json!(false)),
@@ -173,6 +174,8 @@ fn response_probe(field: &str) -> Option<Probe> {
         "temperature" => probe(json!(0)),
         "top_p" => probe(json!(0.1)),
         "seed" => probe(json!(2)),
+        "include" => probe(json!(["message.output_text.logprobs"])),
+        "top_logprobs" => probe(json!(2)),
         "reasoning" => probe(json!({"effort": "high"})),
         "metadata" => probe(json!({"a": "b"})),
         "stream" => probe(json!(true)),

@@ -119,6 +119,7 @@ async fn the_load_is_what_runs_and_waits_over_all_models() {
     };
     let asked = ["one", "one", "other"].map(ask);
     answer_becomes(&app, "/get_load", &json!({"running": 4, "waiting": 2, "load": 6})).await;
+    assert_eq!(get(&app, "/load").await.json(), json!({"server_load": 3}));
     asked.iter().for_each(JoinHandle::abort);
     answer_becomes(&app, "/get_load", &idle).await;
 }

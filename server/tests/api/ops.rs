@@ -29,6 +29,14 @@ async fn models_are_listed_and_described() {
 }
 
 #[tokio::test]
+async fn the_paths_of_other_servers_report_health_and_load() {
+    let app = server(says("1"));
+    let answer = get(&app, "/ping").await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (200, get(&app, "/health").await.json()));
+    assert_eq!(get(&app, "/load").await.json(), json!({"server_load": 0}));
+}
+
+#[tokio::test]
 async fn texts_are_tokenized_with_values_and_joined_again() {
     let app = server(says("1"));
     let body = post(&app, "/tokenize", json!({"prompt": "12 eggs"})).await.json();

@@ -137,6 +137,99 @@ async fn the_events_of_a_text_have_the_names_of_the_api_and_end_with_the_respons
 }
 
 #[tokio::test]
+async fn log_probabilities_are_those_of_a_chat_in_whole_and_streamed_responses() {
+    let (app, _) = chatting(says("7 8"));
+    let include = json!(["reasoning.encrypted_content", "message.output_text.logprobs"]);
+    let body = json!({"input": "x", "temperature": 0, "top_logprobs": 2, "include": include});
+    let whole = post(&app, PATH, body.clone()).await.json();
+    let part = &whole["output"][0]["content"][0];
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let chat = json!({"messages": messages, "temperature": 0, "logprobs": true, "top_logprobs": 2});
+    let chat = post(&app, "/v1/chat/completions", chat).await.json();
+    assert_eq!(part["logprobs"], chat["choices"][0]["logprobs"]["content"]);
+    assert_eq!(
+        (part["logprobs"][0]["top_logprobs"].as_array().unwrap().len(), &whole["top_logprobs"]),
+        (2, &json!(2))
+    );
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = events(&post(&app, PATH, streamed).await);
+    let done = events.iter().find(|(name, _)| name == "response.output_text.done").unwrap();
+    assert_eq!(done.1["logprobs"], part["logprobs"]);
+    assert_eq!(comparable(events.last().unwrap().1["response"].clone()), comparable(whole.clone()));
+    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
+    let of_deltas: Vec<&Value> = deltas.flat_map(|(_, data)| data["logprobs"].as_array().unwrap()).collect();
+    // The end of sequence has no text.
+    assert!(of_deltas.len() + 1 >= part["logprobs"].as_array().unwrap().len(), "{of_deltas:?}");
+    for (body, alternatives) in [
+        (json!({"input": "x", "include": ["message.output_text.logprobs"]}), Some(0)),
+        (json!({"input": "x", "top_logprobs": 1}), Some(1)),
+        (json!({"input": "x", "top_logprobs": 0, "include": []}), None),
+    ] {
+        let answer = post(&app, PATH, body.clone()).await.json();
+        let first = answer["output"][0]["content"][0]["logprobs"][0]["top_logprobs"].as_array().map(Vec::len);
+        assert_eq!(first, alternatives, "{body}");
+    }
+    for (body, param) in [
+        (json!({"input": "x", "top_logprobs": 21}), "top_logprobs"),
+        (json!({"input": "x", "top_logprobs": 1, "number": {}}), "top_logprobs"),
+        (json!({"input": "x", "include": ["message"]}), "include"),
+    ] {
+        let answer = post(&app, PATH, body.clone()).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!(param)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn the_log_probabilities_of_calls_are_not_those_of_the_text_before_them() {
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let speaker = Speaker::new(HERMES, &[], &format!("I look.\n{call}"));
+    let mut body = json!({"input": "Rome?", "tools": [tool("weather")], "temperature": 0, "top_logprobs": 1});
+    let whole = post(&speaker.app, PATH, body.clone()).await.json();
+    let part = &whole["output"][0]["content"][0];
+    let tokens = part["logprobs"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    assert!(!tokens.is_empty() && text.trim().starts_with("I look.") && !text.contains("name"), "{text}");
+    body["stream"] = true.into();
+    let events = events(&post(&speaker.app, PATH, body).await);
+    let last = &events.last().unwrap().1["response"]["output"][0]["content"][0];
+    assert_eq!(last["logprobs"], part["logprobs"]);
+}
+
+#[tokio::test]
+async fn a_response_may_allow_some_of_its_functions() {
+    let speaker = Speaker::new(HERMES, &[], "No.");
+    let ask = async |mode: &str, tools: Value| {
+        let choice = json!({"type": "allowed_tools", "mode": mode, "tools": tools});
+        let tools = [tool("weather"), tool("time")];
+        post(
+            &speaker.app,
+            PATH,
+            json!({"input": "x", "tools": tools, "tool_choice": choice, "temperature": 0}),
+        )
+        .await
+    };
+    let answer = ask("required", json!([{"type": "function", "name": "time"}])).await.json();
+    assert_eq!(
+        (&answer["output"][0]["name"], &answer["tool_choice"]["mode"]),
+        (&json!("time"), &json!("required"))
+    );
+    for (mode, tools, param) in [
+        ("auto", json!([]), "tool_choice.tools"),
+        ("auto", json!([{"type": "function", "name": "no"}]), "tool_choice.tools"),
+        ("auto", json!([{"type": "web_search", "name": "x"}]), "tool_choice.tools[0].type"),
+    ] {
+        let answer = ask(mode, tools).await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.error()["param"]),
+            (400, &json!(param)),
+            "{}",
+            answer.text
+        );
+    }
+}
+
+#[tokio::test]
 async fn calls_are_items_and_their_results_go_on_in_the_template() {
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let speaker = Speaker::new(HERMES, &[], &format!("I look.\n{call}\n{call}"));
@@ -280,9 +373,8 @@ async fn what_is_not_served_is_refused_by_name() {
         (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
         (json!({"background": true}), "background"),
         (json!({"conversation": "c"}), "conversation"),
-        (json!({"include": ["message.output_text.logprobs"]}), "include"),
+        (json!({"include": ["reasoning.summary"]}), "include"),
         (json!({"truncation": "auto"}), "truncation"),
-        (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"temperature": 3}), "temperature"),
         (json!({"max_output_tokens": 0}), "max_output_tokens"),
         (json!({"max_tokens": 5}), "max_tokens"),

@@ -350,6 +350,10 @@ async fn wrong_tools_are_refused_by_name() {
             "tool_choice.function.name",
         ),
         (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
+        (json!({"tools": [], "tool_choice": allowed("required", &["time"])}), "tool_choice"),
+        (json!({"tool_choice": allowed("none", &["time"])}), "tool_choice.allowed_tools.mode"),
+        (json!({"tool_choice": allowed("auto", &[])}), "tool_choice.allowed_tools.tools"),
+        (json!({"tool_choice": allowed("auto", &["no"])}), "tool_choice.allowed_tools.tools"),
         (json!({"tool_choice": "required", "number": {}}), "tool_choice"),
         (json!({"tool_choice": "required", "guided_choice": ["x"]}), "guided_choice"),
         (json!({"guided_regex": "x"}), "guided_regex"),
@@ -369,6 +373,26 @@ async fn wrong_tools_are_refused_by_name() {
         assert_eq!(answer.status, 400, "{more}: {}", answer.text);
         assert_eq!(answer.error()["param"], param, "{more}: {}", answer.text);
     }
+}
+
+/// A choice of some of the functions.
+fn allowed(mode: &str, names: &[&str]) -> Value {
+    let tools = names.iter().map(|name| json!({"type": "function", "function": {"name": name}}));
+    json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools.collect::<Vec<_>>()}})
+}
+
+#[tokio::test]
+async fn only_allowed_functions_are_called_but_the_model_sees_all() {
+    let speaker = Speaker::new(HERMES, &[], CALL);
+    let (_, calls, _) = message(&speaker.chat(json!({"tool_choice": allowed("auto", &["weather"])})).await);
+    assert_eq!(calls[0].0, "weather");
+    let (content, calls, _) =
+        message(&speaker.chat(json!({"tool_choice": allowed("auto", &["time"])})).await);
+    assert!(content.as_str().unwrap().contains("weather") && calls.is_empty(), "{content} {calls:?}");
+    let (_, calls, _) = message(&speaker.chat(json!({"tool_choice": allowed("required", &["time"])})).await);
+    assert!(!calls.is_empty() && calls.iter().all(|(name, _)| name == "time"), "{calls:?}");
+    let prompts = speaker.prompts.lock().unwrap();
+    assert!(prompts.len() == 3 && prompts.iter().all(|prompt| *prompt == prompts[0]));
 }
 
 #[tokio::test]

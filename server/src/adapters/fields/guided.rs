@@ -1,7 +1,7 @@
 //! The fields that constrain the text. A request may have one constraint.
 
 use ntl_api::{CompletionRequest, ResponseFormat, StructuredOutputs};
-use ntl_models::guide::{Constraint, Whitespace};
+use ntl_models::guide::{Constraint, StructuralFormat, Whitespace, forbid_additional_properties};
 use serde_json::{Map, Value, json};
 
 use crate::error::{AppError, check};
@@ -16,7 +16,8 @@ const CHOICES_MAX: usize = 1024;
 
 pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppError> {
     let (whitespace_param, whitespace) = whitespace(request)?;
-    let mut found = structured(request.structured_outputs.as_ref(), &whitespace)?;
+    let fields = request.structured_outputs.as_ref();
+    let mut found = structured(fields, &whitespace)?;
     found.extend(older_names(request, &whitespace)?);
     const FORMAT: &str = "response_format";
     match &request.response_format {
@@ -25,13 +26,25 @@ pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppE
         Some(ResponseFormat::JsonSchema { json_schema }) => {
             found.push(json_constraint(FORMAT, &json_schema.schema, &whitespace)?);
         }
+        Some(ResponseFormat::StructuralTag { format, structures, triggers }) => {
+            let tag = json!({"format": format, "structures": structures, "triggers": triggers});
+            found.push(structural_constraint(FORMAT, &tag)?);
+        }
     }
     if let Some(second) = found.get(1) {
         return Err(AppError::field(second.param, "is not allowed with another constraint on the text"));
     }
-    let guided = found.pop();
-    let is_json = matches!(&guided, Some(Guided { constraint: Constraint::Json { .. }, .. }));
-    check(whitespace_param, is_json || whitespace == Whitespace::default(), "is only allowed with JSON")?;
+    let mut guided = found.pop();
+    let is_closed = fields.is_some_and(|fields| fields.disable_additional_properties == Some(true));
+    match guided.as_mut().map(|guided| &mut guided.constraint) {
+        Some(Constraint::Json { schema, .. }) if is_closed => forbid_additional_properties(schema),
+        Some(Constraint::Json { .. }) => {}
+        _ => {
+            let message = "is only allowed with JSON";
+            check(whitespace_param, whitespace == Whitespace::default(), message)?;
+            check("structured_outputs.disable_additional_properties", !is_closed, message)?;
+        }
+    }
     Ok(guided)
 }
 
@@ -59,6 +72,9 @@ fn structured(fields: Option<&StructuredOutputs>, whitespace: &Whitespace) -> Re
     }
     if let Some(grammar) = &fields.grammar {
         found.push(grammar_constraint("structured_outputs.grammar", grammar)?);
+    }
+    if let Some(tag) = &fields.structural_tag {
+        found.push(structural_constraint("structured_outputs.structural_tag", tag)?);
     }
     if fields.json_object == Some(true) {
         found.push(json_object("structured_outputs.json_object", whitespace));
@@ -123,21 +139,35 @@ fn grammar_constraint(param: &'static str, grammar: &str) -> Result<Guided, AppE
     Ok(Guided { param, constraint: Constraint::Grammar(grammar.to_owned()) })
 }
 
+fn structural_constraint(param: &'static str, tag: &Value) -> Result<Guided, AppError> {
+    let tag = parsed(tag)
+        .filter(Value::is_object)
+        .ok_or_else(|| AppError::field(param, "must be a JSON object, or the text of one"))?;
+    check_size(param, tag.to_string().len())?;
+    let format = StructuralFormat::read(&tag)
+        .map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?;
+    Ok(Guided { param, constraint: Constraint::Structural(Box::new(format)) })
+}
+
 fn json_object(param: &'static str, whitespace: &Whitespace) -> Guided {
     let schema = json!({"type": "object"});
     Guided { param, constraint: Constraint::Json { schema, whitespace: whitespace.clone() } }
 }
 
 fn json_constraint(param: &'static str, schema: &Value, whitespace: &Whitespace) -> Result<Guided, AppError> {
-    let parsed = match schema {
-        Value::String(text) => serde_json::from_str(text).ok(),
-        other => Some(other.clone()),
-    };
-    let schema = parsed.filter(|schema| schema.is_object() || schema.is_boolean());
+    let schema = parsed(schema).filter(|schema| schema.is_object() || schema.is_boolean());
     let message = "must be a JSON schema: an object, or the text of one";
     let schema = schema.ok_or_else(|| AppError::field(param, message))?;
     check_size(param, schema.to_string().len())?;
     Ok(Guided { param, constraint: Constraint::Json { schema, whitespace: whitespace.clone() } })
+}
+
+/// A value, or the value that a text of JSON is.
+fn parsed(value: &Value) -> Option<Value> {
+    match value {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        other => Some(other.clone()),
+    }
 }
 
 fn check_size(param: &str, bytes: usize) -> Result<(), AppError> {

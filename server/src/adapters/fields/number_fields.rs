@@ -39,7 +39,11 @@ pub(in crate::adapters) fn message_tokens(
 pub(super) fn schema_of(guided: Option<&Guided>) -> Option<&Value> {
     match &guided?.constraint {
         Constraint::Json { schema, .. } => Some(schema),
-        Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Grammar(_) | Constraint::Calls(_) => None,
+        Constraint::Regex(_)
+        | Constraint::Choice(_)
+        | Constraint::Grammar(_)
+        | Constraint::Structural(_)
+        | Constraint::Calls(_) => None,
     }
 }
 

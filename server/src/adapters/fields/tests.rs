@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_core::Prompt;
 use ntl_core::contract::{NumberMethod, TextJob};
 use ntl_core::sampling::SamplingParams;
-use ntl_models::guide::{Constraint, Whitespace};
+use ntl_models::guide::{Constraint, StructuralFormat, Whitespace};
 use serde_json::{Value, json};
 
 use super::*;
@@ -221,6 +221,14 @@ fn structured_outputs_have_one_kind_and_whitespace_only_with_json() {
         let request = read(&json!({"prompt": "x", "structured_outputs": value})).unwrap();
         assert_eq!(request.guided, Some(Guided { param, constraint: want }), "{value}");
     }
+    let open = json!({"properties": {"a": {"patternProperties": {"b": {}}, "additionalProperties": {}}}, "items": [{"properties": {}}], "enum": [{"properties": {}}]});
+    let closed = json!({"properties": {"a": {"patternProperties": {"b": {}}, "additionalProperties": {}}}, "items": [{"properties": {}, "additionalProperties": false}],
+        "enum": [{"properties": {}}], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"schema": open}});
+    let fields = json!({"disable_additional_properties": true});
+    let request =
+        read(&json!({"prompt": "x", "structured_outputs": fields, "response_format": format})).unwrap();
+    assert_eq!(request.guided.map(|guided| guided.constraint), Some(json_of(&closed)));
     let format = json!({"type": "json_object"});
     let body = json!({"prompt": "x", "structured_outputs": {"disable_any_whitespace": true}, "response_format": format});
     let constraint = Constraint::Json { schema: json!({"type": "object"}), whitespace: Whitespace::None };
@@ -254,6 +262,11 @@ fn structured_outputs_have_one_kind_and_whitespace_only_with_json() {
             "is only allowed with JSON",
         ),
         (
+            json!({"structured_outputs": {"regex": "a", "disable_additional_properties": true}}),
+            "structured_outputs.disable_additional_properties",
+            "is only allowed with JSON",
+        ),
+        (
             json!({"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": true}}),
             "structured_outputs.disable_any_whitespace",
             "is not allowed with `structured_outputs.whitespace_pattern`",
@@ -270,6 +283,57 @@ fn structured_outputs_have_one_kind_and_whitespace_only_with_json() {
         ),
         (json!({"structured_outputs": {"regex": "a"}, "number": {}}), "structured_outputs.regex", "`number`"),
     ] {
+        body["prompt"] = "x".into();
+        let error = read(&body).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some(param), "{body}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+#[test]
+fn structural_tags_are_objects_or_texts_in_two_fields() {
+    let format = json!({"type": "const_string", "value": "a"});
+    let tag = json!({"format": format});
+    let structures = json!([{"begin": "<a>", "schema": {}, "end": "</a>"}]);
+    let older = json!({"type": "structural_tag", "structures": structures, "triggers": ["<"]});
+    for (field, value, param, want) in [
+        ("structured_outputs", json!({"structural_tag": tag}), "structured_outputs.structural_tag", &tag),
+        (
+            "structured_outputs",
+            json!({"structural_tag": tag.to_string()}),
+            "structured_outputs.structural_tag",
+            &tag,
+        ),
+        ("response_format", json!({"type": "structural_tag", "format": format}), "response_format", &tag),
+        ("response_format", older.clone(), "response_format", &older),
+    ] {
+        let constraint = Constraint::Structural(Box::new(StructuralFormat::read(want).unwrap()));
+        let request = read(&json!({"prompt": "x", field: value})).unwrap();
+        assert_eq!(request.guided, Some(Guided { param, constraint }), "{value}");
+    }
+    for (fields, param, message) in [
+        (
+            json!({"structured_outputs": {"structural_tag": "x"}}),
+            "structured_outputs.structural_tag",
+            "must be a JSON object",
+        ),
+        (
+            json!({"structured_outputs": {"structural_tag": {}}}),
+            "structured_outputs.structural_tag",
+            "either `format`",
+        ),
+        (
+            json!({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}),
+            "response_format",
+            "unknown variant",
+        ),
+        (
+            json!({"structured_outputs": {"structural_tag": tag, "regex": "a"}}),
+            "structured_outputs.structural_tag",
+            "another",
+        ),
+    ] {
+        let mut body = fields;
         body["prompt"] = "x".into();
         let error = read(&body).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some(param), "{body}");

@@ -39,10 +39,11 @@ use Neutral::{Empty, False, Flags, ListOf, Null, Numbers, True, Words};
 
 /// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
 /// no answer here.
-pub(crate) const WITHOUT_EFFECT: [&str; 21] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 22] = [
     "cache_prompt",
     "guided_decoding_backend",
     "include_reasoning",
+    "max_tool_calls",
     "metadata",
     "mm_payload",
     "priority",
@@ -91,10 +92,9 @@ const COMPLETION_FIELDS: [(&str, Neutral); 24] = [
 ];
 
 /// Fields that only chats have.
-const CHAT_FIELDS: [(&str, Neutral); 13] = [
+const CHAT_FIELDS: [(&str, Neutral); 12] = [
     ("audio", Null),
     ("chat_template", Null),
-    ("documents", Empty),
     ("function_call", Words(&["none", "auto"])),
     ("functions", Empty),
     ("media_io_kwargs", Empty),
@@ -108,19 +108,16 @@ const CHAT_FIELDS: [(&str, Neutral); 13] = [
 ];
 
 /// Fields that only responses have.
-const RESPONSES_FIELDS: [(&str, Neutral); 15] = [
+const RESPONSES_FIELDS: [(&str, Neutral); 12] = [
     ("background", False),
     ("context_management", Empty),
     ("conversation", Null),
     ("ec_transfer_params", Empty),
     ("enable_response_messages", False),
-    ("include", ListOf(&["reasoning.encrypted_content"])),
     ("kv_transfer_params", Empty),
-    ("max_tool_calls", Null),
     ("previous_response_id", Null),
     ("prompt", Null),
     ("stream_options", Flags),
-    ("top_logprobs", Numbers(&[0.0])),
     ("truncation", Words(&["disabled"])),
     ("vllm_xargs", Empty),
     ("watermarking", False),

@@ -3,15 +3,15 @@
 use std::sync::{Mutex, PoisonError};
 
 use ntl_api::{
-    IncompleteDetails, InputTokensDetails, LocatedNumber, Number, OutputTokensDetails, ResponsesError,
-    ResponsesEvent, ResponsesEventBody, ResponsesOutputItem, ResponsesOutputPart, ResponsesResponse,
-    ResponsesSettings, ResponsesStatus, ResponsesUsage,
+    ChatTokenLogprobs, IncompleteDetails, InputTokensDetails, LocatedNumber, Number, OutputTokensDetails,
+    ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesOutputItem, ResponsesOutputPart,
+    ResponsesResponse, ResponsesSettings, ResponsesStatus, ResponsesUsage,
 };
 use ntl_core::contract::FinishReason;
 
 use super::super::number::NumberFormat;
 use super::super::{AnswerAdapter, AnswerContext};
-use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts};
+use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::ReportOptions;
 use crate::served::ServedModel;
@@ -30,12 +30,14 @@ struct StreamedOutput {
     /// The items that are complete.
     items: Vec<ResponsesOutputItem>,
     open: Option<OpenItem>,
+    /// The tokens since the last text. A later text or call shows which of them they belong to.
+    pending: Vec<ChatTokenLogprobs>,
     reason: Option<FinishReason>,
 }
 
 /// The item that is being written.
 enum OpenItem {
-    Message { id: String, text: String, numbers: Numbers },
+    Message { id: String, text: String, logprobs: Vec<ChatTokenLogprobs>, numbers: Numbers },
     Call { id: String, call_id: String, name: String, arguments: String },
 }
 
@@ -100,10 +102,10 @@ impl StreamedOutput {
         let output_index = self.index();
         let content_index = 0;
         let item = match open {
-            OpenItem::Message { id, text, numbers } => {
-                let part = output_text(text.clone(), numbers);
+            OpenItem::Message { id, text, mut logprobs, numbers } => {
+                logprobs.append(&mut self.pending);
+                let part = output_text(text.clone(), logprobs.clone(), numbers);
                 let item_id = id.clone();
-                let logprobs = Vec::new();
                 events.push(ResponsesEventBody::TextDone {
                     item_id,
                     output_index,
@@ -134,34 +136,39 @@ impl StreamedOutput {
         self.items.push(item);
     }
 
+    /// Adds text with the tokens that are pending.
     fn add_text(&mut self, delta: String, added: Numbers, events: &mut Vec<ResponsesEventBody>) {
         let content_index = 0;
+        let new_logprobs = std::mem::take(&mut self.pending);
         if !matches!(self.open, Some(OpenItem::Message { .. })) {
             self.close(ResponsesStatus::Completed, events);
             let id = new_id("msg");
             let output_index = self.index();
             let item = message(id.clone(), ResponsesStatus::InProgress, Vec::new());
             events.push(ResponsesEventBody::ItemAdded { output_index, item });
-            let (item_id, part) = (id.clone(), output_text(String::new(), Numbers::default()));
+            let part = output_text(String::new(), Vec::new(), Numbers::default());
+            let item_id = id.clone();
             events.push(ResponsesEventBody::PartAdded { item_id, output_index, content_index, part });
-            self.open = Some(OpenItem::Message { id, text: String::new(), numbers: Numbers::default() });
+            let (text, logprobs, numbers) = Default::default();
+            self.open = Some(OpenItem::Message { id, text, logprobs, numbers });
         }
         let output_index = self.index();
-        if let Some(OpenItem::Message { id, text, numbers }) = &mut self.open {
+        if let Some(OpenItem::Message { id, text, logprobs, numbers }) = &mut self.open {
             text.push_str(&delta);
+            logprobs.extend_from_slice(&new_logprobs);
             numbers.append(added);
-            let (item_id, logprobs) = (id.clone(), Vec::new());
             events.push(ResponsesEventBody::TextDelta {
-                item_id,
+                item_id: id.clone(),
                 output_index,
                 content_index,
                 delta,
-                logprobs,
+                logprobs: new_logprobs,
             });
         }
     }
 
     fn add_call(&mut self, part: CallPart, events: &mut Vec<ResponsesEventBody>) {
+        self.pending.clear();
         if let Some(CallBeginning { id: call_id, name }) = part.begins {
             self.close(ResponsesStatus::Completed, events);
             let id = new_id("fc");
@@ -210,9 +217,11 @@ impl AnswerAdapter for ResponseAnswers {
 
     fn chunks(&self, mut piece: Piece) -> Vec<ResponsesEvent> {
         let numbers = self.numbers(&mut piece, false);
+        let logprobs = self.context.logprobs(&piece.tokens).unwrap_or_default();
         self.events(|stream| {
             let mut events = Vec::new();
             stream.reason = piece.finish_reason.or(stream.reason);
+            stream.pending.extend(logprobs);
             if !piece.text.is_empty() || !numbers.is_empty() {
                 stream.add_text(piece.text, numbers, &mut events);
             }
@@ -269,7 +278,8 @@ impl AnswerAdapter for ResponseAnswers {
         let mut items = Vec::new();
         if !piece.text.is_empty() || piece.calls.is_empty() {
             let numbers = self.numbers(&mut piece, true);
-            let part = output_text(piece.text, numbers);
+            let logprobs = self.context.logprobs(text_tokens(&piece)).unwrap_or_default();
+            let part = output_text(piece.text, logprobs, numbers);
             items.push(message(new_id("msg"), last, vec![part]));
         }
         items.extend(piece.calls.into_iter().filter_map(|call| {
@@ -318,8 +328,21 @@ fn message(id: String, status: ResponsesStatus, content: Vec<ResponsesOutputPart
     ResponsesOutputItem::Message { id, status, role: "assistant".to_owned(), content }
 }
 
-fn output_text(text: String, Numbers { number, numbers }: Numbers) -> ResponsesOutputPart {
-    ResponsesOutputPart::OutputText { text, annotations: Vec::new(), logprobs: Vec::new(), number, numbers }
+/// The tokens of a text, without those of the calls after it.
+fn text_tokens(piece: &Piece) -> &[TokenReport] {
+    if piece.calls.is_empty() {
+        return &piece.tokens;
+    }
+    let end = piece.text.chars().count() as u64;
+    &piece.tokens[..piece.tokens.partition_point(|token| token.offset < end)]
+}
+
+fn output_text(
+    text: String,
+    logprobs: Vec<ChatTokenLogprobs>,
+    Numbers { number, numbers }: Numbers,
+) -> ResponsesOutputPart {
+    ResponsesOutputPart::OutputText { text, annotations: Vec::new(), logprobs, number, numbers }
 }
 
 fn new_id(prefix: &str) -> String {

@@ -15,13 +15,28 @@ use serde_json::Value;
 
 pub(crate) use answers::ResponseAnswers;
 
-use super::chat::effort_variable;
+use super::chat::{TOP_LOGPROBS_MAX, effort_variable};
 use super::fields;
 use super::number::NumberFormat;
-use super::tools::{Choice, ToolOffer, check_kind, offer};
-use crate::error::{AppError, check};
+use super::tools::{Choice, ToolOffer, allowed_choice, check_kind, offer};
+use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+
+/// Adds the log-probabilities of tokens.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// The names in `include`.
+const INCLUDES: [&str; 8] = [
+    LOGPROBS,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
 
 const METADATA_MAX: usize = 16;
 const METADATA_BYTES_MAX: usize = 512;
@@ -34,6 +49,10 @@ pub(crate) fn check_fields(request: &ResponsesRequest) -> Result<(), AppError> {
         && metadata.clone().all(|(name, value)| name.len().max(value.len()) <= METADATA_BYTES_MAX);
     let message = format!("must be at most {METADATA_MAX} texts of at most {METADATA_BYTES_MAX} bytes");
     check("metadata", fits, message)?;
+    let mut includes = request.include.iter().flatten();
+    let names = INCLUDES.join(", ");
+    check("include", includes.all(|name| INCLUDES.contains(&name.as_str())), format!("must list {names}"))?;
+    in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     let verbosity = request.text.as_ref().and_then(|text| text.verbosity.as_deref());
     check("text.verbosity", matches!(verbosity, None | Some("medium")), "is not supported by this version")
 }
@@ -54,6 +73,10 @@ pub(crate) fn tool_offer(request: &ResponsesRequest) -> Result<Option<ToolOffer>
             check_kind("tool_choice.type", &named.kind)?;
             Choice::Function { name: named.name.clone(), param: "tool_choice.name" }
         }
+        Some(ResponsesToolChoice::Allowed(allowed)) => {
+            let tools = allowed.tools.iter().map(|tool| (tool.kind.clone(), tool.name.clone())).collect();
+            allowed_choice(&allowed.kind, allowed.mode, tools, "tool_choice")?
+        }
     };
     let functions = tools.into_iter().map(ntl_api::ResponsesTool::into_function).collect();
     offer(functions, choice, request.parallel_tool_calls, |index| format!("tools[{index}]"))
@@ -71,6 +94,7 @@ pub(crate) fn conversation(
     let mut conversation = Conversation {
         messages: input::messages(request.instructions.as_deref(), request.input.take())?,
         tools: Vec::new(),
+        documents: Vec::new(),
         add_generation_prompt: profile.writes_tokens(),
         continue_final_message: false,
         variables,
@@ -99,6 +123,7 @@ pub(crate) fn generation_request(
         temperature: request.temperature,
         top_p: request.top_p,
         seed: request.seed,
+        logprobs: alternatives(request),
         stream: request.stream,
         response_format: response_format(request.text.as_ref()),
         number: request.number.clone(),
@@ -116,6 +141,13 @@ pub(crate) fn generation_request(
     Ok((generation, number))
 }
 
+/// Number of alternatives to each token; `None` if the response has no log-probabilities.
+fn alternatives(request: &ResponsesRequest) -> Option<i64> {
+    let count = request.top_logprobs.unwrap_or(0);
+    let is_included = request.include.iter().flatten().any(|name| name == LOGPROBS);
+    (is_included || count > 0).then_some(count.cast_signed())
+}
+
 const FORMAT: &str = "text.format";
 
 /// The format under the name of chats and completions.
@@ -129,16 +161,21 @@ fn response_format(text: Option<&ResponsesText>) -> Option<ResponseFormat> {
     })
 }
 
+/// Fields of completions that have other names in this API.
+const OWN_NAMES: [(&str, &str); 3] =
+    [("response_format", FORMAT), ("max_tokens", "max_output_tokens"), ("logprobs", "top_logprobs")];
+
 /// An error about a field under its name in this API.
 fn own_field(error: AppError) -> AppError {
-    let rename =
-        |text: String| text.replace("response_format", FORMAT).replace("max_tokens", "max_output_tokens");
-    match error {
-        AppError::Invalid { message, param } => {
-            AppError::Invalid { message: rename(message), param: param.map(rename) }
-        }
-        other => other,
-    }
+    let AppError::Invalid { message, param } = error else { return error };
+    let quoted = |name: &str| format!("`{name}`");
+    let message =
+        OWN_NAMES.iter().fold(message, |message, (name, own)| message.replace(&quoted(name), &quoted(own)));
+    let own = |param: String| {
+        let found = OWN_NAMES.iter().find(|(name, _)| *name == param);
+        found.map_or(param, |(_, own)| (*own).to_owned())
+    };
+    AppError::Invalid { message, param: param.map(own) }
 }
 
 /// The fields that the response repeats.
@@ -156,6 +193,7 @@ pub(crate) fn settings(request: &ResponsesRequest) -> ResponsesSettings {
         text: ResponsesText { format: Some(text.format.unwrap_or(ResponsesFormat::Text {})), ..text },
         tool_choice: request.tool_choice.clone().unwrap_or(ResponsesToolChoice::Mode(ToolChoiceMode::Auto)),
         tools: request.tools.clone().unwrap_or_default(),
+        top_logprobs: request.top_logprobs.unwrap_or(0),
         top_p: request.top_p.unwrap_or(1.0),
         truncation: "disabled".to_owned(),
     }
