@@ -60,17 +60,21 @@ impl Bf16Tiles {
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
-    pub(super) fn product(&self, found: Amx, x: &[f32]) -> Columns {
-        self.product_by(x, |sides, out| amx::panel(found, Elements::Bf16, sides, out))
+    pub(super) fn product<'a>(&'a self, found: Amx, x: &[f32]) -> Columns<'a> {
+        self.product_by(x, move |sides, out| amx::panel(found, Elements::Bf16, sides, out))
     }
 
     /// Does the same, with `panel(sides, outputs [M, WIDTH])` for each panel.
-    fn product_by(&self, x: &[f32], panel: impl Fn(Sides<'_>, &mut [amx::Row]) + Sync) -> Columns {
+    fn product_by<'a>(
+        &'a self,
+        x: &[f32],
+        panel: impl Fn(Sides<'_>, &mut [amx::Row]) + Sync + 'a,
+    ) -> Columns<'a> {
         let m = x.len() / self.k;
         let rows = rounded(x, self.k);
-        let rows = bytemuck::cast_slice(rows.as_slice());
         let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
-        Columns::compute(shape, m * self.n * self.k, |index, out| {
+        Columns::new(shape, m * self.n * self.k, move |index, out| {
+            let rows = bytemuck::cast_slice(rows.as_slice());
             let sides = Sides::new(rows, bytemuck::cast_slice(self.panel(index)), &[[0; 4]; WIDTH]);
             panel(sides, bytemuck::cast_slice_mut(out));
         })

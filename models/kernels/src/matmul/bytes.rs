@@ -13,14 +13,14 @@ use super::tiles::{LAYOUT_MAX, tile_sizes};
 
 /// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
 /// writes `[rows, WIDTH]`.
-pub(super) fn product(
-    weight: &Quantized,
+pub(super) fn product<'a>(
+    weight: &'a Quantized,
     x: &[f32],
     rows_max: usize,
-    set_tile: impl Fn(&Tile, Panel<'_>, &mut [f32]) + Sync,
-) -> Columns {
+    set_tile: impl Fn(&Tile, Panel<'_>, &mut [f32]) + Sync + 'a,
+) -> Columns<'a> {
     let tiles = Tile::all(x, weight.k, rows_max);
-    weight.by_panel(x.len() / weight.k, |panel, mut out| {
+    weight.by_panel(x.len() / weight.k, move |panel, mut out| {
         let panel = weight.panel(panel);
         for tile in &tiles {
             let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
@@ -76,10 +76,7 @@ impl WithSimd for Round<'_> {
         let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
         for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
             for (group, values) in values.chunks(GROUP).enumerate() {
-                let (integers, scale) = match values.as_array::<GROUP>() {
-                    Some(values) => round(values),
-                    None => round(&padded(values)),
-                };
+                let (integers, scale) = round_group(values);
                 let quads = tile.quads[group * GROUP / QUAD * rows + row..].iter_mut().step_by(rows);
                 for (quad, integers) in quads.zip(integers.as_chunks::<QUAD>().0) {
                     *quad = i32::from_le_bytes(integers.map(i8::cast_unsigned));
@@ -90,6 +87,15 @@ impl WithSimd for Round<'_> {
             }
         }
         tile
+    }
+}
+
+/// Returns the nearest integers of at most [`GROUP`] inputs, padded with zeros, and their scale.
+#[inline(always)]
+pub(super) fn round_group(values: &[f32]) -> ([i8; GROUP], f32) {
+    match values.as_array::<GROUP>() {
+        Some(values) => round(values),
+        None => round(&padded(values)),
     }
 }
 

@@ -1,25 +1,20 @@
-//! Outputs of a matmul, computed panel by panel and then copied to rows.
+//! Outputs of a matmul, computed panel by panel and then copied to rows while they are in the nearest caches.
+#![expect(unsafe_code, reason = "threads write disjoint columns of the same rows")]
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 /// Below this many multiplications, a second thread costs more than it saves.
 pub(super) const SERIAL_MAX: usize = 1 << 18;
 
-/// Below this many outputs, a second thread for copying costs more than it saves.
-const COPY_MAX: usize = 1 << 20;
-
-/// Outputs of all rows, `[M, width]` for each panel.
-pub(super) struct Columns {
-    values: Vec<f32>,
-    /// Number of outputs in `values`; elements after them are from earlier matmuls.
-    len: usize,
-    m: usize,
-    /// Number of outputs in every panel except the last, which may be narrower.
-    width: usize,
+/// Outputs of all rows, which are computed when they are [split](Self::split).
+pub(super) struct Columns<'a> {
+    shape: ColumnsShape,
     /// Whether the work is large enough for several threads.
     parallel: bool,
+    task: Box<dyn Fn(usize, &mut [f32]) + Sync + 'a>,
 }
 
 /// `M`, the number of outputs in every panel except the last, and the total number of outputs.
@@ -30,78 +25,88 @@ pub(super) struct ColumnsShape {
 }
 
 thread_local! {
-    /// The allocation of the last [`Columns`], which the next matmul reuses.
-    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Outputs of a panel. The allocation is kept for the next one.
+    static PANEL: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-impl Columns {
-    /// Runs `task(panel, [M, width])` for each panel.
-    pub(super) fn compute(
+impl<'a> Columns<'a> {
+    /// `task(panel, [M, width])` computes a panel.
+    pub(super) fn new(
         shape: ColumnsShape,
         multiplications: usize,
-        task: impl Fn(usize, &mut [f32]) + Sync,
+        task: impl Fn(usize, &mut [f32]) + Sync + 'a,
     ) -> Self {
-        let ColumnsShape { m, width, padded } = shape;
-        let mut values = SCRATCH.take();
-        let len = m * padded;
-        if values.len() < len {
-            values.resize(len, 0.0);
-        }
-        let parallel = multiplications > SERIAL_MAX;
-        let panels = &mut values[..len];
-        if parallel {
-            panels.par_chunks_mut(m * width).enumerate().for_each(|(panel, out)| task(panel, out));
-        } else {
-            panels.chunks_mut(m * width).enumerate().for_each(|(panel, out)| task(panel, out));
-        }
-        Self { values, len, m, width, parallel }
+        Self { shape, parallel: multiplications > SERIAL_MAX, task: Box::new(task) }
     }
 
-    /// Returns the outputs `[M, part]` of consecutive parts.
-    pub(super) fn split<const P: usize>(self, parts: [usize; P]) -> [Vec<f32>; P] {
-        let mut from = 0;
-        let parts = parts.map(|part| {
-            from += part;
-            self.part(from - part, part)
-        });
-        SCRATCH.set(self.values);
+    /// Returns the outputs `[M, width]` of consecutive parts, which must not have more outputs than the panels.
+    pub(super) fn split<const P: usize>(self, widths: [usize; P]) -> [Vec<f32>; P] {
+        let ColumnsShape { m, width, padded } = self.shape;
+        assert!(widths.iter().sum::<usize>() <= padded, "parts of {widths:?} outputs of {padded}");
+        let mut parts = widths.map(|width| Vec::with_capacity(m * width));
+        let mut end = 0;
+        let places: Vec<Place> = parts
+            .iter_mut()
+            .zip(widths)
+            .map(|(part, width)| {
+                end += width;
+                Place { columns: end - width..end, values: part.as_mut_ptr() }
+            })
+            .collect();
+        let run = |panel: usize| {
+            let first = panel * width;
+            let columns = first..padded.min(first + width);
+            let mut values = PANEL.take();
+            let len = m * columns.len();
+            if values.len() < len {
+                values.resize(len, 0.0);
+            }
+            (self.task)(panel, &mut values[..len]);
+            for place in &places {
+                // SAFETY: the parts have space for `M` rows, and no other panel has these columns.
+                unsafe { place.write(&values[..len], columns.clone()) };
+            }
+            PANEL.set(values);
+        };
+        let panels = 0..padded.div_ceil(width);
+        if self.parallel {
+            panels.into_par_iter().for_each(run);
+        } else {
+            panels.for_each(run);
+        }
+        for (part, width) in parts.iter_mut().zip(widths) {
+            // SAFETY: the panels contain all columns, so every element is written.
+            unsafe { part.set_len(m * width) };
+        }
         parts
     }
+}
 
-    /// Returns `count` outputs starting at `from`, as `[M, count]`.
-    fn part(&self, from: usize, count: usize) -> Vec<f32> {
-        if self.m == 1 {
-            return self.values[from..from + count].to_vec();
-        }
-        if !self.parallel || self.m * count <= COPY_MAX {
-            let mut rows = Vec::with_capacity(self.m * count);
-            (0..self.m).for_each(|row| {
-                self.pieces(row, from, count).for_each(|piece| rows.extend_from_slice(piece));
-            });
-            return rows;
-        }
-        let mut rows = vec![0.0; self.m * count];
-        rows.par_chunks_mut(count).enumerate().for_each(|(row, mut out)| {
-            for piece in self.pieces(row, from, count) {
-                let (now, later) = out.split_at_mut(piece.len());
-                now.copy_from_slice(piece);
-                out = later;
-            }
-        });
-        rows
-    }
+/// The memory of a part.
+struct Place {
+    /// Its outputs.
+    columns: Range<usize>,
+    values: *mut f32,
+}
 
-    /// Returns `count` outputs of a row starting at `from`, as one slice per panel.
-    fn pieces(&self, row: usize, from: usize, count: usize) -> impl Iterator<Item = &[f32]> {
-        let padded = self.len / self.m;
-        let to = from + count;
-        let panels = from / self.width..to.div_ceil(self.width);
-        panels.map(move |panel| {
-            let first = panel * self.width;
-            let wide = self.width.min(padded - first);
-            let columns = from.max(first) - first..to.min(first + wide) - first;
-            let place = first * self.m + row * wide;
-            &self.values[place + columns.start..place + columns.end]
-        })
+// SAFETY: `write` requires that threads write different elements.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// Copies the outputs `[M, columns]` of a panel that belong to this part.
+    ///
+    /// # Safety
+    /// `values` must point to space for `M` rows, and no other thread may write these columns.
+    unsafe fn write(&self, panel: &[f32], columns: Range<usize>) {
+        let own = columns.start.max(self.columns.start)..columns.end.min(self.columns.end);
+        if own.is_empty() {
+            return;
+        }
+        for (row, outputs) in panel.chunks_exact(columns.len()).enumerate() {
+            let outputs = &outputs[own.start - columns.start..own.end - columns.start];
+            let at = row * self.columns.len() + own.start - self.columns.start;
+            // SAFETY: `at` and the elements after it are in row `row` of the part.
+            unsafe { self.values.add(at).copy_from_nonoverlapping(outputs.as_ptr(), outputs.len()) };
+        }
     }
 }

@@ -17,6 +17,8 @@ mod columns;
 mod float;
 mod int8;
 mod panels;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod q8_tiles;
 mod quantized;
 #[cfg(target_arch = "aarch64")]
 mod sdot;
@@ -37,6 +39,8 @@ use columns::Columns;
 pub use float::Float;
 use int8::Int8;
 use panels::Panels;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use q8_tiles::Q8Tiles;
 use quantized::Quantized;
 #[cfg(target_arch = "aarch64")]
 use sdot::Sdot as ByteProducts;
@@ -116,7 +120,7 @@ impl Matrix {
         self.columns(x).split(widths)
     }
 
-    fn columns(&self, x: &[f32]) -> Columns {
+    fn columns<'a>(&'a self, x: &[f32]) -> Columns<'a> {
         match &self.packed {
             Packed::F32(panels) => widened::product(panels, x),
             Packed::Bf16(panels) => widened::product(panels, x),
@@ -124,6 +128,12 @@ impl Matrix {
             Packed::F16(panels) => widened::product(panels, x),
             Packed::Int8(weight) => weight.product(x),
             Packed::Q8(quantized) => {
+                #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+                if x.len() / self.k >= q8_tiles::ROWS_MIN
+                    && let Some(tiles) = Q8Tiles::new()
+                {
+                    return tiles.product(quantized, x);
+                }
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 if let Some(bytes) = ByteProducts::new() {
                     return bytes.product(quantized, x);

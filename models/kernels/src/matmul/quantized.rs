@@ -80,10 +80,10 @@ impl Quantized {
         }
     }
 
-    /// Runs `task(panel, [M, WIDTH])` for each panel.
-    pub(super) fn by_panel(&self, m: usize, task: impl Fn(usize, &mut [f32]) + Sync) -> Columns {
+    /// Returns the outputs that `task(panel, [M, WIDTH])` computes for each panel.
+    pub(super) fn by_panel<'a>(&self, m: usize, task: impl Fn(usize, &mut [f32]) + Sync + 'a) -> Columns<'a> {
         let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
-        Columns::compute(shape, m * self.n * self.k, task)
+        Columns::new(shape, m * self.n * self.k, task)
     }
 }
 

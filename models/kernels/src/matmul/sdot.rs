@@ -31,8 +31,8 @@ impl Sdot {
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
-    pub(super) fn product(self, weight: &Quantized, x: &[f32]) -> Columns {
-        bytes::product(weight, x, ROWS_MAX, |tile, panel, out| self.set_tile(tile, panel, out))
+    pub(super) fn product<'a>(self, weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
+        bytes::product(weight, x, ROWS_MAX, move |tile, panel, out| self.set_tile(tile, panel, out))
     }
 
     fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {

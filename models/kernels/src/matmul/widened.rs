@@ -13,15 +13,14 @@ use super::tiles::Tiles;
 const BLOCK: usize = 128;
 
 /// Returns `[M, N]` for panels of `[N, K]` and `x` `[M, K]`. Neither may be empty.
-pub(super) fn product<T: Float>(panels: &Panels<T>, x: &[f32]) -> Columns {
+pub(super) fn product<'a, T: Float>(panels: &'a Panels<T>, x: &[f32]) -> Columns<'a> {
     let tiles = Tiles::new(x, panels.k, ROWS_MAX);
     let arch = Arch::new();
-    let task = |panel: usize, out: &mut [f32]| {
-        arch.dispatch(FloatPanel { x: &tiles, panel: panels.panel(panel), out });
-    };
     let work = tiles.m * panels.n * panels.k;
     let shape = ColumnsShape { m: tiles.m, width: panels.width(), padded: panels.padded() };
-    Columns::compute(shape, work, task)
+    Columns::new(shape, work, move |panel, out| {
+        arch.dispatch(FloatPanel { x: &tiles, panel: panels.panel(panel), out });
+    })
 }
 
 /// Multiplies all rows of `x` with one panel; `out` is `[M, width]`.
@@ -58,10 +57,10 @@ impl<T: Float> FloatPanel<'_, T> {
 }
 
 /// Returns `[M, N]` for `x` `[M, K]` and a weight that is widened group by group. Neither may be empty.
-pub(super) fn product_quantized(weight: &Quantized, x: &[f32]) -> Columns {
+pub(super) fn product_quantized<'a>(weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
     let tiles = Tiles::new(x, weight.k, ROWS_MAX);
     let arch = Arch::new();
-    weight.by_panel(tiles.m, |panel, out| {
+    weight.by_panel(tiles.m, move |panel, out| {
         arch.dispatch(QuantizedPanel { x: &tiles, panel: weight.panel(panel), out });
     })
 }

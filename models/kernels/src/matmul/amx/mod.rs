@@ -12,7 +12,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod absent;
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-mod emulator;
+pub(super) mod emulator;
 #[cfg(test)]
 mod machine;
 #[cfg(test)]

@@ -29,12 +29,17 @@ impl Amx {
 
     /// Runs `work` with tiles for matmuls of `rows` rows.
     pub(in crate::matmul) fn with_tiles(self, rows: usize, elements: Elements, work: impl FnOnce(&mut Unit)) {
-        let config = config(rows);
+        let _tiles = self.configure(&config(rows));
+        work(&mut Unit { rows, elements });
+    }
+
+    /// Configures the tiles of this thread.
+    pub(in crate::matmul) fn configure(self, config: &[u8; 64]) -> Configured {
         // SAFETY: `self` exists only if the instruction does; it reads 64 bytes.
         unsafe {
-            asm!("ldtilecfg [{config}]", config = in(reg) &raw const config, options(readonly, nostack, preserves_flags));
+            asm!("ldtilecfg [{config}]", config = in(reg) config, options(readonly, nostack, preserves_flags));
         }
-        work(&mut Unit { rows, elements, thread: PhantomData });
+        Configured { thread: PhantomData }
     }
 }
 
@@ -79,18 +84,22 @@ fn permitted() -> bool {
 }
 
 /// Tiles of this thread, configured until this value is dropped.
-pub(in crate::matmul) struct Unit {
-    rows: usize,
-    elements: Elements,
+pub(in crate::matmul) struct Configured {
     /// The configuration belongs to one thread.
     thread: PhantomData<*const ()>,
 }
 
-impl Drop for Unit {
+impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the instruction exists if a `Unit` does; nothing reads the tiles after it.
+        // SAFETY: the instruction exists if a `Configured` does; nothing reads the tiles after it.
         unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
     }
+}
+
+/// Tiles that are configured for `rows` rows.
+pub(in crate::matmul) struct Unit {
+    rows: usize,
+    elements: Elements,
 }
 
 impl Unit {

@@ -113,16 +113,20 @@ impl Int8 {
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
-    pub(super) fn product(&self, x: &[f32]) -> Columns {
+    pub(super) fn product<'a>(&'a self, x: &[f32]) -> Columns<'a> {
         let kernel = Kernel::best(x.len() / self.k);
-        self.product_by(x, |rows, panel, out| kernel.panel(rows, panel, out))
+        self.product_by(x, move |rows, panel, out| kernel.panel(rows, panel, out))
     }
 
     /// Does the same, with `panel(rows, panel, outputs [M, WIDTH])` for each panel.
-    fn product_by(&self, x: &[f32], panel: impl Fn(&Rows, Panel<'_>, &mut [f32]) + Sync) -> Columns {
+    fn product_by<'a>(
+        &'a self,
+        x: &[f32],
+        panel: impl Fn(&Rows, Panel<'_>, &mut [f32]) + Sync + 'a,
+    ) -> Columns<'a> {
         let rows = Rows::round(x, self.k);
         let shape = ColumnsShape { m: rows.len(), width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
-        Columns::compute(shape, rows.len() * self.n * self.k, |index, out| {
+        Columns::new(shape, rows.len() * self.n * self.k, move |index, out| {
             panel(&rows, self.panel(index), out);
         })
     }
