@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::number::NumberOptions;
 
@@ -16,6 +17,7 @@ const FORMAT: &str = "ntl-calibration";
 const VERSION: u32 = 1;
 
 /// A calibration file.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -29,7 +31,6 @@ pub struct Calibration {
     /// only for requests with the same settings.
     pub number: NumberOptions,
     /// With `number.after`: the temperature of the text before the number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     pub method: CalibrationMethod,
     /// Share of intervals that may miss the truth: the coverage is `1 - alpha`.
@@ -40,7 +41,6 @@ pub struct Calibration {
     /// both ends.
     pub offset: f64,
     /// When the file was made, in RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
 }
 
@@ -55,6 +55,7 @@ pub struct CalibratedModel {
 }
 
 /// The requests of a calibration. Only people need this description: a server cannot know a prompt's task.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedTask {
@@ -63,10 +64,8 @@ pub struct CalibratedTask {
     /// The route of the requests, such as `/v1/completions`.
     pub route: String,
     /// The template of the prompts, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// The system message of the chats, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// Number of examples before each question.
     #[serde(default)]
@@ -218,6 +217,7 @@ pub struct CalibratedOffset {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use serde_with::skip_serializing_none;
 
     use super::*;
 

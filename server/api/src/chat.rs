@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StopReasonValue, StreamOptions, Usage};
@@ -37,22 +38,19 @@ pub struct ContentPart {
 }
 
 /// A message of a conversation.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequestMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`, if the chat template supports the role.
     #[schema(pattern = "^(system|developer|user|assistant|tool)$")]
     pub role: String,
     /// The content. Null means an empty text, or only calls of functions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ChatContent>,
     /// Name of the speaker, for templates that use it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The functions that the assistant called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
     /// Id of the call whose result the content is; only for `tool`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// All other fields. The server accepts those that change nothing, and rejects any other with an error
     /// that names the field.
@@ -61,81 +59,65 @@ pub struct ChatRequestMessage {
 }
 
 /// Body of a chat request. Null means the default in every field; unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The conversation.
     #[schema(value_type = Vec<ChatRequestMessage>, required = true, min_items = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
     /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit
     /// of the server. With `number.after`: maximum number of tokens of the text before the number, default
     /// 256. A number is never cut.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub max_completion_tokens: Option<u64>,
     /// The older name of `max_completion_tokens`.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub max_tokens: Option<u64>,
     /// Number of answers, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub n: Option<u64>,
     /// Up to four strings; an answer ends before the first of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// Report the log-probability of each token. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
     /// Only with `logprobs`: number of alternatives to each token, 0 to 20. Default 0.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub top_logprobs: Option<u64>,
     /// Stream the response as server-sent events. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Options of the stream. Only with `stream`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
     /// with the distribution of every number that the schema names.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Repeat the last message before the response if the assistant wrote that message, as in vLLM. Default
     /// false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
     /// Whether the template adds the beginning of the assistant's message. Default true, or false with
     /// `continue_final_message` and for models that predict labels.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
     /// Whether the answer continues the last message, as if the assistant had begun it. Not with
     /// `add_generation_prompt`: true. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub continue_final_message: Option<bool>,
     /// Whether the tokenizer adds special tokens to those that the template writes. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: the variable `reasoning_effort` for the
     /// template. Templates without it ignore the field.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     /// Functions that the model may call, if its chat template supports tools; at most 128.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ChatTool>>,
     /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
     /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ChatToolChoice>,
     /// Whether a message may have several calls. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
     /// Documents for the template, if it supports them: objects of texts, usually `title` and `text`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<Vec<BTreeMap<String, String>>>,
     /// Additional variables for the template, such as `enable_thinking`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// All other fields. Fields of completions (`temperature`, `top_p`, `seed`, ...) have the same meaning
     /// here.
@@ -155,6 +137,7 @@ pub struct ChatToken {
 }
 
 /// A token of an answer and the alternatives to it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatTokenLogprobs {
     /// The token itself.
@@ -164,10 +147,8 @@ pub struct ChatTokenLogprobs {
     pub top_logprobs: Vec<ChatToken>,
     /// With `number_tokens`: sum over number tokens of renormalised probability times value; null if no
     /// number token is possible.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_value: Option<Option<f64>>,
     /// With `number_tokens`: probability of all number tokens together; null if none is possible.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number_mass: Option<Option<f64>>,
 }
 
@@ -181,16 +162,14 @@ pub struct ChatLogprobs {
 }
 
 /// The new part of an answer in a stream.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatAnswer {
     /// `assistant`, in the first chunk only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// The text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// The new part of a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
@@ -210,6 +189,7 @@ pub struct ChatResponseMessage {
 }
 
 /// One answer.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
     /// Index of the answer.
@@ -217,26 +197,25 @@ pub struct ChatChoice {
     /// The answer.
     pub message: ChatResponseMessage,
     /// Log-probabilities of the tokens; null unless requested.
+    #[serialize_always]
     pub logprobs: Option<ChatLogprobs>,
     /// Why the answer ended.
+    #[serialize_always]
     pub finish_reason: Option<FinishReasonName>,
     /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
     /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
     /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
     /// of a structured text comes after its text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
 }
 
 /// The new part of one choice.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
     /// Index of the answer.
@@ -244,26 +223,25 @@ pub struct ChatChunkChoice {
     /// The new part.
     pub delta: ChatAnswer,
     /// Log-probabilities of the new tokens; null unless requested.
+    #[serialize_always]
     pub logprobs: Option<ChatLogprobs>,
     /// Null in all chunks except the last one of a choice.
+    #[serialize_always]
     pub finish_reason: Option<FinishReasonName>,
     /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
     /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
     /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
     /// of a structured text comes after its text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
 }
 
 /// Body of a response.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatResponse {
     /// Unique id of the response.
@@ -275,17 +253,15 @@ pub struct ChatResponse {
     /// The model that answered.
     pub model: String,
     /// `fingerprint` of the model in `/v1/models`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_fingerprint: Option<String>,
     /// The answers, by index.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
+    #[serialize_always]
     pub usage: Option<Usage>,
     /// With `return_token_ids`: the token ids of the prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     /// With `prompt_logprobs`: log-probabilities of the tokens of the prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(inline)]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }

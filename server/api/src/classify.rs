@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::chat::ChatRequestMessage;
@@ -13,42 +14,33 @@ use crate::whole::whole;
 
 /// Body of a request for the values of labels. One of `input` and `messages` is required. Null means the default
 /// in every field; unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassificationRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The texts or token ids, 1 to 1024 of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Prompts>,
     /// A conversation for the chat template, instead of `input`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
     /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
     /// Only with `messages`: whether the last message remains open, as if the assistant had only begun it. Not
     /// with `add_generation_prompt`: true. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub continue_final_message: Option<bool>,
     /// Only with `messages`: additional variables for the template.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// Whether the tokenizer adds special tokens. Default true for texts, and false for `messages`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// Maximum number of tokens of each input; the others are dropped. -1 for as many as the model takes.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub truncate_prompt_tokens: Option<i64>,
     /// Only with `truncate_prompt_tokens`: the end at which tokens are dropped. Default: the side of the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation_side: Option<TruncationSide>,
     /// Whether values become probabilities, by the activation of the model. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_activation: Option<bool>,
     /// Name of the user; changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::models::TruncationSide;
@@ -98,17 +99,15 @@ pub enum ResponseFormat {
 }
 
 /// A JSON schema with its name.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedSchema {
     /// A name; not used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// A description; not used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Without effect: the text always matches the schema.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
     /// The schema.
     #[schema(value_type = Object)]
@@ -117,224 +116,183 @@ pub struct NamedSchema {
 
 /// A constraint on the text, as in vLLM. At most one of `json`, `regex`, `choice`, `grammar`,
 /// `structural_tag` and `json_object`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StructuredOutputs {
     /// The text must be JSON that matches this schema. The schema may be an object or a string.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<Value>,
     /// The whole text must match this regular expression.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub regex: Option<String>,
     /// The text must be one of these strings.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Vec<String>>,
     /// The text must follow this grammar, in the Lark syntax of llguidance.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grammar: Option<String>,
     /// The parts of the text between marks, in the form of xgrammar, as an object or a string:
     /// `{"format": {"type": "triggered_tags", ...}}`, or the older `{"structures": [...], "triggers": [...]}`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub structural_tag: Option<Value>,
     /// Whether the text must be a JSON object. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub json_object: Option<bool>,
     /// Only for JSON, `response_format` included: the regular expression of the whitespace between two tokens.
     /// Default: up to two spaces, or a line break with up to 16 spaces or tabs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub whitespace_pattern: Option<String>,
     /// Only for JSON, `response_format` included: no whitespace between tokens. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_any_whitespace: Option<bool>,
     /// Only for JSON, `response_format` included: objects have only the properties that the schema lists, unless it
     /// says otherwise in `additionalProperties`. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_additional_properties: Option<bool>,
 }
 
 /// Body of a completion request. Null means the default in every field; unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The prompts.
     #[schema(value_type = Prompts, required = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Prompts>,
     /// Keep at most this many tokens of each prompt, special tokens included; -1 means the maximum of the
     /// model.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub truncate_prompt_tokens: Option<i64>,
     /// The end at which `truncate_prompt_tokens` drops tokens. Default: the side that the model reports in
     /// `/v1/models`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation_side: Option<TruncationSide>,
     /// Whether the tokenizer adds the special tokens of training, such as a beginning of sequence, to prompts
     /// that are texts. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// Maximum number of tokens to generate. Default 16, or the length of an answer of dedicated number
     /// tokens. With `number.after`: maximum number of tokens of the
     /// text before the number, default 256. The server's limit caps both defaults. A number is never cut: it
     /// is printed whole, regardless of `max_tokens`.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1. With `number`, this and the other sampling fields apply to the text before
     /// the number (`number.after`). Without such a text, the server rejects them, except the temperatures 0
     /// and 1, and except for draws of dedicated number tokens.
     #[schema(minimum = 0, maximum = 2)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Nucleus sampling, in (0, 1]. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
     /// Sample only from this many most probable tokens; 0 and -1 (the default) use all tokens.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub top_k: Option<i64>,
     /// Sample only from tokens whose probability is at least this fraction of the largest one, 0 to 1.
     /// Default 0.
     #[schema(minimum = 0, maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
     /// Lowers the logits of tokens that were generated before, -2 to 2. Default 0.
     #[schema(minimum = -2, maximum = 2)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f64>,
     /// Lowers the logits of tokens in proportion to how often they were generated before, -2 to 2. Default 0.
     #[schema(minimum = -2, maximum = 2)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
     /// Divides the logits of tokens that were generated before or occur in the prompt of a decoder-only model
     /// (negative logits are multiplied); above 0, at most 100. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 100)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
     /// Values to add to the logits of token ids, -100 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_bias: Option<BTreeMap<String, f64>>,
     /// The only token ids that the text may have. Without an end of sequence among them, the text has
     /// `max_tokens` tokens.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Words that the text must not have, at most 1024. The server bans the tokens that spell a word at the beginning
     /// of a text, after other text and after a space; other tokens may spell the same word.
     #[schema(max_items = 1024)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_words: Option<Vec<String>>,
     /// Equal requests with the same seed have the same text. Default: a random seed.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub seed: Option<i64>,
     /// Number of texts per prompt, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub n: Option<u64>,
     /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with
     /// `stream`.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub best_of: Option<u64>,
     /// Up to four strings; the text ends before the first of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// Token ids that end a text.
     #[schema(max_items = 1024)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub stop_token_ids: Option<Vec<u32>>,
     /// Report the log-probabilities of these token ids at each generated position instead of the most
     /// probable alternatives; at most 1024. Only with `logprobs`. Positions of an echoed prompt keep their
     /// most probable alternatives.
     #[schema(max_items = 1024)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub logprob_token_ids: Option<Vec<u32>>,
     /// Whether texts omit special tokens. A text never shows the token that ends it, except by
     /// `include_stop_str_in_output`. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_special_tokens: Option<bool>,
     /// Include the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub include_stop_str_in_output: Option<bool>,
     /// Minimum number of tokens before a text may end. Default 0.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub min_tokens: Option<u64>,
     /// Whether a text continues after an end of sequence. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
     /// Report the log-probabilities of each token and of this many alternatives, before all sampling options;
     /// -1 for the whole vocabulary, if the server allows it.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub logprobs: Option<i64>,
     /// Like `logprobs`, for the tokens of the prompt. Only for decoder-only models, not with `stream`.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub prompt_logprobs: Option<i64>,
     /// Return the token ids of prompt and text in each choice. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
     /// Only with `logprobs`: name tokens by their ids, as `token_id:5`, instead of their texts. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub return_tokens_as_token_ids: Option<bool>,
     /// A constraint on the text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub structured_outputs: Option<StructuredOutputs>,
     /// The older name of `structured_outputs.regex`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_regex: Option<String>,
     /// The older name of `structured_outputs.choice`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_choice: Option<Vec<String>>,
     /// The older name of `structured_outputs.json`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_json: Option<Value>,
     /// The older name of `structured_outputs.grammar`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_grammar: Option<String>,
     /// The format of the text, as in the OpenAI API.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
     /// Only with `logprobs`: report the expected value and the probability of the number tokens at each
     /// position. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub number_tokens: Option<bool>,
     /// Stream the response as server-sent events. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Options of the stream. Only with `stream`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Repeat the prompt before the text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
     /// Use beam search instead of sampling. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_beam_search: Option<bool>,
     /// Number of beams, at least `n`. Default: `best_of` if given, otherwise `n`, otherwise 4.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub beam_width: Option<u64>,
     /// Beams are ranked by their log-probability divided by their length to this power. Default 1.
     #[schema(minimum = -10, maximum = 10)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub length_penalty: Option<f64>,
     /// When a beam search ends. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingOption>,
     /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
     /// with the distribution of every number that the schema names.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
     /// but its time, which otherwise shows whether the same prefix was sent before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
     /// Decode like the `generate` of the paper's code, even if it differs from training: xVal checkpoints
     /// then read all numbers that they have written as 1 and treat every position as the first. No effect on
     /// other kinds. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_decoding: Option<bool>,
     /// All other fields. The server accepts those that change nothing, and rejects any other with an error
     /// that names the field.
@@ -403,6 +361,7 @@ pub struct PromptLogprob {
 pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
 /// One answer.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Choice {
     /// Index of the prompt times `n`, plus index of the text.
@@ -412,32 +371,27 @@ pub struct Choice {
     pub text: String,
     /// Log-probabilities of the tokens; null unless requested.
     #[schema(required)]
+    #[serialize_always]
     pub logprobs: Option<Logprobs>,
     /// Null in all chunks of a stream except the last one of a choice.
     #[schema(required)]
+    #[serialize_always]
     pub finish_reason: Option<FinishReasonName>,
     /// The text of `stop` or the token id of `stop_token_ids` that ended the text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReasonValue>,
     /// With beam search: natural logarithm of the probability of the whole text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cumulative_logprob: Option<f64>,
     /// The number and its distribution, if requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Number>,
     /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
     /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
     /// of a structured text comes after its text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
     /// With `return_token_ids`: the token ids of the prompt, once in a stream.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     /// With `prompt_logprobs`: log-probabilities of the tokens of the prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(inline)]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }

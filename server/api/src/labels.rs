@@ -2,6 +2,7 @@
 //! form of `POST /v1/score`.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::completions::Usage;
@@ -20,46 +21,37 @@ pub enum LabelItems {
 
 /// Body of a request for the probabilities of labels. Null means the default in every field; unknown fields
 /// are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabelRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The part that all prompts share.
     #[schema(value_type = TextOrIds, required = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<TextOrIds>,
     /// The other part of each prompt, 1 to 1024.
     #[schema(value_type = LabelItems, required = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<LabelItems>,
     /// The labels: token ids whose probabilities after each prompt are requested, 1 to 1024.
     #[schema(value_type = Vec<u32>, required = true, min_items = 1, max_items = 1024)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub label_token_ids: Option<Vec<u32>>,
     /// Whether the probabilities of the labels are divided by their sum. Default true for
     /// `/generative_scoring`, false for `/v1/score`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub apply_softmax: Option<bool>,
     /// Whether an item is before the query. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub item_first: Option<bool>,
     /// Whether texts get the special tokens of training. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
     /// but its time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
     /// Accepted, and changes nothing: all requests have the same priority.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     /// Id of the request; changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// Name of the user; changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 

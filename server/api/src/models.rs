@@ -1,6 +1,7 @@
 //! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`, `GET /get_load` and `GET /version`.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// The header of responses that names the [fingerprint](Model::fingerprint) of the model that computed them.
@@ -28,6 +29,7 @@ pub enum Alternatives {
 }
 
 /// A served model.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Model {
     /// The name in requests.
@@ -49,13 +51,10 @@ pub struct Model {
     /// `normalized`.
     pub number_encoding: String,
     /// With dedicated tokens: number of numbers in an answer. The model writes nothing else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<u64>,
     /// With a head: the names of the labels whose values the model predicts. It writes no tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<Vec<String>>,
     /// With a head: how the values of labels become probabilities: `identity`, `sigmoid` or `softmax`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<String>,
     /// Maximum number of prompt tokens.
     pub context_length: u64,
@@ -67,21 +66,17 @@ pub struct Model {
     /// Element type of the weights in memory.
     pub dtype: String,
     /// Element type of keys and values in memory, if the backend reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_dtype: Option<String>,
     /// Number of parameters; 0 if it is not known.
     pub parameters: u64,
     /// The backend of the model: `native`, `mistralrs`, or `remote` for another engine.
     pub backend: String,
     /// With `remote`: the engine, `vllm`, `llama-cpp`, `ntl` or `openai`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
     /// With `remote`: the version of the engine, if it reports one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_version: Option<String>,
     /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or so many
     /// of the most probable ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternatives: Option<Alternatives>,
     /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
     #[serde(default)]
@@ -89,16 +84,13 @@ pub struct Model {
     /// A hash of weights, configuration and tokenizer, which identifies a checkpoint. Calibration files
     /// contain it, and so do the header `ntl-model-fingerprint` and the field `system_fingerprint` of
     /// responses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty if it lists none.
     #[serde(default)]
     pub examples: Vec<String>,
     /// With an adapter: its directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// With an adapter: the name of the model without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::openapi::schema::OneOfBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -210,112 +211,98 @@ pub enum Thousands {
 }
 
 /// Options of number decoding. Null means the default in every field; unknown names are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NumberOptions {
     /// Default `mean`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<ObjectiveOption>,
     /// Default `tree`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
     /// Share of the closed mass that the mean omits in each tail, 0 to 0.49. Default 0.005; 0 with `scale`.
     #[schema(minimum = 0, maximum = 0.49)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<f64>,
     /// Only `tree`: stop when the open mass is at most this, in (0, 1); with `scale`, when the open mass is
     /// at most this share of the closed mass. Default 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
     /// 262144. Default 4096. In a structured text, all numbers share them: each number may use half of those
     /// that are left.
     #[schema(minimum = 1, maximum = 65536)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub nodes_max: Option<u64>,
     /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more, and with
     /// `interval` also the bounds of both of its ends (except in a structured text). Default: no such stop.
     #[schema(minimum = 0)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub samples: Option<u64>,
     /// Only `beam`: number of prefixes that are followed and of numbers that are kept, 1 to 64. Default 4.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub beams: Option<u64>,
     /// Generate text until this marker appears, and read the number directly after it. 1 to 1024 bytes.
     /// Default: no text before the number. The text is sampled with the request's `temperature`, `top_p` and
     /// `seed`, has at most `max_tokens` tokens, and is returned before the printed number.
     #[schema(min_length = 1, max_length = 1024)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// Only with `after`: number of such texts, 1 to 64; multiplied by the number of prompts, at most 1024.
     /// The distributions of their numbers are averaged, and the first text is returned. A text that ends
     /// without the marker does not count, and no number is printed after it; `reason` states how many such
     /// texts there are. Default 1.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub rationales: Option<u64>,
     /// Smallest and largest value, which may be equal; the mass of other values is invalid. Default: all
     /// values.
     #[schema(min_items = 2, max_items = 2)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
     /// The values of a rating, at most 1000, with at most 6 decimals; the mass of other values is invalid.
     /// Not with `range`, and not for models with a number head. `value` is conditional on the scale: if less
     /// than half of the mass is on it, `reason` says so and names the most probable other texts. With a
     /// scale, `trim` is 0 and `support` the number of values, unless given, and `tolerance` is a share of the
     /// mass on the scale. Default: all values.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<NumberScale>,
     /// Whether means are divided by the closed mass. Otherwise they are raw sums: texts that are not numbers
     /// count as 0. For dedicated number tokens also whether probabilities are conditional on the tokens that
     /// are allowed at each position. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<bool>,
     /// Maximum number of digits before the point, 1 to 20. Default 12.
     #[schema(minimum = 1, maximum = 20)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub digits_max: Option<u64>,
     /// Maximum number of digits after the point, 0 to 20. Default 6.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub decimals_max: Option<u64>,
     /// Whether a leading minus is allowed. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sign: Option<bool>,
     /// Separator between groups of three digits. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thousands: Option<Thousands>,
     /// Default `any`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub terminator: Option<TerminatorOption>,
     /// Return no value if the closed mass is below this, 0 to 1; `reason` then names the most probable texts
     /// that are not numbers. Default 0.
     #[schema(minimum = 0, maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_min: Option<f64>,
     /// The quantiles to return, each in (0, 1). Default 0.05, 0.25, 0.5, 0.75, 0.95.
     #[schema(max_items = 1000)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<f64>>,
     /// Also return an interval that contains the truth with this probability, in (0, 1).
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<f64>,
     /// Number of most probable values to return, 0 to 1000. Default 20; with `scale` at least all of its
     /// values.
     #[schema(maximum = 1000)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub support: Option<u64>,
     /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In a
     /// structured text: maximum number of decimals, by default `decimals_max`.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub decimals: Option<u64>,
 }
 

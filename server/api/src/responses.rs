@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::chat::ChatTokenLogprobs;
@@ -12,70 +13,56 @@ use crate::tools::{FunctionDefinition, ToolChoiceMode};
 use crate::whole::whole;
 
 /// Body of a request for a response. Null means the default in every field; unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResponsesRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// A text of the user, or a list of messages, calls of functions and their results.
     #[schema(value_type = ResponsesInput, required = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<ResponsesInput>,
     /// A message of the system before the input.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
     /// The format of the text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<ResponsesText>,
     /// Functions that the model may call, if its chat template supports tools; at most 128.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ResponsesTool>>,
     /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
     /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ResponsesToolChoice>,
     /// Whether a response may have several calls. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
     /// Maximum number of tokens of the output. Default: as many as fit the model's context, within the limit
     /// of the server.
     #[schema(minimum = 1)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub max_output_tokens: Option<u64>,
     /// 0 takes the most probable token; higher values flatten the distribution. Default 1.
     #[schema(minimum = 0, maximum = 2)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Draw from the most probable tokens that together have this probability. Default 1.
     #[schema(minimum = 0, maximum = 1)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
     /// Makes sampling reproducible.
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub seed: Option<i64>,
     /// Additional parts of the response. `message.output_text.logprobs` adds the log-probabilities of the text's
     /// tokens. The other names of OpenAI's API are about items that this server does not write.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
     /// Number of alternatives to each token, 0 to 20. Above 0, the response has the log-probabilities without
     /// `include`, too. Default 0.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole")]
     pub top_logprobs: Option<u64>,
     /// Options for models that reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<ResponsesReasoning>,
     /// Up to 16 texts by name, which the response repeats.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
     /// Stream the response as server-sent events. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// Decode a number with its distribution instead of a text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<NumberRequest>,
     /// Additional variables for the template, such as `enable_thinking`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// All other fields. Some fields of completions, such as `stop`, `top_k` and `structured_outputs`, have the same
     /// meaning here, as in vLLM.
@@ -94,29 +81,24 @@ pub enum ResponsesInput {
 }
 
 /// An item of the input: a message, a call of a function, or the result of a call.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResponsesInputItem {
     /// `message` (the default), `function_call` or `function_call_output`.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     #[schema(pattern = "^(message|function_call|function_call_output)$")]
     pub kind: Option<String>,
     /// Role of a message: `system`, `developer`, `user` or `assistant`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Content of a message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ResponsesContent>,
     /// Id of the call, in a call and in its result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// Name of the function, in a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Arguments of a call: the text of a JSON object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
     /// Result of a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ResponsesContent>,
     /// All other fields. The server accepts those that it writes itself.
     #[serde(flatten)]
@@ -152,14 +134,13 @@ pub struct ResponsesPart {
 }
 
 /// Options of the text.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponsesText {
     /// The format of the text. Default: any text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ResponsesFormat>,
     /// `medium`, or absent: the model decides about the length.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbosity: Option<String>,
 }
 
@@ -189,6 +170,7 @@ pub enum ResponsesFormat {
 }
 
 /// A function that the model may call.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResponsesTool {
     /// `function`; there are no other tools.
@@ -196,19 +178,15 @@ pub struct ResponsesTool {
     #[schema(pattern = "^function$")]
     pub kind: String,
     /// Up to 64 letters, digits, `_`, `-` and `.`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = true)]
     pub name: Option<String>,
     /// Purpose of the function, for the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON schema of the arguments. Default: no arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
     /// Whether the arguments always match the schema. They also do if `tool_choice` requires a call. Default
     /// false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
     /// All other fields, which other kinds of tools have.
     #[serde(flatten)]

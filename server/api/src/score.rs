@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::completions::Usage;
@@ -20,21 +21,19 @@ pub enum TextOrIds {
 }
 
 /// A prompt with a target that follows it, or with candidates for the target.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreItem {
     /// Input of the encoder, or the text before the target.
     pub prompt: TextOrIds,
     /// The text to score. Not empty. One of `target` and `candidates` is required.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TextOrIds>,
     /// Texts to compare, 1 to 1000, and at most 16384 in all items. The prompt and prefixes that candidates
     /// share are computed once.
     #[schema(min_items = 1, max_items = 1000)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidates: Option<Vec<TextOrIds>>,
     /// Only if all candidates are numbers: the true number, for the losses over the candidates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }
 
@@ -81,44 +80,35 @@ pub enum ReductionName {
 }
 
 /// Body of a score request. Null means the default in every field; unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScoreRequest {
     /// Name of the model; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The items to score, 1 to 1024.
     #[schema(value_type = Vec<ScoreItem>, required = true, min_items = 1, max_items = 1024)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Vec<ScoreItem>>,
     /// Which losses to return. Default: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Vec<LossName>>,
     /// Weight of the Number Token Loss in the total, 0 to 1000000. Default 0.3.
     #[schema(minimum = 0, maximum = 1000000)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lambda: Option<f64>,
     /// Default `mean`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<ReductionName>,
     /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the
     /// paper.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reweigh: Option<bool>,
     /// Only for `candidates`: whether their log-probabilities are divided by their numbers of tokens before
     /// the softmax. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize_by_length: Option<bool>,
     /// Only for `candidates` with a `value`: the width of the target distribution of DIST2, above 0, at most
     /// 1000000. Default 1.
     #[schema(exclusive_minimum = 0, maximum = 1000000)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tau: Option<f64>,
     /// Also score the end of sequence after the target, as in training. Default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_eos: Option<bool>,
     /// Name of the user; changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::chat::ChatRequestMessage;
@@ -11,40 +12,31 @@ use crate::tools::ChatTool;
 use crate::whole::whole;
 
 /// Text to split: `prompt` or `messages`. Unknown fields are errors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
     /// The model whose tokenizer to use; may be omitted if only one model is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Alias of `prompt`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// A conversation for the chat template.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ChatRequestMessage>>,
     /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default true, or
     /// false with `continue_final_message`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
     /// Only with `messages`: whether the text ends with the content of the last message. Default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub continue_final_message: Option<bool>,
     /// Only with `messages`: additional variables for the template.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// Only with `messages`: functions that the model may call, if its chat template supports tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ChatTool>>,
     /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true, or
     /// false with `messages`, whose template writes them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
     /// Accepted for clients of vLLM, and changes nothing: the response always has `token_strs`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_strs: Option<bool>,
 }
 

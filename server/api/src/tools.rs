@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// A function that the model may call.
@@ -17,6 +18,7 @@ pub struct ChatTool {
 }
 
 /// A function: its name, and the schema of its arguments.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionDefinition {
@@ -24,15 +26,12 @@ pub struct FunctionDefinition {
     #[schema(pattern = "^[a-zA-Z0-9_.-]{1,64}$")]
     pub name: String,
     /// Purpose of the function, for the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON schema of the arguments. Default: no arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
     /// Whether the arguments always match the schema. They also do if `tool_choice` requires a call. Default
     /// false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
 
@@ -134,15 +133,15 @@ pub struct FunctionCall {
 }
 
 /// The new part of a call in a stream.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallDelta {
     /// Index of the call in the message.
     pub index: u64,
     /// Id of the call, in its first part only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// `function`, in the first part only.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default)]
     pub kind: Option<String>,
     /// The new part.
     pub function: FunctionCallDelta,
