@@ -8,21 +8,23 @@
 //! node of the budget. Open prefixes beyond the remaining budget can never be counted, so the tree drops
 //! them, and their mass stays open.
 
+mod counted;
+mod prefixes;
+
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use self::counted::{Counted, Output, coalesce};
+use self::prefixes::{Computed, Prefix, Prefixes, Ranked};
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::refused::{REFUSED_MAX, RefusedTexts};
 use super::sought::Sought;
 use super::{Root, logits_request};
-use crate::Token;
-use crate::contract::{
-    Continuation, EngineError, Event, LogitsRequest, NodeId, NumberOutcome, PathRow, Precision,
-};
+use crate::contract::{Continuation, EngineError, Event, LogitsRequest, NumberOutcome, PathRow, Precision};
 use crate::numbers::{
     Child, ClosedNumber, Distribution, Interval, NumberGrammar, NumberRules, NumberState, NumberValue,
-    OpenPart, Refused,
+    OpenPart,
 };
 
 /// Maximum number of rows that a small tree requests in a step. Further rows would mostly be computed in vain.
@@ -97,140 +99,6 @@ pub(super) struct NumberTree {
     is_reported: bool,
 }
 
-/// The prefixes that may still be counted, in slots that are reused.
-#[derive(Default)]
-struct Prefixes {
-    places: Vec<Option<Prefix>>,
-    free: Vec<u32>,
-    /// Prefixes ever inserted.
-    inserted: u64,
-}
-
-struct Prefix {
-    /// Distinguishes this prefix from earlier ones in the same slot.
-    number: u64,
-    parent: Option<NodeId>,
-    token: Token,
-    state: NumberState,
-    probability: f64,
-    computed: Option<Box<Computed>>,
-}
-
-/// The continuations of a prefix. Probabilities are of the whole text, not conditional on the prefix.
-struct Computed {
-    children: Box<[Ranked]>,
-    /// Complete numbers. The children contain those that another number follows.
-    closed: Box<[ClosedNumber]>,
-    invalid: f64,
-    /// Mass of continuations that are too long, pruned or unreported.
-    left_open: f64,
-    /// The unreported part of `left_open`.
-    unreported: f64,
-    /// Conditional on the prefix.
-    refused: Box<[Refused]>,
-}
-
-#[derive(Default)]
-struct Counted {
-    /// The numbers of an answer: one, except for models with several outputs.
-    outputs: Vec<Output>,
-    /// The number whose prefixes are counted.
-    current: usize,
-    /// Prefixes that will not be counted, and the numbers that they are in, if these have bounds.
-    dropped: Vec<(usize, OpenPart)>,
-    /// The part of the open mass that another engine does not report.
-    unreported: f64,
-    nodes: usize,
-    queued: u64,
-}
-
-/// The mass of one number of an answer. The three parts add up to 1.
-#[derive(Clone)]
-struct Output {
-    closed: HashMap<NumberValue, f64>,
-    /// The mass of all numbers in `closed`.
-    closed_mass: f64,
-    /// Without the mass of values that are not numbers.
-    invalid: f64,
-    open: f64,
-}
-
-impl Default for Output {
-    fn default() -> Self {
-        Self { closed: HashMap::new(), closed_mass: 0.0, invalid: 0.0, open: 1.0 }
-    }
-}
-
-/// A prefix in a queue. The most probable one in the first number of the answer is first; ties go to the one
-/// queued first.
-#[derive(Clone, Copy)]
-struct Ranked {
-    probability: f64,
-    order: Reverse<u64>,
-    place: u32,
-    /// See [`NumberState::output`].
-    output: Reverse<u32>,
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let probability = || self.probability.total_cmp(&other.probability);
-        self.output.cmp(&other.output).then_with(probability).then_with(|| self.order.cmp(&other.order))
-    }
-}
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Ranked {}
-
-impl Prefixes {
-    fn insert(&mut self, prefix: Prefix) -> Ranked {
-        let probability = prefix.probability;
-        let output = Reverse(prefix.state.output() as u32);
-        let number = self.inserted;
-        self.inserted += 1;
-        let prefix = Some(Prefix { number, ..prefix });
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = prefix;
-                place
-            }
-            None => {
-                self.places.push(prefix);
-                self.places.len() as u32 - 1
-            }
-        };
-        Ranked { probability, order: Reverse(number), place, output }
-    }
-
-    /// The prefix at a place.
-    fn get(&mut self, place: u32) -> Option<&mut Prefix> {
-        self.places.get_mut(place as usize)?.as_mut()
-    }
-
-    /// The prefix that was inserted as `ranked`, unless it is removed.
-    fn find(&mut self, ranked: &Ranked) -> Option<&mut Prefix> {
-        self.get(ranked.place).filter(|prefix| prefix.number == ranked.order.0)
-    }
-
-    fn remove(&mut self, place: u32) -> Option<Prefix> {
-        let removed = self.places.get_mut(place as usize)?.take()?;
-        self.free.push(place);
-        Some(removed)
-    }
-
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-}
-
 impl NumberTree {
     pub(super) fn new(vocabulary: &Vocabulary, rules: NumberRules, limits: TreeLimits, root: Root) -> Self {
         let mut prefixes = Prefixes::default();
@@ -281,8 +149,8 @@ impl NumberTree {
         Some(PathRow { continuation, ..row })
     }
 
-    /// The ids of the children of a prefix. Before the digits, the most probable token of all begins a number
-    /// anyway, and an engine that writes it also reports what follows if none does.
+    /// The tokens with which another engine may continue a prefix on its own. Before the digits the most probable
+    /// token mostly begins the number, so any token will do.
     fn continuation(&self, state: NumberState, probability: f64) -> Continuation {
         if !self.is_reported || state.is_before_digits() {
             return Continuation::Any;
@@ -514,7 +382,7 @@ impl NumberTree {
 
     /// A prefix that is not counted, and the number that it is in. `None` if its numbers have no bounds.
     fn open_part(&self, ranked: &Ranked) -> Option<(usize, OpenPart)> {
-        let state = self.prefixes.places.get(ranked.place as usize)?.as_ref()?.state;
+        let state = self.prefixes.state(ranked.place)?;
         let output = state.output();
         let part = self.grammar.open_part(state, output, ranked.probability, &self.rules)?;
         Some((output, part))
@@ -537,64 +405,10 @@ impl NumberTree {
     }
 }
 
-/// Joins neighbouring intervals of each number while there are more than `max` parts.
-fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
-    let max = max.max(KEPT_MIN);
-    let mut before = usize::MAX;
-    while parts.len() > max && parts.len() < before {
-        before = parts.len();
-        parts
-            .sort_by(|(a, left), (b, right)| a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low)));
-        let join = |pair: &[(usize, OpenPart)]| match pair {
-            [(a, left), (b, right)] if a == b => {
-                let low = left.interval.low.min(right.interval.low);
-                let high = left.interval.high.max(right.interval.high);
-                let probability = left.probability + right.probability;
-                let is_certain = left.is_certain && right.is_certain;
-                vec![(*a, OpenPart { interval: Interval { low, high }, probability, is_certain })]
-            }
-            pair => pair.to_vec(),
-        };
-        *parts = parts.chunks(2).flat_map(join).collect();
-    }
-}
-
 impl TreeLimits {
     /// The open mass at which a tree with this closed mass stops.
     fn open_max(&self, closed: f64) -> f64 {
         if self.is_conditional { (self.tolerance * closed).max(ROUNDING) } else { self.tolerance }
-    }
-}
-
-impl Counted {
-    /// The open mass of the present number.
-    fn open(&self) -> f64 {
-        self.outputs[self.current].open
-    }
-
-    /// Adds a prefix of the present number.
-    fn add(&mut self, computed: &Computed, probability: f64) {
-        self.nodes += 1;
-        self.unreported += computed.unreported;
-        let (present, later) = self.outputs[self.current..].split_at_mut(1);
-        for output in &mut *present {
-            output.invalid += computed.invalid;
-            output.open += computed.left_open - probability;
-            let longer = computed.children.iter().filter(|child| child.output.0 == self.current as u32);
-            for child in longer {
-                output.open += child.probability;
-            }
-            for closing in &computed.closed {
-                *output.closed.entry(closing.value).or_default() += closing.probability;
-                if !closing.value.is_special() {
-                    output.closed_mass += closing.probability;
-                }
-            }
-        }
-        for output in later {
-            output.invalid += computed.invalid;
-            output.open -= computed.invalid;
-        }
     }
 }
 
@@ -642,12 +456,10 @@ impl Decoding for NumberTree {
 
     fn search_bytes(&self) -> usize {
         let ranked = self.to_compute.capacity() + self.to_count.capacity();
-        let prefixes = self.prefixes.places.capacity() * size_of::<Option<Prefix>>()
-            + self.prefixes.free.capacity() * size_of::<u32>();
         // A hash map has one byte and room for an entry in each place.
         let closed = self.counted.outputs.iter().map(|output| output.closed.capacity()).sum::<usize>();
         let closed = closed * 8 / 7 * (size_of::<(NumberValue, f64)>() + 1);
         let dropped = self.counted.dropped.capacity() * size_of::<(usize, OpenPart)>();
-        ranked * size_of::<Ranked>() + prefixes + closed + dropped
+        ranked * size_of::<Ranked>() + self.prefixes.bytes() + closed + dropped
     }
 }
