@@ -67,7 +67,7 @@ class Server:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(
-            [program, "--model", model, "--listen", f"127.0.0.1:{port}", "--threads", str(threads), "--log", "error"])
+            [program, "--model", model, "--host", "127.0.0.1", "--port", str(port), "--threads", str(threads), "--log", "error"])
         while self.process.poll() is None:
             try:
                 urllib.request.urlopen(self.url + "/health")
@@ -77,7 +77,7 @@ class Server:
         self.process.send_signal(signal.SIGSTOP)
 
     def number(self, prompt: list[int]) -> tuple[float, dict]:
-        number = {"objective": "median", "precision": 0, "interval": 0.9, "quantiles": [0.05, 0.5, 0.95], "support": 1}
+        number = {"objective": "median", "precision": 0, "interval": 0.9, "tolerance": 1e-9, "quantiles": [0.05, 0.5, 0.95], "support": 1}
         body = json.dumps({"prompt": prompt, "number": number}).encode()
         request = urllib.request.Request(self.url + "/v1/completions", body, {"content-type": "application/json"})
         self.process.send_signal(signal.SIGCONT)

@@ -502,8 +502,7 @@ fn the_memory_of_an_adapter_is_known_before_its_weights_are_read() {
     let model = open("gpt2-by-depth");
     let folder = adapter(&config(), &pairs(&modules(&[("transformer.h.1.attn.c_attn", [48, 16])])));
     let files = CheckpointFiles::folder(folder.path()).unwrap();
-    let open = model.reader.open(&files).unwrap();
-    assert_eq!(open.bytes(), 2 * (48 + 16) * 4);
+    assert_eq!(model.reader.open(&files).unwrap().bytes(), 2 * (48 + 16) * 4);
     assert_eq!(adapter_base(&files).unwrap().as_deref(), Some("/models/base"));
     let model = open("bert-classes");
     let pairs = pairs(&modules(&[("bert.encoder.layer.0.output.dense", [16, 20])]));
