@@ -161,8 +161,8 @@ def main():
             quantiles, bounds = [quantile["value"] for quantile in number["quantiles"]], number["bounds"]["quantiles"]
             is_exact = all(low == high for low, high in bounds)
             row = {"scale": scale, "prompt": index, "mode": number["support"][0]["probability"], "nodes": number["nodes"],
-                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "ratios": {count: statistics.median(times[count]) / tree for count in args.samples},
-                   "medians": medians}
+                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "medians": medians,
+                   "ratios": {count: statistics.median(times[count]) / tree for count in args.samples}}
             print(json.dumps(row), flush=True)
         server.close()
 
