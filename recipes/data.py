@@ -6,7 +6,7 @@
 | `gsm8k`, `multirc` | `.jsonl`: one object per line with `question` and `answer` |
 | `rjokes` | `.tsv`: score, tab, joke |
 | `ratings` | `.jsonl`: one object per line with `text` and `ratings`, a list of integers from -4 to 4: see `ratings.py` |
-| `demo`, `sums`, `chains`, `long_chains` | none: the questions are generated, see `generated.py` |
+| `demo`, `long_sums`, `chains`, `long_chains` | none: the questions are generated, see `generated.py` |
 
 Every format may be gzipped (`.gz`). `gsm8k` loses its calculator annotations `<<...>>`, as in the paper.
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 from generated import TASKS, GeneratedQuestions
 from ratings import MIDDLE, RatedTexts, without
 
-DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "ratings", "multirc", "demo", "sums", "chains", "long_chains"]
+DATASETS = ["arithmetic", "mathematics_dataset", "gsm8k", "rjokes", "ratings", "multirc", "demo", "long_sums", "chains", "long_chains"]
 # The generated datasets, with the share of each kind of question.
-GENERATED = {"demo": TASKS, "sums": {"sums": 1.0}, "chains": {"chains": 1.0}, "long_chains": {"long_chains": 1.0}}
+GENERATED = {"demo": TASKS, "long_sums": {"long_sums": 1.0}, "chains": {"chains": 1.0}, "long_chains": {"long_chains": 1.0}}
 # More questions than any run needs: item i is generated on demand.
 GENERATED_COUNT = 100_000_000
 

@@ -8,8 +8,9 @@ For the demo checkpoint:
   divided opinions, from a distribution with two peaks.
 * Guesses "about how many": drawn from a log-normal distribution with a spread of 20%, rounded to two significant digits.
 
-For the models of the results, which are trained on chains first:
+For the models of the results:
 
+* Long sums and differences, of numbers of up to five digits, and longer ones of six digits. The models begin with the demo checkpoint.
 * Chains of two and three integers, and of two to six integers, in the words of DeepMind's `arithmetic__add_sub_multiple`.
   Questions of that module have four integers and more.
 
@@ -46,6 +47,9 @@ CONTAINERS = {"spoon": 1.0, "cup": 8.0, "bowl": 15.0, "jar": 30.0, "bucket": 220
 THINGS = {"beans": 20.0, "peas": 28.0, "nuts": 9.0, "grapes": 5.0, "coins": 12.0, "beads": 35.0}
 GUESS = ["About how many {thing} are in {count} {container}?", "Guess how many {thing} are in {count} {container}."]
 
+# Numbers of digits of the operands of long sums. Training has more of the longest ones, which are the hardest.
+LONG = {"train": (1, 2, 3, 4, 4, 5, 5), "test": (1, 2, 3, 4, 5)}
+
 CHAIN = ["{chain}", "What is {chain}?", "What is the value of {chain}?", "Calculate {chain}.", "Evaluate {chain}."]
 
 TASKS = {"sums": 0.8, "ratings": 0.12, "guesses": 0.08}
@@ -63,29 +67,29 @@ def held_out(p, q):
     return zlib.crc32(f"{low},{high}".encode()) % 20 == 0
 
 
-def operand(rng, decimal):
-    """Draws a number in tenths with one to three digits, of which one is a decimal if `decimal`."""
-    digits = rng.choice((1, 2, 3, 3))
+def operand(rng, decimal, lengths):
+    """Draws a number in tenths with a number of digits from `lengths`. One digit is a decimal if `decimal`."""
+    digits = rng.choice(lengths)
     value = rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if not decimal:
         value *= 10
     return -value if rng.random() < 0.35 else value
 
 
-def near(rng, p, unit):
-    """Draws a number near p or -p, with at most three digits."""
-    limit = 999 * unit
+def near(rng, p, unit, digits):
+    """Draws a number near p or -p, with at most `digits` digits."""
+    limit = (10**digits - 1) * unit
     return rng.choice((-1, 1)) * max(-limit, min(limit, p + unit * rng.randrange(-60, 61)))
 
 
-def sum_question(rng, split):
+def sum_question(rng, split, lengths=(1, 2, 3, 3)):
     while True:
         decimal = rng.random() < 0.35
-        p = operand(rng, decimal)
-        q = operand(rng, decimal and rng.random() < 0.7)
+        p = operand(rng, decimal, lengths)
+        q = operand(rng, decimal and rng.random() < 0.7, lengths)
         # Numbers that nearly cancel are the hardest, so training has more of them.
         if split == "train" and rng.random() < 0.2:
-            q = near(rng, p, 1 if decimal else 10)
+            q = near(rng, p, 1 if decimal else 10, max(lengths))
         if held_out(p, q) == (split == "test"):
             break
     kind = rng.random()
@@ -96,6 +100,15 @@ def sum_question(rng, split):
     else:
         template, answer = rng.choice(DISTANCE), abs(p - q)
     return template.format(p=tenths(p), q=tenths(q)), tenths(answer)
+
+
+def long_sum_question(rng, split):
+    return sum_question(rng, split, lengths=LONG[split])
+
+
+def longer_sum_question(rng, split):
+    """Makes a sum of numbers with more digits than any long sum has."""
+    return sum_question(rng, split, lengths=(6,))
 
 
 def rating_probabilities(words, divided):
@@ -163,8 +176,8 @@ def long_chain_question(rng, split):
 
 
 MAKERS = {
-    "sums": sum_question, "ratings": rating_question, "guesses": guess_question, "chains": chain_question,
-    "long_chains": long_chain_question,
+    "sums": sum_question, "long_sums": long_sum_question, "longer_sums": longer_sum_question, "ratings": rating_question,
+    "guesses": guess_question, "chains": chain_question, "long_chains": long_chain_question,
 }  # fmt: skip
 
 

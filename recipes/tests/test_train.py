@@ -163,14 +163,14 @@ def test_demo_questions_depend_only_on_seed_and_index_and_hold_pairs_out():
     assert 0.03 < share < 0.07
 
 
-def test_answers_of_sums_are_correct():
-    sums = GeneratedQuestions(3000, tasks={"sums": 1})
+@pytest.mark.parametrize("task", ["sums", "long_sums", "longer_sums"])
+def test_answers_of_sums_are_correct(task):
+    sums = GeneratedQuestions(3000, tasks={task: 1})
     for index in range(3000):
         row = sums[index]
         if " - " in row["question"] and row["question"].startswith("What is"):
             p, q = row["question"][8:-1].split(" - ", 1)
             assert float(row["answer"]) == pytest.approx(float(p) - float(q)), row
-
 
 
 def test_chains_have_two_or_three_integers_and_the_value_that_python_finds():

@@ -38,11 +38,17 @@ def test_the_sign_test_is_the_binomial_test(closer, farther):
 
 
 def test_held_out_sums_are_written_once_and_have_the_right_answers(tmp_path):
-    kept = results.held_out_sums(tmp_path)
-    rows = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert len(rows) == results.SUMS and results.held_out_sums(tmp_path) == kept
-    checked = [row for row in rows if "+" in row["question"] and set(row["question"]) <= set("0123456789+-. ")]
-    assert checked, "some questions are bare sums"
-    for row in checked:
-        p, q = row["question"].split("+")
-        assert float(row["answer"]) == pytest.approx(float(p) + float(q))
+    folder = results.held_out_sums(tmp_path)
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert set(texts) == {"arithmetic_test_interpolate.txt", "arithmetic_test_extrapolate.txt"}
+    for text in texts.values():
+        lines = text.splitlines()
+        rows = list(zip(lines[::2], lines[1::2]))
+        assert len(rows) == results.SUMS
+        checked = [row for row in rows if "+" in row[0] and set(row[0]) <= set("0123456789+-. ")]
+        assert checked, "some questions are bare sums"
+        for question, answer in checked:
+            p, q = question.split("+")
+            assert float(answer) == pytest.approx(float(p) + float(q))
+    (folder / "arithmetic_test_interpolate.txt").write_text("kept")
+    assert results.held_out_sums(tmp_path) == folder and (folder / "arithmetic_test_interpolate.txt").read_text() == "kept"
