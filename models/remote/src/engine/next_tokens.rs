@@ -70,6 +70,8 @@ pub struct QueryContext {
     pub cache_salt: u64,
     /// Whether no other job runs, so that this one may use the whole engine.
     pub is_alone: bool,
+    /// Whether a report without one of the wanted ids is of no use, however improbable the id is.
+    pub needs_all_ids: bool,
     /// The response is of no use after this.
     pub deadline: Option<Instant>,
 }

@@ -164,7 +164,8 @@ impl Upstream {
         let is_short = |row: &usize| {
             let mut positions = found[*row].iter();
             positions.any(|position| {
-                llama_cpp::anchor(position).is_some() && llama_cpp::is_short_of(position, ids)
+                llama_cpp::anchor(position).is_some()
+                    && llama_cpp::is_short_of(position, ids, context.needs_all_ids)
             })
         };
         let short: Vec<usize> = (0..rows.len()).filter(is_short).collect();

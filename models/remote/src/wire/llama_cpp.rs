@@ -143,10 +143,13 @@ fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, W
     Ok(Position::new(batch.known(chosen.id), entries?, batch.alternatives))
 }
 
-/// Returns whether wanted ids that a position lacks may be too probable.
-pub fn is_short_of(position: &Position, wanted: &[u32]) -> bool {
+/// Returns whether a position lacks wanted ids, or, unless it needs all, such ids that may be too probable.
+pub fn is_short_of(position: &Position, wanted: &[u32], needs_all: bool) -> bool {
     let known: HashSet<u32> = position.reported.iter().map(|token| token.id).collect();
     let missing = wanted.iter().filter(|id| !known.contains(id)).count();
+    if needs_all {
+        return missing > 0;
+    }
     let rest = 1.0 - position.reported.iter().map(|token| token.logprob.exp()).sum::<f64>();
     let each = position.cut.map_or(1.0, f64::exp);
     rest.min(each * missing as f64) > UNREPORTED_MAX

@@ -20,7 +20,8 @@ use ntl_remote::{
 /// Far more than any answer needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const CONTEXT: QueryContext = QueryContext { affinity: 1, cache_salt: 0, is_alone: false, deadline: None };
+const CONTEXT: QueryContext =
+    QueryContext { affinity: 1, cache_salt: 0, is_alone: false, needs_all_ids: false, deadline: None };
 
 fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
     UpstreamConfig {
@@ -191,6 +192,19 @@ async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second
         assert!(rare.iter().all(|&id| answer.report.logprob(id).is_some()));
     }
     assert_eq!(fake.arrived(), 1 + 2 + 1, "rows of one kind are asked together");
+}
+
+#[tokio::test]
+async fn llama_cpp_reports_an_improbable_id_only_if_all_are_needed() {
+    let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
+    let upstream = connect(&[&fake]).await;
+    let rarest = ranked(&logprobs(&row(&[1])))[TOKENS - 1];
+    for needs_all_ids in [false, true] {
+        let context = QueryContext { needs_all_ids, ..CONTEXT };
+        let answers = upstream.ask(context, vec![query(&[1], ids(&[rarest]), 0)]).await.unwrap();
+        assert_true(&answers[0].report, &row(&[1]));
+        assert_eq!(answers[0].report.logprob(rarest).is_some(), needs_all_ids);
+    }
 }
 
 #[tokio::test]
