@@ -70,7 +70,7 @@ pub struct QueryContext {
     pub cache_salt: u64,
     /// Whether no other job runs, so that this one may use the whole engine.
     pub is_alone: bool,
-    /// Whether a report without one of the wanted ids is of no use, however improbable the id is.
+    /// Whether a report without one of the wanted ids is of no use, even if the id is improbable.
     pub needs_all_ids: bool,
     /// The response is of no use after this.
     pub deadline: Option<Instant>,
