@@ -9,12 +9,15 @@ use rayon::prelude::*;
 /// Below this many multiplications, a second thread costs more than it saves.
 pub(super) const SERIAL_MAX: usize = 1 << 18;
 
+/// Computes the outputs `[M, width]` of a panel.
+type PanelTask<'a> = dyn Fn(usize, &mut [f32]) + Sync + 'a;
+
 /// Outputs of all rows, which are computed when they are [split](Self::split).
 pub(super) struct Columns<'a> {
     shape: ColumnsShape,
     /// Whether the work is large enough for several threads.
     parallel: bool,
-    task: Box<dyn Fn(usize, &mut [f32]) + Sync + 'a>,
+    task: Box<PanelTask<'a>>,
 }
 
 /// `M`, the number of outputs in every panel except the last, and the total number of outputs.
