@@ -225,7 +225,7 @@ fn merged(name: &str, tensors: &HashMap<String, Tensor>, scale: f64) -> (tempfil
             continue;
         };
         let change = (tensors[&a.replace("lora_A", "lora_B")].matmul(&tensors[a]).unwrap() * scale).unwrap();
-        let is_turned = name.starts_with("gpt2") && module != "lm_head";
+        let is_turned = name.starts_with("gpt2") && !["lm_head", "score"].contains(&module);
         let change = if is_turned { change.t().unwrap() } else { change };
         let sum = (&weights[&weight].to_dtype(DType::F32).unwrap() + change).unwrap();
         weights.insert(weight, sum.contiguous().unwrap());
@@ -591,7 +591,6 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
         ("peft_type", json!("IA3"), "`IA3` is not supported"),
         ("use_dora", json!(true), "true is not supported"),
         ("bias", json!("all"), "trained biases"),
-        ("modules_to_save", json!("score"), "invalid type"),
         ("alora_invocation_tokens", json!([5]), "[5] is not supported"),
         ("layer_replication", json!([[0, 2], [1, 2]]), "not supported"),
         ("lora_bias", json!(true), "not supported"),
