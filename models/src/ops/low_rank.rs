@@ -205,13 +205,36 @@ impl AdaptedRows {
     }
 
     /// Returns the rows of the groups that replace a layer.
-    pub(super) fn replacing(&self, site: Option<Site>) -> Vec<(&[u32], &Replacement)> {
+    fn replacing(&self, site: Option<Site>) -> Vec<(&[u32], &Replacement)> {
         let Some(site) = site else { return Vec::new() };
         let layers = self.0.iter().filter_map(|group| match group.weights.at(site)? {
             LayerChange::LowRank(_) => None,
             LayerChange::Replacement(layer) => Some((group.rows.as_slice(), layer)),
         });
         layers.collect()
+    }
+
+    /// Returns the output `y` `[R, outputs]` of a layer with the input `x` `[R, inputs]`, with the rows of the adapters
+    /// that replace the layer.
+    pub(super) fn replaced(&self, site: Option<Site>, x: &Tensor, y: Tensor) -> Result<Tensor> {
+        let groups = self.replacing(site);
+        if groups.is_empty() {
+            return Ok(y);
+        }
+        let count = y.dim(0)?;
+        let (dtype, device) = (y.dtype(), y.device().clone());
+        let mut sources: Vec<u32> = (0..count as u32).collect();
+        let mut outputs = vec![y];
+        let mut end = count as u32;
+        for (rows, replacement) in groups {
+            for &row in rows {
+                sources[row as usize] = end;
+                end += 1;
+            }
+            let rows = Tensor::from_slice(rows, rows.len(), &device)?;
+            outputs.push(replacement.forward(&x.index_select(&rows, 0)?)?.to_dtype(dtype)?);
+        }
+        Tensor::cat(&outputs, 0)?.index_select(&Tensor::from_vec(sources, count, &device)?, 0)
     }
 
     /// Adds the changes of a layer with the input `x` `[R, in]` to the parts `[R, width]` of its output, on the CPU.
