@@ -1,5 +1,5 @@
-//! With the feature `cuda`, compiles the kernels: to machine code for the GPUs that candle's kernels run on, and to PTX, which
-//! drivers compile for any other GPU.
+//! With the feature `cuda`, compiles the kernels: to machine code for the GPUs that candle's kernels run on,
+//! and to PTX, which drivers compile for any other GPU.
 
 #[cfg(feature = "cuda")]
 mod kernels {
@@ -10,10 +10,12 @@ mod kernels {
     use cudaforge::{CudaToolkit, detect_compute_cap};
 
     const SOURCES: [&str; 4] = ["attention", "layer", "logits", "prompt"];
-    /// Ampere, Ada, Hopper, and both Blackwells. Code for one of them also runs on later GPUs of the same major version.
+    /// Ampere, Ada, Hopper, and both Blackwells. Code for one of them also runs on later GPUs of the same
+    /// major version.
     const GENERATIONS: [usize; 5] = [80, 89, 90, 100, 120];
 
-    /// Writes `NAME.fatbin` for each source, which contains the code of all generations, and the version of the compiler.
+    /// Writes `NAME.fatbin` for each source, which contains the code of all generations, and the version of
+    /// the compiler.
     pub(crate) fn compile() -> Result<(), Box<dyn Error>> {
         for variable in ["CUDA_COMPUTE_CAP", "NVCC", "NVCC_CCBIN"] {
             println!("cargo::rerun-if-env-changed={variable}");
@@ -45,8 +47,8 @@ mod kernels {
         Ok(())
     }
 
-    /// Returns the generations on which candle's kernels run. These are PTX for `capability`: up to 89 for all later GPUs, from 90 on
-    /// for this generation only.
+    /// Returns the generations on which candle's kernels run. These are PTX for `capability`: up to 89 for
+    /// all later GPUs, from 90 on for this generation only.
     fn generations(capability: usize, supported: &[usize]) -> Vec<usize> {
         let major = capability / 10;
         let has_candle = |generation: usize| {

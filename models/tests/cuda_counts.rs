@@ -32,7 +32,8 @@ const HIDDEN: usize = 16;
 /// kernels by name.
 struct Budget(&'static str, [u64; 5]);
 
-/// Maximum number of modules that the driver compiles: four of candle's for each model. It has machine code of this program's kernels.
+/// Maximum number of modules that the driver compiles: four of candle's for each model. It has machine code of
+/// this program's kernels.
 const COMPILED: u64 = 8;
 
 const T5_BUDGETS: [Budget; 5] = [

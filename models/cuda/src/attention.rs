@@ -121,7 +121,8 @@ impl SlotAttention<'_> {
     }
 }
 
-/// Returns how many blocks run on a multiprocessor together. `scripts/kernel-registers` checks that their registers allow it.
+/// Returns how many blocks run on a multiprocessor together. `scripts/kernel-registers` checks that their
+/// registers allow it.
 fn fitting(at_once: usize) -> usize {
     match at_once {
         8 => 2,

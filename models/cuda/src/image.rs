@@ -1,5 +1,5 @@
-//! Loads this package's kernels. An image contains machine code for several generations of GPUs, and PTX. The driver chooses, and
-//! compiles the PTX only for GPUs that are not among them. candle loads PTX texts only.
+//! Loads this package's kernels. An image contains machine code for several generations of GPUs, and PTX. The
+//! driver chooses, and compiles the PTX only for GPUs that are not among them. candle loads PTX texts only.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +38,8 @@ struct Loaded {
     functions: HashMap<String, CudaFunction>,
 }
 
-/// Loaded images and functions by GPU. They stay until the process ends, because all devices that candle opens on a GPU share one context.
+/// Loaded images and functions by GPU. They stay until the process ends, because all devices that candle
+/// opens on a GPU share one context.
 static LOADED: Mutex<BTreeMap<usize, Loaded>> = Mutex::new(BTreeMap::new());
 
 impl Image {
@@ -76,8 +77,8 @@ impl ComputeCapability {
         Ok(Self { major, minor })
     }
 
-    /// Returns whether this program has machine code for the GPU, so that its driver need not compile the kernels. Code for a GPU also
-    /// runs on later GPUs of the same major version.
+    /// Returns whether this program has machine code for the GPU, so that its driver need not compile the
+    /// kernels. Code for a GPU also runs on later GPUs of the same major version.
     pub fn has_machine_code(self) -> bool {
         self.is_served_by(GENERATIONS)
     }

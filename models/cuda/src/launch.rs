@@ -37,8 +37,8 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// Returns a tensor on a GPU with arbitrary elements; the kernel must write all of it. A GPU supports neither allocations of size 0
-/// nor grids without blocks.
+/// Returns a tensor on a GPU with arbitrary elements; the kernel must write all of it. A GPU supports neither
+/// allocations of size 0 nor grids without blocks.
 pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Result<Tensor> {
     if shape.contains(&0) {
         candle_core::bail!("a kernel cannot compute {shape:?} elements")

@@ -1,5 +1,5 @@
-//! Reuses the memory of a step's intermediate results. Every layer computes tensors of the same sizes, and each would otherwise be
-//! allocated and freed by its own calls of the driver.
+//! Reuses the memory of a step's intermediate results. Every layer computes tensors of the same sizes, and
+//! each would otherwise be allocated and freed by its own calls of the driver.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -36,8 +36,8 @@ impl Drop for Step {
     }
 }
 
-/// Lets later results of the same step use the memory of a kernel's result. Nothing may read the tensor, or a view of it, any more. Has no
-/// effect on other tensors and between steps.
+/// Lets later results of the same step use the memory of a kernel's result. Nothing may read the tensor, or a
+/// view of it, any more. Has no effect on other tensors and between steps.
 pub fn reuse(tensor: &Tensor) {
     RESULTS.with_borrow_mut(|results| {
         let Some(Results { in_use, free }) = results else { return };

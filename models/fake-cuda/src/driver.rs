@@ -1,7 +1,8 @@
 //! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on it.
 //!
-//! Work is checked and counted when it is enqueued, and done in order when the host waits for the device. So a host
-//! that reads a result too early, or frees memory too early, finds no result, and a call returns before its work is done.
+//! Work is checked and counted when it is enqueued, and done in order when the host waits for the device. So
+//! a host that reads a result too early, or frees memory too early, finds no result, and a call returns
+//! before its work is done.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,8 @@ pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
 /// Compute capability of the device.
 pub(crate) const MAJOR: usize = 9;
 pub(crate) const MINOR: usize = 0;
-/// Names of counts: modules that a driver would compile, look-ups of functions, and matmuls for which cuBLAS has no fast kernel.
+/// Names of counts: modules that a driver would compile, look-ups of functions, and matmuls for which cuBLAS
+/// has no fast kernel.
 const COMPILED: &str = "compiled modules";
 const LOOK_UPS: &str = "look-ups of functions";
 const UNALIGNED: &str = "unaligned matmuls";
@@ -243,7 +245,7 @@ impl Driver {
     /// Loads an image with code for several generations.
     pub fn load_image(&mut self, image: &[u8]) -> Result<usize, Fault> {
         let Fatbin { ptx, generations } = Fatbin::read(image)?;
-        let fits = |&code: &usize| code / 10 == MAJOR && code % 10 <= MINOR;
+        let fits = |code: &usize| (10 * MAJOR..=10 * MAJOR + MINOR).contains(code);
         if generations.iter().any(fits) { self.load_ptx(ptx) } else { self.load_module(ptx) }
     }
 

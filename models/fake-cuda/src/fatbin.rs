@@ -1,5 +1,5 @@
-//! Images that contain code for several generations of GPUs, as `nvcc -fatbin -no-compress` writes them: a header, then one part per
-//! generation with its own header. All numbers are little-endian.
+//! Images that contain code for several generations of GPUs, as `nvcc -fatbin -no-compress` writes them: a
+//! header, then one part per generation with its own header. All numbers are little-endian.
 
 use crate::fault::{Code, Fault};
 
@@ -20,7 +20,8 @@ pub(crate) struct Fatbin<'a> {
 /// # Safety
 /// `from` must be a string that ends with 0, or a complete image.
 pub(crate) unsafe fn bytes<'a>(from: *const u8) -> Option<&'a [u8]> {
-    // SAFETY: the comparison ends at the first difference, so not after the end of a string. An image's header states its size.
+    // SAFETY: the comparison ends at the first difference, so not after the end of a string. An image's
+    // header states its size.
     unsafe {
         if !(0..MAGIC.len()).all(|at| *from.add(at) == MAGIC[at]) {
             return None;

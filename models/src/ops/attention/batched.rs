@@ -23,8 +23,8 @@ const PAIRS_MAX: usize = 1 << 22;
 /// Beyond this number, padding adds at most a quarter. (Calculated, not measured.)
 const PADDING: usize = 1 << 16;
 
-/// Key counts are padded to a multiple of this, because the rows of scores and weights have this length, and cuBLAS needs rows of a multiple
-/// of 16 bytes for its fastest kernels.
+/// Key counts are padded to a multiple of this, because the rows of scores and weights have this length, and
+/// cuBLAS needs rows of a multiple of 16 bytes for its fastest kernels.
 const KEYS_MULTIPLE: usize = 8;
 
 /// The keys that the queries of a pass attend to, the same in every layer.
