@@ -217,7 +217,6 @@ pub struct CalibratedOffset {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use serde_with::skip_serializing_none;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Runs a grid: block after block, and within a block warp after warp, each until it ends or waits at a
 //! barrier.
 //!
-//! The threads of a warp run in lockstep. When they diverge, the threads at the earliest instruction run
+//! The threads of a warp run in lockstep. When they diverge, the threads at the first instruction run
 //! first. Therefore they converge again after branches and loops. Warps run alternately in ascending and
 //! descending order. Every access is checked: global memory against the live allocations, shared and local
 //! memory against their sizes, and shared memory for accesses that no barrier orders. Shared and local memory initially consist of ones (NaN), so that unwritten
