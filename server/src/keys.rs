@@ -82,6 +82,8 @@ impl ApiKeys {
         match keys(flags, Some(file)) {
             Ok(keys) => {
                 let before = self.present();
+                // The log must not report keys that requests do not have yet.
+                *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&keys);
                 let [added, removed] =
                     [(&keys, &before), (&before, &keys)].map(|(one, other)| names_beyond(one, other));
                 if added.is_empty() && removed.is_empty() {
@@ -89,7 +91,6 @@ impl ApiKeys {
                 } else {
                     tracing::info!(keys = keys.len(), added, removed, "the API keys were read again");
                 }
-                *current.write().unwrap_or_else(PoisonError::into_inner) = keys;
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

@@ -76,9 +76,12 @@ fn calls_are_counted() {
     // their bytes, frees, synchronisations, events, live and peak bytes, and returned bytes.
     let totals: Vec<u64> = (0..16).map(number).collect();
     assert_eq!(totals, [2, 0, 1, 16, 1, 16, 0, 0, 2, 48, 1, 1, 0, 16, 48, 32]);
-    assert_eq!(number(16), 2);
-    assert!(bytes[17 * 8..].starts_with(b"increment\0"));
-    assert_eq!(number(32), 0);
+    let named = [("compiled modules", 1), ("look-ups of functions", 1), ("increment", 2)];
+    for ((name, count), at) in named.into_iter().zip((16..).step_by(16)) {
+        assert_eq!(number(at), count, "{name}");
+        assert!(bytes[8 * (at + 1)..].starts_with(format!("{name}\0").as_bytes()), "{name}");
+    }
+    assert_eq!(number(16 + 16 * named.len()), 0);
 }
 
 #[test]

@@ -192,7 +192,8 @@ async fn numbers_of_a_trained_checkpoint_cost_few_round_trips() {
         ("How many stars: decent room, opinions are divided?", rating(), 2),
         ("How many stars: awful price, good service, good breakfast?", rating(), 2),
         ("What is 336 - -20?", NumberValues::All, 2),
-        ("Sum 12.5 and 3.", NumberValues::All, 3),
+        // Improbable prefixes have no token ahead, so three of them need a request each.
+        ("Sum 12.5 and 3.", NumberValues::All, 4),
         ("5 + 641", NumberValues::All, 2),
     ] {
         let prompt = loaded.tokenizer.encode_prompt(question, true).unwrap();
