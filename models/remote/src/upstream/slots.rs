@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn rows_are_divided_if_other_slots_have_most_of_the_prompt() {
         let slots = Slots::new(4);
-        let row = |prompt: u32, next: u32| vec![[prompt; 40].to_vec(), vec![next]].concat();
+        let row = |prompt: u32, next: u32| [[prompt; 40].to_vec(), vec![next]].concat();
         let rows: Vec<Vec<u32>> = (0..12).map(|next| row(7, next)).collect();
         assert_eq!(slots.divide(2, &rows[..1]), [2]);
         assert_eq!(slots.divide(2, &rows), [2, 3], "6 passes are worth more than the 41 tokens of slot 3");
