@@ -774,6 +774,12 @@ fn structural_tags_that_cannot_be_followed_are_rejected_with_their_reason() {
         (of(json!({"type": "tag", "begin": "a", "content": text, "end": []})), "a tag has no `end`"),
         (of(unique), "the keyword `uniqueItems`"),
         (of(json!({"type": "grammar", "grammar": "start: %json {}"})), "`%json`"),
+        (of(json!({"type": "triggered_tags", "triggers": vec!["<"; 10_000], "tags": [tag]})), "too large"),
+        (
+            of(json!({"type": "tag", "begin": "", "end": vec!["x"; 6000],
+                "content": {"type": "or", "elements": vec![json!({"type": "any_text"}); 1000]}})),
+            "too large",
+        ),
     ] {
         let error = match StructuralFormat::read(&value) {
             Ok(format) => compiler.compile(&Constraint::Structural(Box::new(format))).unwrap_err(),

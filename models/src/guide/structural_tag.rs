@@ -14,6 +14,9 @@ use serde_json::Value;
 use super::json_schema::{self, Whitespace};
 use super::{ebnf, failed};
 
+/// Maximum size of a grammar in bytes. Marks and triggers are repeated in it, so it may be much larger than its tag.
+const LARK_BYTES_MAX: usize = 1 << 20;
+
 /// A format of a text or of a part of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -165,7 +168,7 @@ impl StructuralFormat {
         let mut rules = Rules::default();
         let start = rules.part(self, After::End)?;
         let mut lark = format!("start: {lead_in}{start}\n");
-        for (name, body) in rules.0 {
+        for (name, body) in rules.rules {
             let _ = writeln!(lark, "{name}: {body}");
         }
         Ok(lark)
@@ -181,27 +184,47 @@ impl Ends {
     }
 }
 
-/// Rules with their names and attributes.
 #[derive(Default)]
-struct Rules(Vec<(String, String)>);
+struct Rules {
+    /// Rules with their names and attributes.
+    rules: Vec<(String, String)>,
+    /// Size of all bodies and expressions so far.
+    bytes: usize,
+}
 
 impl Rules {
     /// Adds a rule and returns its name.
-    fn add(&mut self, attribute: &str, body: String) -> String {
-        let name = format!("r{}", self.0.len());
-        self.0.push((format!("{name}{attribute}"), body));
-        name
+    fn add(&mut self, attribute: &str, body: String) -> Result<String, GuideError> {
+        self.count(&body)?;
+        let name = format!("r{}", self.rules.len());
+        self.rules.push((format!("{name}{attribute}"), body));
+        Ok(name)
     }
 
     /// Adds a rule for a regular expression with conditions, which only terminals may have.
-    fn add_text(&mut self, attribute: &str, expression: String) -> String {
-        let terminal = format!("TEXT_{}", self.0.len());
-        self.0.push((terminal.clone(), expression));
+    fn add_text(&mut self, attribute: &str, expression: String) -> Result<String, GuideError> {
+        self.count(&expression)?;
+        let terminal = format!("TEXT_{}", self.rules.len());
+        self.rules.push((terminal.clone(), expression));
         self.add(attribute, terminal)
+    }
+
+    fn count(&mut self, text: &str) -> Result<(), GuideError> {
+        self.bytes += text.len();
+        if self.bytes > LARK_BYTES_MAX {
+            return Err(failed("a structural tag is too large, or repeats too many marks or triggers"));
+        }
+        Ok(())
     }
 
     /// The expression of a part, with the marks after it.
     fn part(&mut self, format: &StructuralFormat, after: After<'_>) -> Result<String, GuideError> {
+        let expression = self.expression(format, after)?;
+        self.count(&expression)?;
+        Ok(expression)
+    }
+
+    fn expression(&mut self, format: &StructuralFormat, after: After<'_>) -> Result<String, GuideError> {
         use StructuralFormat as Format;
         let expression = match format {
             Format::AnyText { excludes } => return self.any_text(excludes, after),
@@ -219,13 +242,13 @@ impl Rules {
             Format::JsonSchema { json_schema, style: JsonStyle::Json } => {
                 json_schema::check(json_schema)?;
                 let schema = json_schema::with_whitespace(json_schema, &Whitespace::default());
-                self.add("", format!("%json {schema}"))
+                self.add("", format!("%json {schema}"))?
             }
-            Format::Regex { pattern } => self.add("", format!("/{}/", regex_to_lark(pattern, "d"))),
+            Format::Regex { pattern } => self.add("", format!("/{}/", regex_to_lark(pattern, "d")))?,
             Format::Grammar { grammar } => {
                 super::check_grammar(grammar)?;
                 let lark = if ebnf::is_ebnf(grammar) { ebnf::lark(grammar)? } else { grammar.clone() };
-                self.add("", format!("%lark {{\n{lark}\n}}"))
+                self.add("", format!("%lark {{\n{lark}\n}}"))?
             }
             Format::TagsWithSeparator { tags, separator, at_least_one, stop_after_first } => {
                 let tag = self.any_tag(tags)?;
@@ -251,18 +274,18 @@ impl Rules {
 
     fn any_text(&mut self, excludes: &[String], after: After<'_>) -> Result<String, GuideError> {
         match after {
-            After::End => Ok(self.rest(excludes)),
+            After::End => self.rest(excludes),
             After::Marks(marks) => {
                 let ends = alternatives(marks, escaped);
-                Ok(self.add_text("[lazy]", format!("/(?s:.*)({ends})/{}", without(excludes))))
+                self.add_text("[lazy]", format!("/(?s:.*)({ends})/{}", without(excludes)))
             }
             After::Other => Err(failed("`any_text` is only supported at the end of the text or of a tag")),
         }
     }
 
     /// The rest of the text, which may be empty.
-    fn rest(&mut self, excludes: &[String]) -> String {
-        format!("{}?", self.add_text("", format!("/(?s:.+)/{}", without(excludes))))
+    fn rest(&mut self, excludes: &[String]) -> Result<String, GuideError> {
+        Ok(format!("{}?", self.add_text("", format!("/(?s:.+)/{}", without(excludes)))?))
     }
 
     fn sequence(&mut self, elements: &[StructuralFormat], after: After<'_>) -> Result<String, GuideError> {
@@ -309,7 +332,7 @@ impl Rules {
         if parts.is_empty() {
             return Err(failed("a structural tag has an empty list of tags"));
         }
-        Ok(self.add("", format!("({})", parts.join(" | "))))
+        self.add("", format!("({})", parts.join(" | ")))
     }
 
     fn triggered(
@@ -332,12 +355,13 @@ impl Rules {
             if begun.is_empty() {
                 return Err(failed(format!("no tag begins with the trigger `{trigger}`")));
             }
-            let rest = self.add("", format!("({})", begun.join(" | ")));
+            let rest = self.add("", format!("({})", begun.join(" | ")))?;
             direct.push(format!("{} {rest}", quoted(trigger)));
             let others =
                 triggers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
             let absent: Vec<String> = others.chain(excludes).cloned().collect();
-            let lead = self.add_text("[lazy]", format!("/(?s:.*){}/{}", escaped(trigger), without(&absent)));
+            let lead =
+                self.add_text("[lazy]", format!("/(?s:.*){}/{}", escaped(trigger), without(&absent)))?;
             led.push(format!("{lead} {rest}"));
         }
         if let Some(tag) =
@@ -347,7 +371,7 @@ impl Rules {
         }
         let led = format!("({})", led.join(" | "));
         let direct = format!("({})", direct.join(" | "));
-        let text = self.rest(&[triggers, excludes].concat());
+        let text = self.rest(&[triggers, excludes].concat())?;
         Ok(match (at_least_one, stop_after_first) {
             (true, true) => direct,
             (true, false) => format!("{direct} {led}* {text}"),
