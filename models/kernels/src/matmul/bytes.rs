@@ -5,11 +5,10 @@
 //! are therefore bit-identical on every CPU with int8 instructions.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
-use super::tiles::{LAYOUT_MAX, tile_sizes};
+use super::tiles::by_tile;
 
 /// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
 /// writes `[rows, WIDTH]`.
@@ -19,8 +18,9 @@ pub(super) fn product<'a>(
     rows_max: usize,
     set_tile: impl Fn(&Tile, Panel<'_>, &mut [f32]) + Sync + 'a,
 ) -> Columns<'a> {
-    let tiles = Tile::all(x, weight.k, rows_max);
-    weight.by_panel(x.len() / weight.k, move |panel, mut out| {
+    let (k, arch) = (weight.k, Arch::new());
+    let tiles = by_tile(x, k, rows_max, |rows| arch.dispatch(Round { rows, k }));
+    weight.by_panel(x.len() / k, move |panel, mut out| {
         let panel = weight.panel(panel);
         for tile in &tiles {
             let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
@@ -39,24 +39,6 @@ pub(super) struct Tile {
     pub(super) scales: Vec<f32>,
     /// `[K / GROUP, rows]`: the negated contribution of [`OFFSET`] to the sums.
     pub(super) starts: Vec<i32>,
-}
-
-impl Tile {
-    fn all(x: &[f32], k: usize, rows_max: usize) -> Vec<Self> {
-        let mut rest = x;
-        let cut = tile_sizes(x.len() / k, rows_max).map(|rows| {
-            let (these, others) = rest.split_at(rows * k);
-            rest = others;
-            these
-        });
-        let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
-        let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
-        if x.len() <= LAYOUT_MAX {
-            cut.into_iter().map(round).collect()
-        } else {
-            cut.into_par_iter().map(round).collect()
-        }
-    }
 }
 
 /// Rounds rows `[rows, K]` to integers.

@@ -15,14 +15,13 @@ use std::arch::x86_64::{
 
 use half::f16;
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::amx::Amx;
 use super::bytes::round_group;
 use super::columns::{Columns, ColumnsShape};
 use super::panels::Aligned;
 use super::quantized::{GROUP, OFFSET, QUAD, Quantized, WIDTH};
-use super::tiles::{LAYOUT_MAX, tile_sizes};
+use super::tiles::by_tile;
 use super::vnni::Vnni;
 
 /// Number of rows in a tile. A tile with fewer rows of `x` is filled up with zeros.
@@ -50,10 +49,11 @@ impl Q8Tiles {
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product<'a>(self, weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
-        let tiles = RowTile::all(x, weight.k);
-        let m = x.len() / weight.k;
+        let (k, arch) = (weight.k, Arch::new());
+        let tiles = by_tile(x, k, ROWS, |rows| arch.dispatch(Round { rows, k }));
+        let m = x.len() / k;
         let shape = ColumnsShape { m, width: PANELS * WIDTH, padded: weight.n.next_multiple_of(WIDTH) };
-        Columns::new(shape, m * weight.n * weight.k, move |task, out| {
+        Columns::new(shape, m * weight.n * k, move |task, out| {
             let _configured = self.0.configure(&config());
             let width = out.len() / m;
             for index in 0..width / WIDTH {
@@ -94,24 +94,6 @@ struct RowTile {
     integers: Aligned<i8>,
     /// `[K / GROUP, ROWS]`.
     scales: Vec<f32>,
-}
-
-impl RowTile {
-    fn all(x: &[f32], k: usize) -> Vec<Self> {
-        let mut rest = x;
-        let cut = tile_sizes(x.len() / k, ROWS).map(|rows| {
-            let (these, others) = rest.split_at(rows * k);
-            rest = others;
-            these
-        });
-        let (cut, arch): (Vec<&[f32]>, Arch) = (cut.collect(), Arch::new());
-        let round = |rows: &[f32]| arch.dispatch(Round { rows, k });
-        if x.len() <= LAYOUT_MAX {
-            cut.into_iter().map(round).collect()
-        } else {
-            cut.into_par_iter().map(round).collect()
-        }
-    }
 }
 
 /// Rounds rows `[rows, K]` to integers.

@@ -14,6 +14,28 @@ pub(super) fn tile_sizes(rows: usize, rows_max: usize) -> impl Iterator<Item = u
     (0..count).map(move |tile| (rows * (tile + 1)) / count - (rows * tile) / count)
 }
 
+/// Returns the results of `task` for the rows `[rows, K]` of each tile of `x` `[M, K]`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) fn by_tile<T: Send>(
+    x: &[f32],
+    k: usize,
+    rows_max: usize,
+    task: impl Fn(&[f32]) -> T + Sync + Send,
+) -> Vec<T> {
+    let mut rest = x;
+    let cut = tile_sizes(x.len() / k, rows_max).map(|rows| {
+        let (these, others) = rest.split_at(rows * k);
+        rest = others;
+        these
+    });
+    let cut: Vec<&[f32]> = cut.collect();
+    if x.len() <= LAYOUT_MAX {
+        cut.into_iter().map(task).collect()
+    } else {
+        cut.into_par_iter().map(task).collect()
+    }
+}
+
 /// `x` `[M, K]` as consecutive tiles `[K, rows]`.
 pub(super) struct Tiles {
     values: Aligned<f32>,
