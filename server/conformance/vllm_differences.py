@@ -1,7 +1,7 @@
 """Every difference between a real vLLM 0.32 and this server that `test_vllm.py` finds. docs/OPERATIONS.md explains them.
 
-The list is from a run before both servers had a template with tools. Of the requests with tools, structural tags, `documents` and log-probabilities
-of responses, which this server accepts since, only three have been compared again."""
+Since the last complete run, the server also accepts structural tags, `documents` and log-probabilities of responses, and the test's chat template
+offers tools. Only three of these requests have been compared with vLLM so far."""
 
 DIFFERENCES = frozenset(
     """
