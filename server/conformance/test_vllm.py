@@ -72,7 +72,8 @@ def text_of(answer):
     if answer.status_code != 200 or not answer.headers["content-type"].startswith("application/json"):
         return None
     body = answer.json()
-    texts = [choice.get("text") or choice.get("message", {}).get("content") for choice in body.get("choices", [])]
+    # A null says as much as an empty text.
+    texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in body.get("choices", [])]
     parts = [part["text"] for item in body.get("output", []) for part in item.get("content") or []]
     return [*texts, *parts, *([body["tokens"]] if "tokens" in body else [])]
 

@@ -1,7 +1,4 @@
-"""Every difference between a real vLLM 0.32 and this server that `test_vllm.py` finds. docs/OPERATIONS.md explains them.
-
-Since the last complete run, the server also accepts structural tags, `documents` and log-probabilities of responses, and the test's chat template
-offers tools. Only three of these requests have been compared with vLLM so far."""
+"""Every difference between a real vLLM 0.32 and this server that `test_vllm.py` finds. docs/OPERATIONS.md explains them."""
 
 DIFFERENCES = frozenset(
     """
@@ -37,8 +34,9 @@ DIFFERENCES = frozenset(
 /health only ours: status: text
 /ping only ours: status: text
 /tokenize only ours: token_strs[]: text
-/v1/chat/completions only ours: choices[].delta: object
 /v1/chat/completions only ours: error.code: text
+/v1/chat/completions only vLLM: choices[].delta.content: text
+/v1/chat/completions only vLLM: choices[].message.content: text
 /v1/chat/completions only vLLM: choices[].stop_reason: number
 /v1/chat/completions only vLLM: error.code: number
 /v1/chat/completions only vLLM: prompt_logprobs[].*.decoded_token: text
@@ -80,18 +78,36 @@ DIFFERENCES = frozenset(
 /v1/responses only ours: (response.completed) response.output[].content[].logprobs: list
 /v1/responses only ours: (response.completed) response.store: boolean
 /v1/responses only ours: (response.completed) response.text.format.type: text
+/v1/responses only ours: (response.completed) response.top_logprobs: number
 /v1/responses only ours: (response.content_part.done) part.logprobs: list
 /v1/responses only ours: (response.created) response.metadata: object
 /v1/responses only ours: (response.created) response.store: boolean
 /v1/responses only ours: (response.created) response.text.format.type: text
+/v1/responses only ours: (response.created) response.top_logprobs: number
 /v1/responses only ours: (response.in_progress) response.metadata: object
 /v1/responses only ours: (response.in_progress) response.store: boolean
 /v1/responses only ours: (response.in_progress) response.text.format.type: text
+/v1/responses only ours: (response.in_progress) response.top_logprobs: number
 /v1/responses only ours: (response.output_item.done) item.content[].logprobs: list
+/v1/responses only ours: (response.output_text.delta) logprobs[].bytes[]: number
+/v1/responses only ours: (response.output_text.delta) logprobs[].top_logprobs[].*[]: number
+/v1/responses only ours: (response.output_text.done) logprobs[].bytes[]: number
+/v1/responses only ours: (response.output_text.done) logprobs[].logprob: number
+/v1/responses only ours: (response.output_text.done) logprobs[].token: text
+/v1/responses only ours: (response.output_text.done) logprobs[].top_logprobs[].*: number
+/v1/responses only ours: (response.output_text.done) logprobs[].top_logprobs[].*: text
+/v1/responses only ours: (response.output_text.done) logprobs[].top_logprobs[].*[]: number
 /v1/responses only ours: metadata: object
 /v1/responses only ours: output[].content[].logprobs: list
+/v1/responses only ours: output[].content[].logprobs[].bytes[]: number
+/v1/responses only ours: output[].content[].logprobs[].logprob: number
+/v1/responses only ours: output[].content[].logprobs[].token: text
+/v1/responses only ours: output[].content[].logprobs[].top_logprobs[].*: number
+/v1/responses only ours: output[].content[].logprobs[].top_logprobs[].*: text
+/v1/responses only ours: output[].content[].logprobs[].top_logprobs[].*[]: number
 /v1/responses only ours: store: boolean
 /v1/responses only ours: text.format.type: text
+/v1/responses only ours: top_logprobs: number
 /v1/responses only vLLM: (response.completed) response.background: boolean
 /v1/responses only vLLM: (response.completed) response.frequency_penalty: number
 /v1/responses only vLLM: (response.completed) response.presence_penalty: number
@@ -109,8 +125,10 @@ DIFFERENCES = frozenset(
 /v1/responses only vLLM: (response.in_progress) response.frequency_penalty: number
 /v1/responses only vLLM: (response.in_progress) response.presence_penalty: number
 /v1/responses only vLLM: (response.in_progress) response.service_tier: text
+/v1/responses only vLLM: (response.output_text.done) logprobs: list
 /v1/responses only vLLM: background: boolean
 /v1/responses only vLLM: frequency_penalty: number
+/v1/responses only vLLM: max_tool_calls: number
 /v1/responses only vLLM: presence_penalty: number
 /v1/responses only vLLM: service_tier: text
 /v1/responses only vLLM: usage.input_tokens_details.cached_tokens_per_turn: list
