@@ -226,8 +226,8 @@ impl Naming {
 
 /// Consecutive rows of one context within a pass.
 pub(super) struct ContextRows<'a> {
-    /// Positions of the prompt that were computed before.
-    pub(super) blocks: Vec<&'a Block>,
+    /// Positions of the prompt before the rows.
+    before: Vec<&'a Positions>,
     /// Where the rows' keys and values are written.
     pub(super) written: WrittenRows<'a>,
     /// Nodes that each row sees; the last is the row itself.
@@ -241,11 +241,37 @@ pub(super) struct ContextRows<'a> {
 impl<'a> ContextRows<'a> {
     /// Creates the rows of a group of nodes.
     pub(super) fn new(context: &'a Context<Vec<Arc<Block>>>, group: &'a RowGroup) -> Self {
+        let prompt = context.prompt.iter();
+        Self::of_nodes(
+            prompt.map(|block| block.positions()).collect(),
+            context.prompt.iter().map(|block| block.len()).sum(),
+            context,
+            group,
+        )
+    }
+
+    /// Creates the first row after a prompt whose last tokens, at `positions`, are computed in the same pass.
+    pub(super) fn after_prompt(
+        prompt: &'a Prefill,
+        positions: &'a Positions,
+        context: &'a Context<Vec<Arc<Block>>>,
+        group: &'a RowGroup,
+    ) -> Self {
+        let before = prompt.blocks.iter().map(|block| block.positions()).chain([positions]).collect();
+        Self::of_nodes(before, prompt.len(), context, group)
+    }
+
+    fn of_nodes(
+        before: Vec<&'a Positions>,
+        start: usize,
+        context: &'a Context<Vec<Arc<Block>>>,
+        group: &'a RowGroup,
+    ) -> Self {
         Self {
-            blocks: context.prompt.iter().map(Arc::as_ref).collect(),
+            before,
             written: group.written(context),
             visible: group.paths.iter().map(|path| Visible::Nodes(path)).collect(),
-            start: context.prompt.iter().map(|block| block.len()).sum(),
+            start,
             adapter: context.adapter.as_ref(),
             phase: Phase::Decode,
         }
@@ -254,7 +280,7 @@ impl<'a> ContextRows<'a> {
     /// Creates the rows of the next tokens of a prompt, after its first blocks.
     pub(super) fn of_prompt(prompt: &'a Prefill, positions: &'a Positions, count: usize) -> Self {
         Self {
-            blocks: prompt.blocks.iter().map(Arc::as_ref).collect(),
+            before: prompt.blocks.iter().map(|block| block.positions()).collect(),
             written: WrittenRows { positions, first: 0, count },
             visible: (1..=count).map(Visible::First).collect(),
             start: prompt.computed(),
@@ -275,7 +301,7 @@ impl<'a> ContextRows<'a> {
             position,
         });
         KeyGroup {
-            before: self.blocks.iter().map(|block| block.positions()).collect(),
+            before: self.before.clone(),
             own: self.written.positions,
             queries: queries.collect(),
             phase: self.phase,
@@ -307,7 +333,14 @@ pub(super) struct Layer {
 impl Layer {
     /// Returns the hidden states `[R, hidden]` after the layer. Writes the rows' keys and values.
     pub(super) fn forward(&self, x: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
-        let q = Scratch(self.write_kv(&x, index, pass)?);
+        let q = self.write_kv(&x, index, pass)?;
+        self.read_kv(x, q, index, pass)
+    }
+
+    /// Returns the hidden states `[R, hidden]` after the layer, given those before it and the queries `[R, H * D]`, after
+    /// the keys and values are written.
+    pub(super) fn read_kv(&self, x: Tensor, q: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let q = Scratch(q);
         let attended = Scratch(pass.kv.attend(index, self.view, &q, self.heads)?);
         let x = self.output.added(&attended, x, &pass.rows)?;
         let normed = Scratch(self.mlp_norm.forward(&x)?);

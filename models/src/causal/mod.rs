@@ -6,6 +6,7 @@
 
 mod block;
 mod config;
+mod first_rows;
 mod layers;
 mod model;
 mod prefill;

@@ -12,6 +12,7 @@ use ntl_core::contract::{
 
 use super::block::Block;
 use super::config::{CausalConfig, PositionEncoding};
+use super::first_rows::FirstRows;
 use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::{PrefixScope, SharedPrefixCache};
@@ -50,6 +51,9 @@ pub struct Causal {
     prefills: HashMap<ContextId, Prefill>,
     /// The prompt of a context consists of all tokens except the last.
     kv_cache: KvCache<Vec<Arc<Block>>>,
+    first_rows: FirstRows,
+    /// Whether first rows are computed in the pass in which their prompts end: on the CPU.
+    joins_first_rows: bool,
     reducer: LogitsReducer,
 }
 
@@ -98,6 +102,8 @@ impl Causal {
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             prefills: HashMap::new(),
             kv_cache,
+            first_rows: FirstRows::default(),
+            joins_first_rows: place.uses_kernels(),
             reducer: LogitsReducer::new(outputs),
         })
     }
@@ -157,45 +163,75 @@ impl Causal {
         Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
 
-    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, of rows whose embeddings are `x` `[R, hidden]`.
-    fn logits(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Product> {
+    /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x` `[R, hidden]`.
+    fn decode(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
         let pass = self.pass(contexts)?;
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer.forward(x, index, &pass)?;
         }
-        let hidden = self.norm.forward(&x)?;
+        Ok(x)
+    }
+
+    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states `[R, hidden]` after all layers.
+    fn logits(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {
+        let hidden = self.norm.forward(x)?;
         let scale = self.config.multipliers.logits;
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
         match &self.config.score {
-            Some(_) => self.head.replaceable(&hidden, &pass.rows).map(Product::Tensor),
-            None => self.head.product(&hidden, &pass.rows),
+            Some(_) => self.head.replaceable(&hidden, rows).map(Product::Tensor),
+            None => self.head.product(&hidden, rows),
         }
     }
 
-    /// Only writes the keys and values of rows in every layer.
-    fn write_kv(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<()> {
+    /// Writes the keys and values of rows in every layer. Returns the hidden states after all layers of those
+    /// after the first `prompts` contexts, `[R, hidden]`, if there are any.
+    fn write_kv(
+        &self,
+        mut x: Tensor,
+        contexts: &[ContextRows<'_>],
+        prompts: usize,
+    ) -> Result<Option<Tensor>> {
         let pass = self.pass(contexts)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            if index + 1 == self.layers.len() {
-                return layer.write_kv(&x, index, &pass).map(drop);
-            }
+        let last = self.layers.len() - 1;
+        for (index, layer) in self.layers[..last].iter().enumerate() {
             x = layer.forward(x, index, &pass)?;
         }
-        Ok(())
+        let q = self.layers[last].write_kv(&x, last, &pass)?;
+        let (prompts, others) = contexts.split_at(prompts);
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let first = prompts.iter().map(|rows| rows.visible.len()).sum();
+        let of_others = |all: Tensor| all.narrow(0, first, all.dim(0)? - first)?.force_contiguous();
+        let hidden = self.layers[last].read_kv(of_others(x)?, of_others(q)?, last, &self.pass(others)?)?;
+        Ok(Some(hidden))
     }
 
-    /// Computes the next tokens of prompts.
+    /// Computes the next tokens of prompts, and the first rows of contexts whose prompts end with them.
     fn compute(&mut self, turns: &mut [&mut Turn]) -> ModelResult<()> {
         let next: Vec<&[u32]> = turns.iter().map(|turn| turn.next_tokens(&self.work)).collect();
         let lengths: Vec<usize> = next.iter().map(|tokens| tokens.len()).collect();
         let positions = self.kv_cache.allocate(&lengths).map_err(compute_error)?;
-        let rows = turns.iter().zip(&positions).zip(&lengths);
-        let rows =
-            rows.map(|((turn, positions), &length)| ContextRows::of_prompt(&turn.prompt, positions, length));
-        let rows: Vec<_> = rows.collect();
-        let x = self.embed(&next.concat(), rows.iter().flat_map(ContextRows::positions))?;
-        self.write_kv(x, &rows).map_err(compute_error)?;
+        let ending: Vec<usize> = (0..turns.len())
+            .filter(|&turn| self.joins_first_rows && turns[turn].prompt.ends_after(lengths[turn]))
+            .collect();
+        let first_rows: Vec<Row> = ending.iter().map(|&turn| turns[turn].first_row()).collect();
+        let groups = self.kv_cache.append_rows(&first_rows)?;
+        let of_prompts = (0..turns.len())
+            .map(|turn| ContextRows::of_prompt(&turns[turn].prompt, &positions[turn], lengths[turn]));
+        let after_prompts = ending.iter().zip(&groups).map(|(&turn, group)| {
+            let context = self.kv_cache.context(group);
+            ContextRows::after_prompt(&turns[turn].prompt, &positions[turn], context, group)
+        });
+        let rows: Vec<_> = of_prompts.chain(after_prompts).collect();
+        let first_tokens = first_rows.iter().map(|row| row.path.token.id);
+        let tokens: Vec<u32> = next.concat().into_iter().chain(first_tokens).collect();
+        let x = self.embed(&tokens, rows.iter().flat_map(ContextRows::positions))?;
+        let hidden = self.write_kv(x, &rows, turns.len()).map_err(compute_error)?;
         drop(rows);
+        if let Some(hidden) = hidden {
+            self.first_rows.insert(&first_rows, &hidden).map_err(compute_error)?;
+        }
         for ((turn, positions), length) in turns.iter_mut().zip(positions).zip(lengths) {
             turn.done += self.work.of_next(&turn.prompt, length);
             let blocks = Block::cut(positions, length, self.kv_cache.store()).map_err(compute_error)?;
@@ -220,12 +256,22 @@ impl Causal {
         }
     }
 
+    /// Appends rows to their contexts. Returns their hidden states after all layers, `[R, hidden]`.
+    fn decode_rows(&mut self, rows: &[Row]) -> ModelResult<Tensor> {
+        let groups = self.kv_cache.append_rows(rows)?;
+        let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
+        let contexts: Vec<_> = contexts.collect();
+        let tokens: Vec<u32> = rows.iter().map(|row| row.path.token.id).collect();
+        let x = self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?;
+        self.decode(x, &contexts).map_err(compute_error)
+    }
+
     /// Moves the blocks of a complete prompt to its context. Returns the progress.
-    fn put_back(&mut self, context: ContextId, turn: Turn) -> PrefillProgress {
+    fn put_back(&mut self, turn: Turn) -> PrefillProgress {
         let progress = turn.prompt.progress(&self.work, turn.done);
         if !turn.prompt.is_complete() {
-            self.prefills.insert(context, turn.prompt);
-        } else if let Some(prompt) = self.kv_cache.prompt_mut(context) {
+            self.prefills.insert(turn.context, turn.prompt);
+        } else if let Some(prompt) = self.kv_cache.prompt_mut(turn.context) {
             *prompt = turn.prompt.blocks;
         }
         progress
@@ -244,26 +290,27 @@ impl BatchModel for Causal {
         if let Some(score) = &self.config.score {
             tokens.truncate(score.read_tokens(&tokens).len());
         }
-        let first_token = tokens.pop().unwrap_or(begin);
         self.check(&tokens, 0..tokens.len())?;
+        let first_token = tokens.pop().unwrap_or(begin);
         let adapter = self.adapters.weights(request.adapter)?;
         let context = self.kv_cache.open(Vec::new(), adapter.clone());
-        let prompt = Prefill::new(tokens, PrefixScope::of(request), adapter, &self.prefixes);
-        let prefill = self.put_back(context, Turn::new(prompt, 0));
+        let prompt = Prefill::new(tokens, first_token, PrefixScope::of(request), adapter, &self.prefixes);
+        let prefill = self.put_back(Turn::new(context, prompt, 0));
         Ok(OpenedContext { context, first_token, prefill })
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
         let take = |chunk: &PrefillChunk| {
             let prompt = self.prefills.remove(&chunk.context);
-            Ok(Turn::new(prompt.ok_or(ModelError::UnknownContext(chunk.context))?, chunk.work))
+            let prompt = prompt.ok_or(ModelError::UnknownContext(chunk.context))?;
+            Ok(Turn::new(chunk.context, prompt, chunk.work))
         };
         let mut turns = chunks.iter().map(take).collect::<ModelResult<Vec<Turn>>>()?;
         if let Err(error) = self.compute_all(&mut turns) {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
             return Err(error);
         }
-        Ok(chunks.iter().zip(turns).map(|(chunk, turn)| self.put_back(chunk.context, turn)).collect())
+        Ok(turns.into_iter().map(|turn| self.put_back(turn)).collect())
     }
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
@@ -272,13 +319,16 @@ impl BatchModel for Causal {
         }
         #[cfg(feature = "cuda")]
         let _step = ntl_cuda::Step::begin();
-        let groups = self.kv_cache.append_rows(rows)?;
-        let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
-        let contexts: Vec<_> = contexts.collect();
-        let tokens: Vec<u32> = rows.iter().map(|row| row.path.token.id).collect();
-        let x = self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?;
-        let logits = self.logits(x, &contexts).map_err(compute_error)?;
-        self.reducer.reduce(logits, rows)
+        let known = self.first_rows.take(rows);
+        known.discarded.iter().for_each(|&context| self.kv_cache.discard_nodes(context));
+        let others = known.others(rows);
+        let others = if others.is_empty() { None } else { Some(self.decode_rows(&others)?) };
+        let adapters = rows
+            .chunk_by(|a, b| a.context == b.context)
+            .map(|rows| (self.kv_cache.adapter(rows[0].context), rows.len()));
+        let adapted = AdaptedRows::new(adapters);
+        let logits = known.with(others).and_then(|x| self.logits(&x, &adapted));
+        self.reducer.reduce(logits.map_err(compute_error)?, rows)
     }
 
     fn cache_cost(&self) -> CacheCost {
@@ -295,6 +345,7 @@ impl BatchModel for Causal {
 
     fn close(&mut self, context: ContextId) {
         self.prefills.remove(&context);
+        self.first_rows.remove(context);
         self.kv_cache.close(context);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ntl_core::contract::PrefillProgress;
+use ntl_core::contract::{ContextId, PathRow, PrefillProgress, Row};
 
 use super::block::{BLOCK, Block};
 use super::config::CausalConfig;
@@ -48,8 +48,10 @@ impl TokenWork {
 
 /// The prompt of one context.
 pub(super) struct Prefill {
-    /// All tokens except the last, which is the first row.
+    /// All tokens except the last.
     tokens: Vec<u32>,
+    /// The last token, which is the first row.
+    first_token: u32,
     scope: PrefixScope,
     pub(super) adapter: Option<Arc<AdapterWeights>>,
     /// Blocks at the beginning that are computed. Only the last one of a complete prompt is shorter.
@@ -60,21 +62,29 @@ pub(super) struct Prefill {
 
 /// A prompt, and the work that the current call may do for it.
 pub(super) struct Turn {
+    pub(super) context: ContextId,
     pub(super) prompt: Prefill,
     pub(super) work: usize,
     pub(super) done: f64,
 }
 
 impl Prefill {
+    /// `first_token` is the token after `tokens`.
     pub(super) fn new(
         tokens: Vec<u32>,
+        first_token: u32,
         scope: PrefixScope,
         adapter: Option<Arc<AdapterWeights>>,
         prefixes: &SharedPrefixCache,
     ) -> Self {
-        let mut prompt = Self { tokens, scope, adapter, blocks: Vec::new(), cached: 0 };
+        let mut prompt = Self { tokens, first_token, scope, adapter, blocks: Vec::new(), cached: 0 };
         prompt.skip_cached(prefixes);
         prompt
+    }
+
+    /// Returns the number of tokens before the first row.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
     }
 
     /// Returns the number of tokens that are computed.
@@ -83,7 +93,12 @@ impl Prefill {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.computed() == self.tokens.len()
+        self.ends_after(0)
+    }
+
+    /// Returns whether the prompt ends with its next `count` tokens.
+    pub(super) fn ends_after(&self, count: usize) -> bool {
+        self.computed() + count == self.tokens.len()
     }
 
     /// Continues after the longest cached prefix if more tokens are cached than computed.
@@ -115,8 +130,13 @@ impl Prefill {
 }
 
 impl Turn {
-    pub(super) fn new(prompt: Prefill, work: usize) -> Self {
-        Self { prompt, work, done: 0.0 }
+    pub(super) fn new(context: ContextId, prompt: Prefill, work: usize) -> Self {
+        Self { context, prompt, work, done: 0.0 }
+    }
+
+    /// Returns the first row after the prompt.
+    pub(super) fn first_row(&self) -> Row {
+        Row { context: self.context, path: PathRow::new(None, self.prompt.first_token) }
     }
 
     /// Returns the tokens that the call computes next: as many complete blocks as there is work for, at least

@@ -132,6 +132,13 @@ impl<P> KvCache<P> {
         self.contexts.get_mut(&context).map(|context| &mut context.prompt)
     }
 
+    /// Frees the nodes of an open context.
+    pub(crate) fn discard_nodes(&mut self, context: ContextId) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.nodes = Nodes { positions: self.store.none(), parents: Vec::new() };
+        }
+    }
+
     pub(crate) fn close(&mut self, context: ContextId) {
         self.contexts.remove(&context);
     }

@@ -71,6 +71,7 @@ fn answers(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Vec<(Vec<f32
 over_fixtures! {
     results_are_bit_identical_in_chunks_of_any_size,
     prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size,
+    a_first_row_is_the_same_computed_with_its_prompt_and_in_a_step,
     one_call_with_all_the_work_that_is_left_completes_a_prompt,
     a_context_cannot_be_stepped_before_its_prefill_is_complete,
 }
@@ -97,6 +98,28 @@ fn prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size(f
         let opened = open(&mut *model, &vec![prompt(0, 150); 3], work);
         let cached: usize = opened.iter().map(|opened| opened.prefill.cached_tokens).sum();
         assert_eq!(cached, 2 * 128, "every complete block is computed once in chunks of {work}");
+    }
+}
+
+fn a_first_row_is_the_same_computed_with_its_prompt_and_in_a_step(fixtures: Fixtures) {
+    for name in fixtures.only(&DECODERS) {
+        let mut model = model(fixtures, name, 1 << 20);
+        let [first_token, other] = [1, 6];
+        for (seed, tokens) in [(0, [first_token, other, 9]), (1, [other, first_token, 9])] {
+            let prompt = prompt(seed, 65);
+            let [computed, cached] =
+                [(); 2].map(|()| open(&mut *model, std::slice::from_ref(&prompt), usize::MAX)[0]);
+            assert_eq!(cached.prefill.cached_tokens, 64, "the whole prompt is cached");
+            let rows = [computed, cached].map(|opened| chain(opened.context, &tokens, 0)).concat();
+            let logits = model.step(&rows).unwrap();
+            for row in 0..tokens.len() {
+                assert_eq!(
+                    logits.row(row),
+                    logits.row(tokens.len() + row),
+                    "{name}, row {row} of {tokens:?}"
+                );
+            }
+        }
     }
 }
 
