@@ -73,9 +73,12 @@ fn average(known: &mut Option<f64>, measured: f64) {
 }
 
 impl Pace {
-    pub(crate) fn stepped(&mut self, rows: usize, time: Duration) {
+    /// Records the time of a step. `rows` is `None` if prefills had already computed a part of it.
+    pub(crate) fn stepped(&mut self, rows: Option<usize>, time: Duration) {
         let seconds = time.as_secs_f64();
-        average(&mut self.steps[class(rows)], seconds);
+        if let Some(rows) = rows {
+            average(&mut self.steps[class(rows)], seconds);
+        }
         self.steps_owed -= seconds;
         if self.steps_owed <= 0.0 {
             self.debtors.clear();
@@ -182,7 +185,7 @@ mod tests {
         let mut pace = Pace::default();
         let step = |_| {
             let rows = pace.rows_max(2, 128);
-            pace.stepped(rows, Duration::from_secs_f64(seconds(rows)));
+            pace.stepped(Some(rows), Duration::from_secs_f64(seconds(rows)));
             rows
         };
         (0..steps).map(step).collect()
@@ -210,12 +213,12 @@ mod tests {
     fn a_disturbed_measurement_is_repeated() {
         let mut pace = Pace::default();
         for (rows, seconds) in [(2, 1.0), (4, 50.0)] {
-            pace.stepped(rows, Duration::from_secs_f64(seconds));
+            pace.stepped(Some(rows), Duration::from_secs_f64(seconds));
         }
         assert_eq!(pace.rows_max(2, 128), 2);
         let has_all_rows = |_| {
             let rows = pace.rows_max(2, 128);
-            pace.stepped(rows, Duration::from_secs(1));
+            pace.stepped(Some(rows), Duration::from_secs(1));
             rows == 128
         };
         assert!((0..2000).any(has_all_rows));
@@ -238,7 +241,7 @@ mod tests {
             pace.prefilled(work, Duration::from_millis(2 * work as u64), HashSet::from([1]), true);
         }
         assert!((25..30).contains(&pace.prefill_work_max(2, LIMIT, 4096)));
-        pace.stepped(2, Duration::from_millis(100));
+        pace.stepped(Some(2), Duration::from_millis(100));
         let work = pace.prefill_work_max(2, LIMIT, 4096);
         assert!((150..180).contains(&work), "{work}: three slow steps are longer than the limit");
     }
@@ -249,7 +252,7 @@ mod tests {
         let mut longest_after = |seconds: fn(usize) -> f64, steps: usize| {
             let rows = (0..steps).map(|_| {
                 let rows = pace.rows_max_alone(LIMIT, 100);
-                pace.stepped(rows, Duration::from_secs_f64(seconds(rows)));
+                pace.stepped(Some(rows), Duration::from_secs_f64(seconds(rows)));
                 rows
             });
             let rows: Vec<usize> = rows.collect();
@@ -277,13 +280,13 @@ mod tests {
         assert!(pace.debtors().is_empty(), "nobody else waits");
         pace.prefilled(100, Duration::from_millis(20), HashSet::from([1]), true);
         assert_eq!(pace.debtors(), &HashSet::from([1]));
-        pace.stepped(2, Duration::from_millis(30));
+        pace.stepped(Some(2), Duration::from_millis(30));
         pace.prefilled(100, Duration::from_millis(20), HashSet::from([2]), true);
         assert_eq!(pace.debtors(), &HashSet::from([1, 2]));
-        pace.stepped(2, Duration::from_millis(11));
+        pace.stepped(Some(2), Duration::from_millis(11));
         assert!(pace.debtors().is_empty(), "the second client does not extend the wait of the first one");
         pace.prefilled(100, Duration::from_millis(20), HashSet::from([1, 2]), true);
-        pace.stepped(2, Duration::from_millis(20));
+        pace.stepped(Some(2), Duration::from_millis(20));
         assert!(pace.debtors().is_empty(), "together they wait as long as they have prefilled");
     }
 }

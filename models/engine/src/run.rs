@@ -408,7 +408,8 @@ impl Runner {
             let ended = Instant::now();
             // A step on a device begins when the prefill before it has ended.
             let began = self.settle_prefill().map_or(began, |prefilled| prefilled.max(began));
-            self.pace.stepped(rows.len(), ended.saturating_duration_since(began));
+            let measured = if self.model.step_was_partial() { None } else { Some(rows.len()) };
+            self.pace.stepped(measured, ended.saturating_duration_since(began));
             self.observer.on_step(rows.len());
             over = match logits {
                 Ok(logits) => self.distribute(&logits, &shares),

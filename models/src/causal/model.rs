@@ -23,6 +23,10 @@ use crate::kv_cache::{KeyView, KvCache};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{AdaptedRows, Linear, ModelResult, Norm, Placement, Product, Weight, compute_error};
 
+/// Number of complete steps before first rows are computed with the ends of their prompts. The engine divides prompts by
+/// the time of steps that it has measured.
+const COMPLETE_STEPS: usize = 4;
+
 #[derive(Debug, Clone)]
 pub struct CausalOptions {
     /// Number of ids that the tokenizer knows.
@@ -52,8 +56,10 @@ pub struct Causal {
     /// The prompt of a context consists of all tokens except the last.
     kv_cache: KvCache<Vec<Arc<Block>>>,
     first_rows: FirstRows,
-    /// Whether first rows are computed in the pass in which their prompts end: on the CPU.
-    joins_first_rows: bool,
+    is_on_cpu: bool,
+    /// Number of steps that computed some of their rows completely.
+    complete_steps: usize,
+    step_was_partial: bool,
     reducer: LogitsReducer,
 }
 
@@ -103,7 +109,9 @@ impl Causal {
             prefills: HashMap::new(),
             kv_cache,
             first_rows: FirstRows::default(),
-            joins_first_rows: place.uses_kernels(),
+            is_on_cpu: place.uses_kernels(),
+            complete_steps: 0,
+            step_was_partial: false,
             reducer: LogitsReducer::new(outputs),
         })
     }
@@ -212,8 +220,9 @@ impl Causal {
         let next: Vec<&[u32]> = turns.iter().map(|turn| turn.next_tokens(&self.work)).collect();
         let lengths: Vec<usize> = next.iter().map(|tokens| tokens.len()).collect();
         let positions = self.kv_cache.allocate(&lengths).map_err(compute_error)?;
+        let joins_first_rows = self.is_on_cpu && self.complete_steps >= COMPLETE_STEPS;
         let ending: Vec<usize> = (0..turns.len())
-            .filter(|&turn| self.joins_first_rows && turns[turn].prompt.ends_after(lengths[turn]))
+            .filter(|&turn| joins_first_rows && turns[turn].prompt.ends_after(lengths[turn]))
             .collect();
         let first_rows: Vec<Row> = ending.iter().map(|&turn| turns[turn].first_row()).collect();
         let groups = self.kv_cache.append_rows(&first_rows)?;
@@ -322,13 +331,19 @@ impl BatchModel for Causal {
         let known = self.first_rows.take(rows);
         known.discarded.iter().for_each(|&context| self.kv_cache.discard_nodes(context));
         let others = known.others(rows);
+        self.step_was_partial = others.is_empty();
         let others = if others.is_empty() { None } else { Some(self.decode_rows(&others)?) };
+        self.complete_steps += usize::from(!self.step_was_partial);
         let adapters = rows
             .chunk_by(|a, b| a.context == b.context)
             .map(|rows| (self.kv_cache.adapter(rows[0].context), rows.len()));
         let adapted = AdaptedRows::new(adapters);
         let logits = known.with(others).and_then(|x| self.logits(&x, &adapted));
         self.reducer.reduce(logits.map_err(compute_error)?, rows)
+    }
+
+    fn step_was_partial(&self) -> bool {
+        self.step_was_partial
     }
 
     fn cache_cost(&self) -> CacheCost {

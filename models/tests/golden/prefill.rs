@@ -104,6 +104,11 @@ fn prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size(f
 fn a_first_row_is_the_same_computed_with_its_prompt_and_in_a_step(fixtures: Fixtures) {
     for name in fixtures.only(&DECODERS) {
         let mut model = model(fixtures, name, 1 << 20);
+        let opened = open(&mut *model, &[prompt(2, 40)], usize::MAX);
+        for token in 3..8 {
+            model.step(&chain(opened[0].context, &[token], 0)).unwrap();
+            assert!(!model.step_was_partial(), "the first steps are complete");
+        }
         let [first_token, other] = [1, 6];
         for (seed, tokens) in [(0, [first_token, other, 9]), (1, [other, first_token, 9])] {
             let prompt = prompt(seed, 65);
@@ -120,6 +125,9 @@ fn a_first_row_is_the_same_computed_with_its_prompt_and_in_a_step(fixtures: Fixt
                 );
             }
         }
+        let opened = open(&mut *model, &[prompt(3, 40)], usize::MAX);
+        model.step(&chain(opened[0].context, &[first_token], 0)).unwrap();
+        assert!(model.step_was_partial(), "{name}: the row is computed with its prompt");
     }
 }
 

@@ -188,6 +188,12 @@ pub trait BatchModel: Send {
     /// After an error the contexts of the step are no longer usable and should be closed.
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
 
+    /// Returns whether prefills had already computed a part of every row of the last [`step`](Self::step), so that its time
+    /// is not the time of a step. The first steps of a model are complete.
+    fn step_was_partial(&self) -> bool {
+        false
+    }
+
     /// Fails if the model's device cannot compute any more. Called after an error, to distinguish a failed
     /// computation from a failed device.
     fn check_device(&mut self) -> Result<(), ModelError> {

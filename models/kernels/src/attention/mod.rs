@@ -235,7 +235,10 @@ impl<E: Float> WithSimd for Task<'_, E> {
         } else if self.queries.len() >= GATHERED_MIN {
             self.by_head(simd);
         } else {
-            (0..self.queries.len()).for_each(|index| self.by_position(simd, index));
+            // A closure might be compiled as a function without the vectors of `simd`.
+            for index in 0..self.queries.len() {
+                self.by_position(simd, index);
+            }
         }
     }
 }
