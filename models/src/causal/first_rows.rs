@@ -1,6 +1,6 @@
 //! The rows of prompts' last tokens, computed in the pass in which their prompts end.
 //!
-//! A separate step would read all weights once more, which takes a fifth of the time until the first token
+//! A separate step would read all weights once more, which takes a seventh of the time until the first token
 //! of a short prompt.
 
 use std::borrow::Cow;
