@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -69,3 +70,16 @@ def test_a_directory_without_models_is_an_error_of_one_line(tmp_path):
     command = [sys.executable, RECIPES / "results.py", tmp_path, tmp_path, tmp_path / "runs"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, f"results: no trained model in {tmp_path}\n")
+
+
+def test_the_published_tables_of_sums_follow_from_the_kept_answers(tmp_path, monkeypatch):
+    published = RECIPES.parent / "docs/RESULTS/sums.md"
+    with tarfile.open(published.with_suffix("") / "answers.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    page = tmp_path / "page.md"
+    page.write_text(results.MARK)
+    command = ["results", tmp_path / "models", tmp_path, tmp_path / "runs", "--kept", "--page", page]
+    monkeypatch.setenv("NTL_EVAL", str(EVAL))
+    monkeypatch.setattr(sys, "argv", list(map(str, command)))
+    results.main()
+    assert page.read_text() == results.MARK + published.read_text().partition(results.MARK)[2]

@@ -1,11 +1,8 @@
 """The table of incorrect answers, from runs that are written by hand."""
 
 import json
-import sys
-import tarfile
 
 import pytest
-from conftest import RECIPES
 from scipy.stats import binomtest
 
 import results
@@ -54,15 +51,3 @@ def test_held_out_sums_are_written_once_and_have_the_right_answers(tmp_path):
             assert float(answer) == pytest.approx(float(p) + float(q))
     (folder / "arithmetic_test_interpolate.txt").write_text("kept")
     assert results.held_out_sums(tmp_path) == folder and (folder / "arithmetic_test_interpolate.txt").read_text() == "kept"
-
-
-def test_the_published_tables_of_sums_follow_from_the_kept_answers(tmp_path, monkeypatch):
-    published = RECIPES.parent / "docs/RESULTS/sums.md"
-    with tarfile.open(published.with_suffix("") / "answers.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    page = tmp_path / "page.md"
-    page.write_text(results.MARK)
-    command = ["results", tmp_path / "models", tmp_path, tmp_path / "runs", "--kept", "--page", page]
-    monkeypatch.setattr(sys, "argv", list(map(str, command)))
-    results.main()
-    assert page.read_text() == results.MARK + published.read_text().partition(results.MARK)[2]
