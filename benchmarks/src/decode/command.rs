@@ -36,7 +36,7 @@ pub struct DecodeArgs {
     /// Number of tokens in each random prompt; `260-440` draws a length in this range for each prompt
     #[arg(long, default_value = "64", value_parser = str::parse::<PromptTokens>)]
     prompt_tokens: PromptTokens,
-    /// Number of tokens in each answer; the end-of-sequence token is never chosen
+    /// Number of tokens in each answer, which does not end at the end-of-sequence token
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
     /// Numbers of concurrent prompts, separated by commas. `-` reads commands from standard input and writes

@@ -2,7 +2,7 @@
 //! fixed number of tokens.
 //!
 //! In: token ids. Out: seconds. The greedy ids come from a separate run that is not timed.
-//! [`TextJob::min_tokens`] keeps the end-of-sequence token from being chosen, so that every run has the same
+//! Timed answers continue after the end-of-sequence token ([`TextJob::ignore_eos`]), so that every run has the same
 //! length. [`command`] prints the results.
 
 pub mod adapters;
@@ -49,14 +49,19 @@ pub struct Run {
 impl Decoder {
     /// Decodes a batch without adapters.
     pub fn run(&self, batch: usize) -> anyhow::Result<Run> {
-        self.run_jobs(self.jobs(batch, None))
+        self.run_jobs(self.jobs(batch, Self::timed()))
     }
 
     /// Decodes a batch with adapters.
     pub fn run_adapted(&self, batch: usize) -> anyhow::Result<Run> {
         let adapters = self.adapters.iter().cycle();
-        let jobs = self.jobs(batch, None).into_iter().zip(adapters);
+        let jobs = self.jobs(batch, Self::timed()).into_iter().zip(adapters);
         self.run_jobs(jobs.map(|(job, adapter)| Job { adapter: Some(adapter.clone()), ..job }).collect())
+    }
+
+    /// Texts that do not end at the end-of-sequence token. To ban it would need all logits of each row on the host.
+    fn timed() -> TextJob {
+        TextJob { ignore_eos: true, ..TextJob::default() }
     }
 
     fn run_jobs(&self, jobs: Vec<Job>) -> anyhow::Result<Run> {
@@ -88,10 +93,12 @@ impl Decoder {
         })
     }
 
-    /// Returns the ids that [`Decoder::run`] decodes.
+    /// Returns greedy ids to compare with other programs, which also never choose the end-of-sequence token.
     pub fn ids(&self, batch: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+        let min_tokens = self.new_tokens;
+        let text = TextJob { min_tokens, logprobs: Some(0), ..TextJob::default() };
         let mut rows = Vec::new();
-        for answer in self.engine.submit_all(self.jobs(batch, Some(0)))? {
+        for answer in self.engine.submit_all(self.jobs(batch, text))? {
             let mut ids = Vec::new();
             for event in events(answer) {
                 if let Event::Text { token: Some(decoded), .. } = event? {
@@ -103,10 +110,8 @@ impl Decoder {
         Ok(rows)
     }
 
-    fn jobs(&self, batch: usize, logprobs: Option<usize>) -> Vec<Job> {
-        let max_tokens = self.new_tokens;
-        let min_tokens = self.new_tokens;
-        let text = TextJob { max_tokens, min_tokens, logprobs, ..TextJob::default() };
+    fn jobs(&self, batch: usize, text: TextJob) -> Vec<Job> {
+        let text = TextJob { max_tokens: self.new_tokens, ..text };
         let prompts = self.prompts.iter().cycle().take(batch);
         prompts.map(|prompt| Job::new(prompt.clone(), Request::Text(text.clone()))).collect()
     }

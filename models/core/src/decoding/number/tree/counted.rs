@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::super::sought::Sought;
 use super::prefixes::Computed;
 use crate::numbers::{Interval, NumberValue, OpenPart};
 
@@ -71,24 +72,59 @@ impl Counted {
 /// Minimum number of parts that [`coalesce`] keeps.
 const PARTS_MIN: usize = 16;
 
-/// Joins neighbouring intervals of each number while there are more than `max` parts.
-pub(super) fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize) {
+/// Joins neighbouring intervals of each number while there are more than `max` parts, but none on different sides of a
+/// quantile: the joined part would contain the quantile, and widen its bounds.
+pub(super) fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize, sought: &Sought) {
     let max = max.max(PARTS_MIN);
     let mut before = usize::MAX;
     while parts.len() > max && parts.len() < before {
         before = parts.len();
-        parts
-            .sort_by(|(a, left), (b, right)| a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low)));
-        let join = |pair: &[(usize, OpenPart)]| match pair {
-            [(a, left), (b, right)] if a == b => {
-                let low = left.interval.low.min(right.interval.low);
-                let high = left.interval.high.max(right.interval.high);
-                let probability = left.probability + right.probability;
-                let is_certain = left.is_certain && right.is_certain;
-                vec![(*a, OpenPart { interval: Interval { low, high }, probability, is_certain })]
-            }
-            pair => pair.to_vec(),
+        let group = |(output, part): &(usize, OpenPart)| (*output, part.is_certain, sought.sides(part));
+        let mut grouped: Vec<_> = parts.iter().map(|part| (group(part), *part)).collect();
+        grouped.sort_by(|(a, (_, left)), (b, (_, right))| {
+            a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low))
+        });
+        let groups = grouped.chunk_by(|(a, _), (b, _)| a == b);
+        *parts = groups.flat_map(|group| group.chunks(2)).filter_map(join).collect();
+    }
+}
+
+/// Returns a part with all numbers and the probability of the given ones, which are of one number.
+fn join<G>(parts: &[(G, (usize, OpenPart))]) -> Option<(usize, OpenPart)> {
+    parts.iter().map(|(_, part)| *part).reduce(|(output, left), (_, right)| {
+        let low = left.interval.low.min(right.interval.low);
+        let high = left.interval.high.max(right.interval.high);
+        let probability = left.probability + right.probability;
+        let is_certain = left.is_certain && right.is_certain;
+        (output, OpenPart { interval: Interval { low, high }, probability, is_certain })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Precision;
+    use crate::numbers::{Estimation, Objective};
+
+    #[test]
+    fn parts_are_joined_with_neighbours_on_the_same_side_of_a_quantile() {
+        let median = Precision {
+            width: 0.0,
+            objectives: vec![Objective::Median],
+            estimation: Estimation::default(),
         };
-        *parts = parts.chunks(2).flat_map(join).collect();
+        let mut sought = Sought::new(Some(&median));
+        sought.narrow(&[Some(Interval { low: 4.5, high: 4.5 })], &median);
+        let part = |low: u32| {
+            let interval = Interval { low: f64::from(low), high: f64::from(low) + 0.25 };
+            (0, OpenPart { interval, probability: 1.0, is_certain: true })
+        };
+        // Five below the median, and 95 above.
+        let mut parts: Vec<_> = (0..100).map(part).collect();
+        coalesce(&mut parts, PARTS_MIN, &sought);
+        let below: Vec<_> = parts.iter().filter(|(_, part)| part.interval.high < 4.5).collect();
+        assert!(parts.len() <= PARTS_MIN);
+        assert_eq!(below.iter().map(|(_, part)| part.probability).sum::<f64>(), 5.0);
+        assert!(parts.iter().all(|(_, part)| part.interval.high < 4.5 || part.interval.low > 4.5));
     }
 }

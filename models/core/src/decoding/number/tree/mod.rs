@@ -280,7 +280,7 @@ impl NumberTree {
             self.counted.dropped.extend(part);
             self.drop_subtree(ranked.place);
         }
-        coalesce(&mut self.counted.dropped, self.limits.nodes_max);
+        coalesce(&mut self.counted.dropped, self.limits.nodes_max, &self.sought);
     }
 
     /// Drops a prefix and all that is computed after it.
