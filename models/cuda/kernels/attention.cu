@@ -38,7 +38,7 @@ __device__ inline void attend(
     const float *__restrict__ q,         // [R, H * D]
     const T *__restrict__ slab,          // [2 * capacity, G * D]: keys of all slots, then their values
     const uint32_t *__restrict__ table,  // Row [R], then the list of slots
-    const float *__restrict__ bias,      // [2 * reach + 1, H], by distance from query to key; null for none
+    const float *__restrict__ bias,      // [H, 2 * reach + 1], by distance from query to key; null for none
     T *__restrict__ out,                 // [R, H * D]
     float *__restrict__ parts,           // [R, H, parts, D + 2]: values, maximum, weight; used if there is more than one part
     float scale,
@@ -119,7 +119,7 @@ __device__ inline void attend(
       for (int h = 0; h < HEADS; h++) {
         // Scores are in units of log2(e).
         if (cap > 0.0f) scores[k][h] = cap * LOG2_E * tanhf(scores[k][h] / (cap * LOG2_E));
-        if (bias && h < live) scores[k][h] += LOG2_E * __ldg(bias + size_t(code) * heads + head + h);
+        if (bias && h < live) scores[k][h] += LOG2_E * __ldg(bias + (head + h) * (2 * reach + 1) + code);
         if (index >= to) scores[k][h] = LOWEST;
         highest[h] = fmaxf(highest[h], scores[k][h]);
       }

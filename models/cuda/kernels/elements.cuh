@@ -42,6 +42,32 @@ __device__ inline Elements<T> load(const T *from, int count) {
   return loaded;
 }
 
+// `N` adjacent elements in their memory format. Their address must be a multiple of their size together.
+template <typename T, int N>
+struct __align__(sizeof(T) * N) Adjacent {
+  T values[N];
+};
+
+// Returns four elements, loaded together.
+template <typename T>
+__device__ inline Adjacent<T, 4> load_four(const T *from) {
+  return *reinterpret_cast<const Adjacent<T, 4> *>(from);
+}
+
+template <typename T>
+__device__ inline void store_four(T *to, const float (&values)[4]) {
+  Adjacent<T, 4> four;
+#pragma unroll
+  for (int at = 0; at < 4; at++) store(&four.values[at], values[at]);
+  *reinterpret_cast<Adjacent<T, 4> *>(to) = four;
+}
+
+// Returns whether four elements can be loaded or stored together at these addresses.
+template <typename... T>
+__device__ inline bool are_aligned(const T *...addresses) {
+  return ((reinterpret_cast<uintptr_t>(addresses) % (4 * sizeof(T)) == 0) && ...);
+}
+
 __device__ inline float sum_of_warp(float value) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);

@@ -21,16 +21,38 @@ __device__ inline void norm(
     const float *__restrict__ bias,    // [K], or null
     T *__restrict__ out,               // [M, K]
     int width, float eps) {
+  const bool in_fours = width % 4 == 0 && are_aligned(x, weight, bias, out);
   x += size_t(blockIdx.x) * width, out += size_t(blockIdx.x) * width;
-  float mean = 0.0f, square = 0.0f;
-  if (bias) {
-    for (int at = threadIdx.x; at < width; at += blockDim.x) mean += x[at];
-    mean = sum_of_block(mean) / width;
+  auto sum = [&](auto term) {
+    float sum = 0.0f;
+    if (in_fours) {
+      for (int at = threadIdx.x * 4; at < width; at += blockDim.x * 4) {
+        const auto four = load_four(x + at);
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum += term(four.values[e]);
+      }
+    } else {
+      for (int at = threadIdx.x; at < width; at += blockDim.x) sum += term(x[at]);
+    }
+    return sum_of_block(sum);
+  };
+  const float mean = bias ? sum([](float x) { return x; }) / width : 0.0f;
+  const float square = sum([&](float x) { return (x - mean) * (x - mean); }) / width;
+  const float scale = rsqrtf(square + eps);
+  auto normed = [&](float x, float weight, float bias) { return (x - mean) * scale * weight + bias; };
+  if (in_fours) {
+    for (int at = threadIdx.x * 4; at < width; at += blockDim.x * 4) {
+      const auto four = load_four(x + at), weights = load_four(weight + at);
+      const auto biases = bias ? load_four(bias + at) : Adjacent<float, 4>{};
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) values[e] = normed(four.values[e], weights.values[e], biases.values[e]);
+      store_four(out + at, values);
+    }
+  } else {
+    for (int at = threadIdx.x; at < width; at += blockDim.x)
+      store(out + at, normed(x[at], weight[at], bias ? bias[at] : 0.0f));
   }
-  for (int at = threadIdx.x; at < width; at += blockDim.x) square += (x[at] - mean) * (x[at] - mean);
-  const float scale = rsqrtf(sum_of_block(square) / width + eps);
-  for (int at = threadIdx.x; at < width; at += blockDim.x)
-    store(out + at, (x[at] - mean) * scale * weight[at] + (bias ? bias[at] : 0.0f));
 }
 
 // Writes the keys and values of rows to their slots. A warp processes one head of a row. Queries and keys are
@@ -90,20 +112,29 @@ __device__ inline float activated(float x, int activation) {
   }
 }
 
-// Computes the activation of x, or the activation of its left half times the right half.
+// Computes the activation of x, or the activation of its left half times the right half. The blocks of one `x`
+// process one row.
 template <typename T>
 __device__ inline void activate(
     const float *__restrict__ x,  // [M, W], or [M, 2 * W] if gated
     T *__restrict__ out,          // [M, W]
-    size_t count, int width, int activation, bool is_gated) {
-  const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= count) return;
-  if (!is_gated) {
-    store(out + at, activated(x[at], activation));
-    return;
+    int width, int activation, bool is_gated) {
+  const bool in_fours = width % 4 == 0 && are_aligned(x, out);
+  x += size_t(blockIdx.x) * width * (is_gated ? 2 : 1), out += size_t(blockIdx.x) * width;
+  const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+  if (in_fours) {
+    for (int at = thread * 4; at < width; at += threads * 4) {
+      const auto four = load_four(x + at);
+      const auto factors = is_gated ? load_four(x + width + at) : Adjacent<float, 4>{1.0f, 1.0f, 1.0f, 1.0f};
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) values[e] = activated(four.values[e], activation) * factors.values[e];
+      store_four(out + at, values);
+    }
+  } else {
+    for (int at = thread; at < width; at += threads)
+      store(out + at, activated(x[at], activation) * (is_gated ? x[width + at] : 1.0f));
   }
-  const float *gate = x + at + at / width * width;
-  store(out + at, activated(gate[0], activation) * gate[width]);
 }
 
 #define OF_TYPE(NAME, T)                                                                                           \
@@ -115,8 +146,8 @@ __device__ inline void activate(
                               int dim, uint32_t capacity) {                                                        \
     store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                  \
   }                                                                                                                \
-  KERNEL(256) activate_##NAME(const float *x, T *out, size_t count, int width, int activation, int is_gated) {     \
-    activate(x, out, count, width, activation, is_gated != 0);                                                     \
+  KERNEL(256) activate_##NAME(const float *x, T *out, int width, int activation, int is_gated) {                   \
+    activate(x, out, width, activation, is_gated != 0);                                                            \
   }
 
 OF_TYPE(f32, float)

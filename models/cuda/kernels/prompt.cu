@@ -16,10 +16,24 @@ struct Query {
   uint32_t row, first, end, position;
 };
 
-// Returns the head that this warp processes.
-__device__ inline int head_of_warp() { return blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32; }
+// Copies a row of `count` elements, whose place in `to` depends on the head. The blocks of one `x` process one row.
+template <typename S, typename Place>
+__device__ inline void copy_row(const S *from, int count, bool in_fours, Place place) {
+  const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+  if (in_fours) {
+    for (int at = thread * 4; at < count; at += threads * 4) {
+      const auto four = load_four(from + at);
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) values[e] = widen(four.values[e]);
+      store_four(place(at), values);
+    }
+  } else {
+    for (int at = thread; at < count; at += threads) store(place(at), widen(from[at]));
+  }
+}
 
-// Packs the heads of `C` groups, with `M` queries and `N` keys each. A warp copies one head of a row.
+// Packs the heads of `C` groups, with `M` queries and `N` keys each.
 template <typename S, typename T>
 __device__ inline void pack_heads(
     const float *__restrict__ q,           // [R, q_width]: queries from the first column on
@@ -31,82 +45,104 @@ __device__ inline void pack_heads(
     T *__restrict__ packed_values,         // [C, G, N, D]
     size_t keys_at, size_t values_at, uint32_t rows_count, uint32_t slots_count, int q_width, int kv_width, int heads,
     int num_kv_heads, int dim, int groups, int rows, int keys) {
-  const int lane = threadIdx.x % 32, head = head_of_warp();
+  const bool in_fours = dim % 4 == 0 && q_width % 4 == 0 && kv_width % 4 == 0;
   if (blockIdx.x < groups * rows) {
     const uint32_t row = reinterpret_cast<const Query *>(queries)[blockIdx.x].row;
-    if (head >= heads || row >= rows_count) return;
-    const float *from = q + size_t(row) * q_width + size_t(head) * dim;
+    if (row >= rows_count) return;
     const size_t group = blockIdx.x / rows, place = blockIdx.x % rows;
-    T *to = packed_q + ((group * heads + head) * rows + place) * dim;
-    for (int at = lane; at < dim; at += 32) store(to + at, from[at]);
+    copy_row(q + size_t(row) * q_width, heads * dim, in_fours && are_aligned(q, packed_q), [&](int at) {
+      return packed_q + ((group * heads + at / dim) * rows + place) * dim + at % dim;
+    });
     return;
   }
-  const size_t index = blockIdx.x - groups * rows;
-  if (head >= 2 * num_kv_heads) return;
-  const bool is_key = head < num_kv_heads;
-  const size_t key_head = is_key ? head : head - num_kv_heads, group = index / keys, place = index % keys;
+  const size_t index = blockIdx.x - groups * rows, group = index / keys, place = index % keys;
   const size_t slot = min(slots[index], slots_count - 1);
-  const S *from = kv + (is_key ? keys_at : values_at) + slot * kv_width + key_head * dim;
-  T *to = (is_key ? packed_keys : packed_values) + ((group * num_kv_heads + key_head) * keys + place) * dim;
-  for (int at = lane; at < dim; at += 32) store(to + at, widen(from[at]));
+  auto copy = [&](const S *from, T *packed) {
+    copy_row(from + slot * kv_width, num_kv_heads * dim, in_fours && are_aligned(from, packed), [&](int at) {
+      return packed + ((group * num_kv_heads + at / dim) * keys + place) * dim + at % dim;
+    });
+  };
+  copy(kv + keys_at, packed_keys);
+  copy(kv + values_at, packed_values);
 }
 
+// Number of scores per thread that stay in registers.
+constexpr int SCORES = 8;
+
 // Computes the softmax of the scores that a query sees, scaled and with biases; 0 for the others. A block
-// computes one row in two passes.
+// computes one row.
 template <typename T>
 __device__ inline void weigh(
     const float *__restrict__ scores,      // [C, H, M, N]
     const uint32_t *__restrict__ queries,  // Query [C * M]
-    const float *__restrict__ bias,        // [2 * reach + 1, H], by distance from query to key; null for none
+    const float *__restrict__ bias,        // [H, 2 * reach + 1], by distance from query to key; null for none
     T *__restrict__ out,                   // [C, H, M, N]
     float scale, float cap, int heads, int rows, int keys, int reach) {
   __shared__ float highest_of[WARPS_MAX], weight_of[WARPS_MAX];
-  const size_t group = blockIdx.x / rows / heads;
-  const int head = blockIdx.x / rows % heads;
+  const int group = blockIdx.x / rows / heads, head = blockIdx.x / rows % heads, warps = blockDim.x / 32;
   const Query query = reinterpret_cast<const Query *>(queries)[group * rows + blockIdx.x % rows];
   const int first = query.first, end = min(int(query.end), keys), position = query.position;
   scores += size_t(blockIdx.x) * keys, out += size_t(blockIdx.x) * keys;
+  if (bias) bias += size_t(head) * (2 * reach + 1) + reach;
+  // Scores are in units of log2(e). `LOWEST` stands for a key that the query does not see.
   auto score = [&](int at) {
-    const float added = bias ? __ldg(bias + size_t(min(max(at - position, -reach), reach) + reach) * heads + head) : 0.0f;
+    if (at < first || at >= end) return LOWEST;
+    const float added = bias ? __ldg(bias + min(max(at - position, -reach), reach)) : 0.0f;
     const float scaled = scores[at] * scale;
     return ((cap > 0.0f ? cap * tanhf(scaled / cap) : scaled) + added) * LOG2_E;
   };
 
-  float max = LOWEST, weight = 0.0f;
-  auto add = [&](float other_max, float other_weight) {
-    const float highest = fmaxf(max, other_max);
-    weight = weight * exp2f(max - highest) + other_weight * exp2f(other_max - highest);
-    max = highest;
-  };
-  for (int at = first + threadIdx.x; at < end; at += blockDim.x) add(score(at), 1.0f);
+  // Each thread has the keys `threadIdx.x + n * blockDim.x`. It reads the scores after the first `SCORES` again.
+  const int further = threadIdx.x + SCORES * blockDim.x;
+  float held[SCORES], max = LOWEST;
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const float other_max = __shfl_xor_sync(0xffffffffu, max, offset);
-    add(other_max, __shfl_xor_sync(0xffffffffu, weight, offset));
-  }
-  if (threadIdx.x % 32 == 0) highest_of[threadIdx.x / 32] = max, weight_of[threadIdx.x / 32] = weight;
+  for (int n = 0; n < SCORES; n++) held[n] = score(threadIdx.x + n * blockDim.x), max = fmaxf(max, held[n]);
+  for (int at = further; at < end; at += blockDim.x) max = fmaxf(max, score(at));
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
+  if (threadIdx.x % 32 == 0) highest_of[threadIdx.x / 32] = max;
   __syncthreads();
-  max = LOWEST, weight = 0.0f;
-  for (int warp = 0; warp < blockDim.x / 32; warp++) add(highest_of[warp], weight_of[warp]);
+  for (int warp = 0; warp < warps; warp++) max = fmaxf(max, highest_of[warp]);
 
-  for (int at = threadIdx.x; at < keys; at += blockDim.x)
-    store(out + at, at >= first && at < end ? exp2f(score(at) - max) / weight : 0.0f);
+  auto weighed = [&](float score) { return score == LOWEST ? 0.0f : exp2f(score - max); };
+  float weight = 0.0f;
+#pragma unroll
+  for (int n = 0; n < SCORES; n++) held[n] = weighed(held[n]), weight += held[n];
+  for (int at = further; at < end; at += blockDim.x) weight += weighed(score(at));
+  weight = sum_of_warp(weight);
+  if (threadIdx.x % 32 == 0) weight_of[threadIdx.x / 32] = weight;
+  __syncthreads();
+  weight = 0.0f;
+  for (int warp = 0; warp < warps; warp++) weight += weight_of[warp];
+
+  const float factor = weight == 0.0f ? 0.0f : __fdividef(1.0f, weight);
+#pragma unroll
+  for (int n = 0; n < SCORES; n++) {
+    const int at = threadIdx.x + n * blockDim.x;
+    if (at < keys) store(out + at, held[n] * factor);
+  }
+  for (int at = further; at < keys; at += blockDim.x) store(out + at, weighed(score(at)) * factor);
 }
 
-// Writes the results of queries to their rows. A warp copies one head of a row.
+// Writes the results of queries to their rows.
 template <typename T>
 __device__ inline void unpack_heads(
     const T *__restrict__ packed,          // [C, H, M, D]
     const uint32_t *__restrict__ queries,  // Query [C * M]
     T *__restrict__ out,                   // [R, H * D]
     uint32_t rows_count, int heads, int dim, int rows) {
-  const int lane = threadIdx.x % 32, head = head_of_warp();
   const uint32_t row = reinterpret_cast<const Query *>(queries)[blockIdx.x].row;
-  if (head >= heads || row >= rows_count) return;
+  if (row >= rows_count) return;
   const size_t group = blockIdx.x / rows, place = blockIdx.x % rows;
-  const T *from = packed + ((group * heads + head) * rows + place) * dim;
-  T *to = out + (size_t(row) * heads + head) * dim;
-  for (int at = lane; at < dim; at += 32) to[at] = from[at];
+  const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+  out += size_t(row) * heads * dim;
+  auto from = [&](int at) { return packed + ((group * heads + at / dim) * rows + place) * dim + at % dim; };
+  if (dim % 4 == 0 && are_aligned(packed, out)) {
+    for (int at = thread * 4; at < heads * dim; at += threads * 4)
+      *reinterpret_cast<Adjacent<T, 4> *>(out + at) = load_four(from(at));
+  } else {
+    for (int at = thread; at < heads * dim; at += threads) out[at] = *from(at);
+  }
 }
 
 #define PACK(NAME, S, T)                                                                                          \

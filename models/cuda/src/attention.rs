@@ -42,7 +42,7 @@ pub struct SlotAttention<'a> {
     pub scale: f32,
     /// Scaled scores `s` become `cap * tanh(s / cap)`.
     pub cap: Option<f32>,
-    /// f32 `[2 * reach + 1, H]` or more, by the distance from a query to a key. Each bias is added to scores
+    /// f32 `[H, 2 * reach + 1]`, by the distance from a query to a key. Each bias is added to scores
     /// of its head.
     pub bias: Option<&'a Tensor>,
 }
@@ -68,10 +68,10 @@ impl SlotAttention<'_> {
             candle_core::bail!("a table of {} numbers is too small for {rows} rows", self.table.elem_count())
         };
         let (biases, reach) = match self.bias.map(Tensor::dims2).transpose()? {
-            Some((distances, of_heads)) if of_heads == heads => {
+            Some((of_heads, distances)) if of_heads == heads => {
                 (distances * heads, distances.saturating_sub(1) / 2)
             }
-            Some((_, of_heads)) => candle_core::bail!("biases for {of_heads} heads, expected {heads}"),
+            Some((of_heads, _)) => candle_core::bail!("biases for {of_heads} heads, expected {heads}"),
             None => (0, 0),
         };
         let out = output(device, &[rows, heads * dim], dtype)?;

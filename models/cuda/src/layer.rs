@@ -9,6 +9,8 @@ use crate::launch::{Call, Grid, output, suffix};
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 const THREADS_MAX: usize = 1024;
+/// Number of adjacent elements that a thread processes together, if they are aligned.
+const AT_ONCE: usize = 4;
 
 fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
     match tensor.device() {
@@ -29,7 +31,7 @@ pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype:
         .tensor(&out, dtype, rows * width)?
         .int(width)?
         .float(eps as f32);
-    let threads = width.next_multiple_of(32).min(THREADS_MAX);
+    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS_MAX);
     // SAFETY: the arguments match the kernel's parameters. It has one block for each row of both tensors.
     unsafe { call.launch(Grid { blocks: [rows, 1, 1], threads, shared_bytes: 0 })? };
     Ok(out)
@@ -53,19 +55,17 @@ pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType
     }
     let width = if is_gated { columns / 2 } else { columns };
     let out = output(device, &[rows, width], dtype)?;
-    let count = rows * width;
     let mut call = Call::new(device, &LAYER, &format!("activate_{}", suffix(dtype)?))?;
     call.tensor(x, DType::F32, rows * columns)?
-        .tensor(&out, dtype, count)?
-        .wide(count)
+        .tensor(&out, dtype, rows * width)?
         .int(width)?
         .int(activation as usize)?
         .int(usize::from(is_gated))?;
-    // SAFETY: the arguments match the kernel's parameters. One thread for each element of `out` reads one
-    // element of `x`, or one of each half.
-    unsafe {
-        call.launch(Grid { blocks: [count.div_ceil(THREADS), 1, 1], threads: THREADS, shared_bytes: 0 })?
-    };
+    let blocks = [rows, width.div_ceil(THREADS * AT_ONCE), 1];
+    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS);
+    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `out`, for each of which `x`
+    // has a row of as many elements, or twice as many if they are gated.
+    unsafe { call.launch(Grid { blocks, threads, shared_bytes: 0 })? };
     Ok(out)
 }
 

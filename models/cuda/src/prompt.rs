@@ -18,10 +18,12 @@ pub const QUERY_NUMBERS: usize = 4;
 pub const NO_ROW: u32 = u32::MAX;
 
 const THREADS: usize = 256;
-const WARPS: usize = THREADS / 32;
 
-/// Minimum number of keys per thread of the softmax, if a row has enough keys for several warps.
-const KEYS_MIN: usize = 4;
+/// Number of keys per thread of the softmax, up to [`THREADS`] threads. Must equal the kernel's `SCORES`.
+const SCORES: usize = 8;
+
+/// Number of adjacent elements that a thread copies together, if they are aligned.
+const AT_ONCE: usize = 4;
 
 /// The tensors with queries, keys and values.
 #[derive(Clone, Copy)]
@@ -54,6 +56,12 @@ pub struct PackedHeads {
     pub q: Tensor,
     /// Keys and values, each `[C * G, N, D]`, if slots are given.
     pub kv: Option<[Tensor; 2]>,
+}
+
+/// The grid of a kernel that copies rows of `width` elements.
+fn copies(rows: usize, width: usize) -> Grid {
+    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS);
+    Grid { blocks: [rows, width.div_ceil(THREADS * AT_ONCE), 1], threads, shared_bytes: 0 }
 }
 
 fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
@@ -123,16 +131,15 @@ impl HeadBatch<'_> {
             .int(groups)?
             .int(rows)?
             .int(keys / groups)?;
-        let blocks = [groups * rows + keys, heads.max(2 * num_kv_heads).div_ceil(WARPS), 1];
-        // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each query
-        // and of each key and value. It skips rows after the last and clamps slots to the existing ones,
-        // regardless of their values, and these are within `q` and `kv`.
-        unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 })? };
+        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query and for each key and
+        // value. It skips rows after the last and clamps slots to the existing ones, regardless of their values,
+        // and these are within `q` and `kv`.
+        unsafe { call.launch(copies(groups * rows + keys, heads * dim))? };
         Ok(PackedHeads { q, kv })
     }
 
     /// Returns softmax weights in `dtype` for scores f32 `[C * G, H / G * M, N]`, which are scaled, become
-    /// `cap * tanh(score / cap)` if there is a cap, and are biased by `bias` f32 `[2 * reach + 1, H]` according to the distance from query to key. The weights of
+    /// `cap * tanh(score / cap)` if there is a cap, and are biased by `bias` f32 `[H, 2 * reach + 1]` according to the distance from query to key. The weights of
     /// keys that a query does not see are 0, regardless of their scores.
     pub fn weights(
         &self,
@@ -146,10 +153,10 @@ impl HeadBatch<'_> {
         let device = gpu(scores)?;
         let keys = scores.dim(2)?;
         let (biases, reach) = match bias.map(Tensor::dims2).transpose()? {
-            Some((distances, heads)) if heads == self.heads => {
+            Some((heads, distances)) if heads == self.heads => {
                 (distances * heads, distances.saturating_sub(1) / 2)
             }
-            Some((_, heads)) => candle_core::bail!("biases for {heads} heads, expected {}", self.heads),
+            Some((heads, _)) => candle_core::bail!("biases for {heads} heads, expected {}", self.heads),
             None => (0, 0),
         };
         let out = output(device, scores.dims(), dtype)?;
@@ -165,7 +172,7 @@ impl HeadBatch<'_> {
             .int(rows)?
             .int(keys)?
             .int(reach)?;
-        let threads = keys.div_ceil(KEYS_MIN).next_multiple_of(32).min(THREADS);
+        let threads = keys.div_ceil(SCORES).next_multiple_of(32).min(THREADS);
         // SAFETY: the arguments match the kernel's parameters. It has one block for each row of scores, whose
         // query is in the table. It accesses only existing elements of a row, regardless of the entries;
         // distances are within `reach`.
@@ -189,10 +196,9 @@ impl HeadBatch<'_> {
             .int(heads)?
             .int(dim)?
             .int(rows)?;
-        let blocks = [self.groups * rows, heads.div_ceil(WARPS), 1];
-        // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each query,
-        // and skips rows that `out` does not have.
-        unsafe { call.launch(Grid { blocks, threads: THREADS, shared_bytes: 0 }) }
+        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query, and skips rows that
+        // `out` does not have.
+        unsafe { call.launch(copies(self.groups * rows, heads * dim)) }
     }
 }
 

@@ -35,6 +35,6 @@ pub(crate) use rope::{PassRope, apply_rope};
 pub(crate) use scratch::Scratch;
 #[cfg(test)]
 pub(crate) use tensors::composed;
-pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels};
+pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels, without_backtrace};
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

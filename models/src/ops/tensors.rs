@@ -6,7 +6,15 @@ use ntl_core::contract::ModelError;
 pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
 
 pub(crate) fn compute_error(error: candle_core::Error) -> ModelError {
-    ModelError::Compute(Box::new(error))
+    ModelError::Compute(Box::new(without_backtrace(error)))
+}
+
+/// Returns the error itself: with `RUST_BACKTRACE`, candle appends a backtrace to messages.
+pub(crate) fn without_backtrace(error: candle_core::Error) -> candle_core::Error {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(*inner),
+        error => error,
+    }
 }
 
 /// Returns whether the kernels of `ntl-kernels` compute with this tensor: f32 on the CPU.

@@ -32,7 +32,7 @@ impl RelativeBias {
         values[(distance.clamp(-reach, reach) + reach) as usize]
     }
 
-    /// Returns the values of all heads, f32 `[distances, H]`. The table stays on the first device that
+    /// Returns the values of all heads, f32 `[H, distances]`. The table stays on the first device that
     /// requests it, since a model uses one device.
     #[cfg(feature = "cuda")]
     pub(super) fn table(&self, device: &Device) -> Result<Tensor> {
@@ -41,9 +41,7 @@ impl RelativeBias {
         }
         let heads = self.values.values();
         let distances = self.values.values()[0].len();
-        let table: Vec<f32> =
-            (0..distances).flat_map(|distance| heads.iter().map(move |values| values[distance])).collect();
-        let table = Tensor::from_vec(table, (distances, heads.len()), device)?;
+        let table = Tensor::from_vec(heads.concat(), (heads.len(), distances), device)?;
         Ok(self.table.get_or_init(|| table).clone())
     }
 }

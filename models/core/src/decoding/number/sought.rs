@@ -44,8 +44,7 @@ impl Sought {
     /// Returns whether the quantiles that are not known well enough depend on the numbers in an open part. They do
     /// not if all of it is numbers on one side of each quantile: their mass is known.
     pub(super) fn may_depend_on(&self, part: &OpenPart) -> bool {
-        let may_contain =
-            |quantile: &Quantile| !quantile.is_reached && quantile.side(&part.interval).is_eq();
+        let may_contain = |quantile: &Quantile| !quantile.is_reached && quantile.side(&part.interval).is_eq();
         !part.is_certain || self.0.as_ref().is_none_or(|quantiles| quantiles.iter().any(may_contain))
     }
 

@@ -108,11 +108,8 @@ mod tests {
 
     #[test]
     fn parts_are_joined_with_neighbours_on_the_same_side_of_a_quantile() {
-        let median = Precision {
-            width: 0.0,
-            objectives: vec![Objective::Median],
-            estimation: Estimation::default(),
-        };
+        let median =
+            Precision { width: 0.0, objectives: vec![Objective::Median], estimation: Estimation::default() };
         let mut sought = Sought::new(Some(&median));
         sought.narrow(&[Some(Interval { low: 4.5, high: 4.5 })], &median);
         let part = |low: u32| {
