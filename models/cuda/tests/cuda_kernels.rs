@@ -464,7 +464,8 @@ fn heads_are_packed_and_results_are_written_back_to_their_rows() {
             for (head, row) in (0..heads).flat_map(|head| rows[..3].iter().map(move |row| (head, row))) {
                 want.extend_from_slice(&q_values[row * q_width + head * dim..][..dim]);
             }
-            // The second group has padding, whose contents are unspecified.
+            // The second group has padding, whose contents are unspecified. A tensor is copied to the host as a whole, so the
+            // first group becomes a separate tensor.
             let of_the_first = (packed.q.narrow(0, 0, num_kv_heads).unwrap() + 0.0).unwrap();
             assert_close("queries", &of_the_first, dtype, &want);
             for (part, at) in packed.kv.unwrap().iter().zip([source.keys_at, source.values_at]) {
