@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::image::ATTENTION;
-use crate::launch::{Call, Grid, output, suffix};
+use crate::launch::{Call, Grid, output, reach, suffix};
 use crate::reuse::reuse;
 
 /// Number of table entries per row. They precede the slots and consist of:
@@ -67,13 +67,7 @@ impl SlotAttention<'_> {
         else {
             candle_core::bail!("a table of {} numbers is too small for {rows} rows", self.table.elem_count())
         };
-        let (biases, reach) = match self.bias.map(Tensor::dims2).transpose()? {
-            Some((of_heads, distances)) if of_heads == heads => {
-                (distances * heads, distances.saturating_sub(1) / 2)
-            }
-            Some((of_heads, _)) => candle_core::bail!("biases for {of_heads} heads, expected {heads}"),
-            None => (0, 0),
-        };
+        let (biases, reach) = reach(self.bias, heads)?;
         let out = output(device, &[rows, heads * dim], dtype)?;
         let sharing = heads / num_kv_heads;
         let is_aligned = dim.is_multiple_of(HELD);

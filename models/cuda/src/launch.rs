@@ -15,6 +15,19 @@ pub(crate) struct Grid {
     pub(crate) shared_bytes: usize,
 }
 
+impl Grid {
+    /// Number of adjacent elements that a thread processes together, if they are aligned.
+    pub(crate) const AT_ONCE: usize = 4;
+    const THREADS: usize = 256;
+
+    /// The grid of a kernel whose blocks process rows of `width` elements.
+    pub(crate) fn of_rows(rows: usize, width: usize) -> Self {
+        let threads = width.div_ceil(Self::AT_ONCE).next_multiple_of(32).min(Self::THREADS);
+        let blocks = [rows, width.div_ceil(Self::THREADS * Self::AT_ONCE), 1];
+        Self { blocks, threads, shared_bytes: 0 }
+    }
+}
+
 /// A kernel with its arguments.
 pub(crate) struct Call<'a> {
     device: &'a CudaDevice,
@@ -34,6 +47,21 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => Ok(dtype.as_str()),
         other => candle_core::bail!("no kernel computes with elements of {other:?}"),
+    }
+}
+
+/// Returns the number of elements and the reach of biases f32 `[H, 2 * reach + 1]` for `heads` heads; zeros for none.
+pub(crate) fn reach(bias: Option<&Tensor>, heads: usize) -> Result<(usize, usize)> {
+    match bias.map(Tensor::dims2).transpose()? {
+        Some((of_heads, distances)) if of_heads == heads && distances % 2 == 1 => {
+            Ok((heads * distances, distances / 2))
+        }
+        Some((of_heads, distances)) => {
+            candle_core::bail!(
+                "biases for {of_heads} heads and {distances} distances, expected {heads} heads and an odd number"
+            )
+        }
+        None => Ok((0, 0)),
     }
 }
 

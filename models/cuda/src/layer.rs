@@ -9,8 +9,6 @@ use crate::launch::{Call, Grid, output, suffix};
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 const THREADS_MAX: usize = 1024;
-/// Number of adjacent elements that a thread processes together, if they are aligned.
-const AT_ONCE: usize = 4;
 
 fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
     match tensor.device() {
@@ -31,7 +29,7 @@ pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype:
         .tensor(&out, dtype, rows * width)?
         .int(width)?
         .float(eps as f32);
-    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS_MAX);
+    let threads = width.div_ceil(Grid::AT_ONCE).next_multiple_of(32).min(THREADS_MAX);
     // SAFETY: the arguments match the kernel's parameters. It has one block for each row of both tensors.
     unsafe { call.launch(Grid { blocks: [rows, 1, 1], threads, shared_bytes: 0 })? };
     Ok(out)
@@ -61,11 +59,9 @@ pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType
         .int(width)?
         .int(activation as usize)?
         .int(usize::from(is_gated))?;
-    let blocks = [rows, width.div_ceil(THREADS * AT_ONCE), 1];
-    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS);
     // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `out`, for each of which `x`
     // has a row of as many elements, or twice as many if they are gated.
-    unsafe { call.launch(Grid { blocks, threads, shared_bytes: 0 })? };
+    unsafe { call.launch(Grid::of_rows(rows, width))? };
     Ok(out)
 }
 

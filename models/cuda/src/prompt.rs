@@ -4,7 +4,7 @@
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
 use crate::image::PROMPT;
-use crate::launch::{Call, Grid, output, suffix};
+use crate::launch::{Call, Grid, output, reach, suffix};
 
 /// Number of entries per query in the table of a batch. They are:
 ///
@@ -21,9 +21,6 @@ const THREADS: usize = 256;
 
 /// Number of keys per thread of the softmax, up to [`THREADS`] threads. Must equal the kernel's `SCORES`.
 const SCORES: usize = 8;
-
-/// Number of adjacent elements that a thread copies together, if they are aligned.
-const AT_ONCE: usize = 4;
 
 /// The tensors with queries, keys and values.
 #[derive(Clone, Copy)]
@@ -56,12 +53,6 @@ pub struct PackedHeads {
     pub q: Tensor,
     /// Keys and values, each `[C * G, N, D]`, if slots are given.
     pub kv: Option<[Tensor; 2]>,
-}
-
-/// The grid of a kernel that copies rows of `width` elements.
-fn copies(rows: usize, width: usize) -> Grid {
-    let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).min(THREADS);
-    Grid { blocks: [rows, width.div_ceil(THREADS * AT_ONCE), 1], threads, shared_bytes: 0 }
 }
 
 fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
@@ -134,7 +125,7 @@ impl HeadBatch<'_> {
         // SAFETY: the arguments match the kernel's parameters. It has blocks for each query and for each key and
         // value. It skips rows after the last and clamps slots to the existing ones, regardless of their values,
         // and these are within `q` and `kv`.
-        unsafe { call.launch(copies(groups * rows + keys, heads * dim))? };
+        unsafe { call.launch(Grid::of_rows(groups * rows + keys, heads * dim))? };
         Ok(PackedHeads { q, kv })
     }
 
@@ -152,13 +143,7 @@ impl HeadBatch<'_> {
         let rows = self.rows()?;
         let device = gpu(scores)?;
         let keys = scores.dim(2)?;
-        let (biases, reach) = match bias.map(Tensor::dims2).transpose()? {
-            Some((heads, distances)) if heads == self.heads => {
-                (distances * heads, distances.saturating_sub(1) / 2)
-            }
-            Some((heads, _)) => candle_core::bail!("biases for {heads} heads, expected {}", self.heads),
-            None => (0, 0),
-        };
+        let (biases, reach) = reach(bias, self.heads)?;
         let out = output(device, scores.dims(), dtype)?;
         let count = self.groups * self.heads * rows;
         let mut call = Call::new(device, &PROMPT, &format!("weigh_{}", suffix(dtype)?))?;
@@ -198,7 +183,7 @@ impl HeadBatch<'_> {
             .int(rows)?;
         // SAFETY: the arguments match the kernel's parameters. It has blocks for each query, and skips rows that
         // `out` does not have.
-        unsafe { call.launch(copies(self.groups * rows, heads * dim)) }
+        unsafe { call.launch(Grid::of_rows(self.groups * rows, heads * dim)) }
     }
 }
 

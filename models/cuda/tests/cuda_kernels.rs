@@ -276,6 +276,12 @@ fn nonexistent_slots_are_skipped_and_tensors_of_other_sizes_are_rejected() {
     assert!(error.contains("a kernel needs 8 contiguous elements of F32, not F16"), "{error}");
     let error = attend(&q.to_device(&Device::Cpu).unwrap(), 2, 2).unwrap_err().to_string();
     assert!(error.contains("for GPUs"), "{error}");
+    let (bias, scale) = (Tensor::ones((2, 4), DType::F32, &device).unwrap(), 1.0);
+    let (rows, keys_max, heads, num_kv_heads, cap) = (1, 1, 2, 2, None);
+    let even =
+        SlotAttention { table: &table, rows, keys_max, heads, num_kv_heads, scale, cap, bias: Some(&bias) };
+    let error = even.attend(&q, &slab).unwrap_err().to_string();
+    assert!(error.contains("an odd number"), "{error}");
 
     let qkv = Tensor::ones((2, 3 * 8), DType::F32, &device).unwrap();
     let store = |heads, slots: &[u32]| {
