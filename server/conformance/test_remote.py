@@ -38,6 +38,17 @@ SCORED = [
     {"prompt": "Count: 8, 9, 10,", "target": " 11, 12.5 and more"},
     {"prompt": "The sun is", "candidates": [" hot", " cold and dark", " 5"]},
 ]
+FLAT = {
+    "type": "object",
+    "required": ["name", "rooms", "stars"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "maxLength": 30},
+        "rooms": {"type": "integer", "minimum": 1, "maximum": 9},
+        "stars": {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 5}, "minItems": 2, "maxItems": 2},
+    },
+}
+HOMES = ("A flat with 3 rooms", "An old house by the sea with many rooms", "A tiny room without a window", "A hotel: \"quiet\", 4 stars")
 TEXTS = ("The staff was friendly", "The soup was cold", "I would come again", "The film is too long", "It works", "Nobody answered")
 
 
@@ -66,6 +77,7 @@ def test_an_engine_gives_the_numbers_of_the_same_directory_served_natively(engin
         server = start("--model", f"native={model}", "--model", f"engine={url}", "--tokenizer", f"engine={model}")
         compare_chats(engine, url, server)
         differences = compare_scores(server)
+        structured = [compare_structured(server, home) for home in HOMES]
         began = time.monotonic()
         with ThreadPoolExecutor(engines.CONCURRENT) as pool:
             pairs = list(pool.map(lambda body: Pair(server, body), requests()))
@@ -84,10 +96,13 @@ def test_an_engine_gives_the_numbers_of_the_same_directory_served_natively(engin
             compared_bounds=sum(pair.bounds for pair in pairs),
             largest_excess_over_bounds=max(pair.outside for pair in pairs),
             largest_difference_of_scores=max(differences),
+            fields_of_structured_texts=sum(len(fields) for fields in structured),
+            largest_difference_of_their_values=max(max(fields) for fields in structured),
             equal_greedy_texts=sum(pair.gap is None for pair in pairs),
             gaps_where_texts_differ=[pair.gap for pair in pairs if pair.gap is not None],
         )
     assert max(differences) <= ROUNDING
+    assert all(len(fields) == 3 and max(fields) <= VALUE_ROUNDING for fields in structured), structured
     for pair in pairs:
         assert pair.beyond_open <= ROUNDING, pair
         assert pair.outside <= VALUE_ROUNDING, pair
@@ -128,6 +143,21 @@ def compare_scores(server):
             assert (ours is None) == (theirs is None)
             differences += [abs(ours - theirs)] if ours is not None else []
     return differences
+
+
+def compare_structured(server, home):
+    """The relative differences of the means of all numbers in a structured text, which must be equal except for them."""
+    schema = {"type": "json_schema", "json_schema": {"name": "flat", "schema": FLAT}}
+    number = {"objective": "median", "nodes_max": 400, "digits_max": 1, "decimals_max": 1}
+    body = {"prompt": f"{home}. As JSON:\n", "response_format": schema, "number": number, "max_tokens": 120, "temperature": 0}
+    native, remote = (
+        post(f"{server.url}/v1/completions", {"model": model, **body})["choices"][0] for model in ("native", "engine")
+    )
+    assert (native["text"], native["finish_reason"]) == (remote["text"], remote["finish_reason"])
+    places = [[(field["path"], field["token_range"]) for field in choice["numbers"]] for choice in (native, remote)]
+    assert places[0] == places[1]
+    means = [[field["number"]["mean"] for field in choice["numbers"]] for choice in (native, remote)]
+    return [abs(ours - theirs) / (1 + abs(ours)) for ours, theirs in zip(*means)]
 
 
 class Pair:

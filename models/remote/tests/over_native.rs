@@ -1,5 +1,5 @@
-//! Numbers over reports of native checkpoints against the same checkpoints themselves, and the round trips
-//! that they cost.
+//! Numbers and structured texts over reports of native checkpoints against the same checkpoints themselves, and
+//! the round trips that they cost.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -8,64 +8,113 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt};
 use ntl_core::contract::{
-    BatchModel, EngineError, Event, Job, NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt,
-    Request, Row,
+    BatchModel, ContextId, EngineError, Event, FieldNumber, FieldsJob, FinishReason, Job, NodeId, NumberJob,
+    NumberMethod, NumberOutcome, PathRow, Prompt, Request, Row, TextJob,
 };
 use ntl_core::decoding::{Progress, StepResult};
-use ntl_core::numbers::{NumberValues, Scale};
+use ntl_core::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Scale};
 use ntl_core::scripted::Reported;
-use ntl_engine::NoObserver;
+use ntl_core::text::TextDecoder;
+use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::checkpoint::CheckpointFiles;
+use ntl_models::guide::{Constraint, GuideCompiler, Whitespace};
+use ntl_models::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_remote::{
     LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextQuery,
+    RemoteLimits, TextDelta, TextEnd, TextQuery,
 };
+use serde_json::{Value, json};
 
 /// Reports the logits of a native model.
 struct NativeUpstream {
     model: Mutex<Box<dyn BatchModel>>,
     tokens: usize,
     eos_ids: Vec<u32>,
+    tokenizer: Arc<Tokenizer>,
     /// Number of prompts and of appended tokens of each request.
     requests: Mutex<Vec<(usize, usize)>>,
 }
 
+/// A prompt of the native model with the tokens after it.
+struct Sequence<'a> {
+    model: &'a mut dyn BatchModel,
+    context: ContextId,
+    nodes: u32,
+    /// After the last token.
+    logits: Vec<f32>,
+}
+
+impl<'a> Sequence<'a> {
+    fn open(model: &'a mut dyn BatchModel, prompt: &[u32]) -> Self {
+        let prompt = Prompt::from(prompt.to_vec());
+        let opened = model.open(&[(&prompt).into()]).unwrap()[0];
+        let mut sequence = Self { model, context: opened.context, nodes: 0, logits: Vec::new() };
+        sequence.push(opened.first_token);
+        sequence
+    }
+
+    fn push(&mut self, token: u32) {
+        let path = PathRow::new((self.nodes > 0).then(|| NodeId(self.nodes - 1)), token);
+        self.nodes += 1;
+        let rows = [Row { context: self.context, path }];
+        self.logits = self.model.step(&rows).unwrap().row(0).to_vec();
+    }
+
+    /// The most probable token, or the most probable one of some.
+    fn best(&self, tokens: usize, among: Option<&[u32]>) -> u32 {
+        let ids = (0..tokens as u32).filter(|id| among.is_none_or(|ids| ids.contains(id)));
+        // Ties go to the lowest id.
+        ids.rev().max_by(|a, b| self.logits[*a as usize].total_cmp(&self.logits[*b as usize])).unwrap()
+    }
+}
+
+impl Drop for Sequence<'_> {
+    fn drop(&mut self) {
+        self.model.close(self.context);
+    }
+}
+
 impl NativeUpstream {
     fn answer(&self, model: &mut dyn BatchModel, query: &NextTokenQuery) -> NextTokenAnswer {
-        let prompt = Prompt::from(query.prompt.to_vec());
-        let opened = model.open(&[(&prompt).into()]).unwrap()[0];
-        let mut nodes = 0;
-        let mut logits_after = |token: u32| {
-            let path = PathRow::new((nodes > 0).then(|| NodeId(nodes - 1)), token);
-            nodes += 1;
-            model.step(&[Row { context: opened.context, path }]).unwrap().row(0).to_vec()
-        };
-        let mut logits = logits_after(opened.first_token);
-        for &token in &query.path {
-            logits = logits_after(token);
-        }
+        let mut sequence = Sequence::open(model, &query.prompt);
+        query.path.iter().for_each(|&token| sequence.push(token));
         let report = |logits: &[f32]| Reported::Requested.of(logits, self.tokens, &query.wanted);
-        let among = query.ahead.among.as_deref();
-        let best = |logits: &[f32]| {
-            let is_allowed = |id: &u32| among.is_none_or(|ids| ids.contains(id));
-            let ids = (0..self.tokens as u32).filter(is_allowed);
-            ids.max_by(|a, b| logits[*a as usize].total_cmp(&logits[*b as usize]))
-        };
-        let first = report(&logits);
+        let first = report(&sequence.logits);
         let mut ahead = Vec::new();
         while ahead.len() < query.ahead.tokens {
-            let token = best(&logits).unwrap();
+            let token = sequence.best(self.tokens, query.ahead.among.as_deref());
             if self.eos_ids.contains(&token) {
                 break;
             }
-            logits = logits_after(token);
-            ahead.push(NextTokenStep { token, report: report(&logits) });
+            sequence.push(token);
+            ahead.push(NextTokenStep { token, report: report(&sequence.logits) });
         }
-        model.close(opened.context);
         NextTokenAnswer { report: first, ahead }
+    }
+
+    /// Writes greedy text. Like vLLM, it leaves out the end of the sequence.
+    fn text(&self, model: &mut dyn BatchModel, query: &TextQuery) -> TextDelta {
+        let mut sequence = Sequence::open(model, &query.prompt);
+        let mut ids = Vec::new();
+        let end = loop {
+            let token = sequence.best(self.tokens, query.among.as_deref());
+            if self.eos_ids.contains(&token) {
+                break TextEnd::EndOfSequence;
+            }
+            ids.push(token);
+            let text = self.tokenizer.decode(&ids);
+            if query.stop.as_ref().is_some_and(|stop| text.contains(stop)) {
+                break TextEnd::StopString;
+            }
+            if ids.len() == query.max_tokens {
+                break TextEnd::Length;
+            }
+            sequence.push(token);
+        };
+        TextDelta { text: self.tokenizer.decode(&ids), ids, end: Some(end) }
     }
 }
 
@@ -85,8 +134,13 @@ impl NextTokens for NativeUpstream {
         .boxed()
     }
 
-    fn write(&self, _: QueryContext, _: TextQuery) -> BoxStream<'_, Result<TextDelta, EngineError>> {
-        panic!("no text is written")
+    fn write(&self, _: QueryContext, query: TextQuery) -> BoxStream<'_, Result<TextDelta, EngineError>> {
+        stream::once(async move {
+            let text = self.text(&mut **self.model.lock().unwrap(), &query);
+            self.requests.lock().unwrap().push((1, text.ids.len()));
+            Ok(text)
+        })
+        .boxed()
     }
 }
 
@@ -119,6 +173,22 @@ fn natively(loaded: &mut LoadedModel, prompt: &Prompt, job: &NumberJob) -> Numbe
     }
 }
 
+/// Returns an engine over a checkpoint, and that checkpoint.
+fn remote(files: &CheckpointFiles, look_ahead: LookAhead) -> (RemoteEngine, Arc<NativeUpstream>) {
+    let LoadedModel { model, vocabulary, tokenizer, .. } = load(files, LoadOptions::default()).unwrap();
+    let info = model.info().clone();
+    let upstream = Arc::new(NativeUpstream {
+        tokens: info.tokens,
+        eos_ids: info.eos_ids.clone(),
+        model: Mutex::new(model),
+        tokenizer,
+        requests: Mutex::default(),
+    });
+    let limits = RemoteLimits { look_ahead, ..RemoteLimits::default() };
+    let shared = Arc::clone(&upstream);
+    (RemoteEngine::new(shared, info, vocabulary, limits, Arc::new(NoObserver)), upstream)
+}
+
 /// Returns the number with this look-ahead, and the requests that it cost.
 async fn remotely(
     files: &CheckpointFiles,
@@ -126,17 +196,7 @@ async fn remotely(
     job: &NumberJob,
     look_ahead: LookAhead,
 ) -> (NumberOutcome, Vec<(usize, usize)>) {
-    let LoadedModel { model, vocabulary, .. } = load(files, LoadOptions::default()).unwrap();
-    let info = model.info().clone();
-    let upstream = Arc::new(NativeUpstream {
-        tokens: info.tokens,
-        eos_ids: info.eos_ids.clone(),
-        model: Mutex::new(model),
-        requests: Mutex::default(),
-    });
-    let limits = RemoteLimits { look_ahead, ..RemoteLimits::default() };
-    let shared = Arc::clone(&upstream);
-    let engine = RemoteEngine::new(shared, info, vocabulary, limits, Arc::new(NoObserver));
+    let (engine, upstream) = remote(files, look_ahead);
     let jobs = vec![Job::new(prompt.clone(), Request::Number(job.clone()))];
     let mut events = engine.submit_all(jobs).unwrap().pop().unwrap();
     match events.next().await {
@@ -212,4 +272,83 @@ async fn numbers_of_a_trained_checkpoint_cost_few_round_trips() {
             assert!(!is_default || requests.len() <= requests_max, "{question}: {requests:?}");
         }
     }
+}
+
+/// A structured text with its numbers.
+#[derive(Debug, Default, PartialEq)]
+struct Structured {
+    text: String,
+    numbers: Vec<FieldNumber>,
+    tokens: usize,
+    end: Option<FinishReason>,
+}
+
+impl Structured {
+    /// Takes an event of its text.
+    fn read(&mut self, event: Event) {
+        match event {
+            Event::Text { text, .. } => self.text += &text,
+            Event::Field(number) => self.numbers.push(number),
+            Event::Finished { reason, tokens, .. } => (self.end, self.tokens) = (Some(reason), tokens),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn structured_job(files: &CheckpointFiles, schema: &Value) -> TextJob {
+    let LoadedModel { model, tokenizer, .. } = load(files, LoadOptions::default()).unwrap();
+    let compiler = GuideCompiler::new(&tokenizer, model.info()).unwrap();
+    let constraint = Constraint::Json { schema: schema.clone(), whitespace: Whitespace::default() };
+    let fields = FieldsJob {
+        limits: GrammarLimits::new(2, 1, true).unwrap(),
+        tolerance: 1e-6,
+        nodes_max: 60_000,
+        precision: None,
+        objective: Objective::Median,
+        estimation: Estimation::default(),
+        mass_min: 0.0,
+        decimals: 1,
+    };
+    let guide = Some(compiler.compile(&constraint).unwrap());
+    TextJob { guide, max_tokens: 120, fields: Some(fields), ..TextJob::default() }
+}
+
+#[tokio::test]
+async fn a_greedy_structured_text_over_an_engine_equals_the_native_one_with_its_numbers() {
+    let files = tiny("llama-ntl");
+    let schema = json!({
+        "type": "object", "required": ["name", "price", "rooms"], "additionalProperties": false,
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "price": {"type": "number", "minimum": 0, "exclusiveMaximum": 90},
+            "rooms": {"type": ["integer", "null"], "minimum": 1, "maximum": 12}
+        }
+    });
+    let prompt = Prompt::from(vec![1, 10, 14, 20]);
+    let job = structured_job(&files, &schema);
+    let LoadedModel { model, vocabulary, .. } = load(&files, LoadOptions::default()).unwrap();
+    let limits = EngineLimits::default();
+    let (native, _) = Engine::spawn(model, vocabulary, limits, Arc::new(NoObserver)).unwrap();
+    let mut events = native.submit(Job::new(prompt.clone(), Request::Text(job.clone()))).unwrap();
+    let mut want = Structured::default();
+    while want.end.is_none() {
+        want.read(events.next().await.unwrap());
+    }
+    let written: Value = serde_json::from_str(&want.text).unwrap();
+    assert!(written["price"].is_number() && !want.numbers.is_empty(), "{}", want.text);
+
+    let (engine, upstream) = remote(&files, LookAhead::default());
+    let mut jobs = engine.submit_all(vec![Job::new(prompt, Request::Text(job))]).unwrap();
+    let mut got = Structured::default();
+    while let Some(event) = jobs[0].next().await {
+        got.read(event);
+    }
+    assert_eq!((&got.text, got.tokens, got.end), (&want.text, want.tokens, want.end));
+    assert_eq!(got.numbers.len(), want.numbers.len());
+    for (got, want) in got.numbers.iter().zip(&want.numbers) {
+        assert_same(&got.outcome, &want.outcome, &want.field.path);
+        assert_eq!((&got.field, &got.tokens, got.value), (&want.field, &want.tokens, want.value));
+        assert!(got.outcome.forward_passes > 0);
+    }
+    println!("{} tokens, {} requests", got.tokens, upstream.requests.lock().unwrap().len());
 }

@@ -10,13 +10,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use ntl_core::contract::{
-    AfterMarker, Backend, BeamJob, CandidatesJob, Dtype, EarlyStopping, EngineError, Event, FinishReason,
-    Job, ModelInfo, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request, ScoreJob,
-    TextJob, Token,
+    AfterMarker, Backend, BeamJob, CandidatesJob, Dtype, EarlyStopping, EngineError, Event, FieldsJob,
+    FinishReason, Job, ModelInfo, NumberEncoding, NumberJob, NumberMethod, NumberOutcome, Prompt, Request,
+    ScoreJob, TextJob, Token,
 };
 use ntl_core::decoding::Vocabulary;
+use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
-use ntl_core::numbers::{NumberGrammar, NumberValues, Scale};
+use ntl_core::numbers::{
+    Decimal, Estimation, GrammarLimits, NumberGrammar, NumberSet, NumberValues, Objective, Scale,
+    SchemaNumbers,
+};
 use ntl_core::sampling::SamplingParams;
 use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
@@ -27,8 +31,8 @@ use ntl_remote::{
 };
 
 /// 0 is unused, 1 ends a text; `=4` holds a marker and a digit.
-const PIECES: [&str; 18] =
-    ["", "", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "-", ".", " ", "x", "=", "=4"];
+const PIECES: [&str; 19] =
+    ["", "", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "-", ".", " ", "x", "=", "=4", ","];
 
 const END: u32 = 1;
 
@@ -187,11 +191,11 @@ impl NextTokens for Scripted {
     }
 
     fn write(&self, _: QueryContext, query: TextQuery) -> BoxStream<'_, Result<TextDelta, EngineError>> {
-        let (pieces, end) = self.texts[query.index as usize].clone();
+        let (pieces, end) = self.texts[query.stream as usize].clone();
         let last = pieces.len() - 1;
         let delta = move |(index, piece): (usize, &'static str)| {
             let end = end.filter(|_| index == last);
-            let stop = piece.find(&query.stop);
+            let stop = query.stop.as_ref().and_then(|stop| piece.find(stop));
             let text = stop.map_or(piece, |stop| &piece[..stop]).to_owned();
             Ok(TextDelta { text, ids: vec![id(piece)], end })
         };
@@ -401,6 +405,115 @@ async fn texts_that_never_end_or_are_too_long_are_errors() {
     }
 }
 
+/// A guide of two digits, each followed by `x`.
+#[derive(Debug, Clone, Default)]
+struct TwoRatings(String);
+
+impl TwoRatings {
+    fn allows(&self, piece: &str) -> bool {
+        match self.0.ends_with(|last: char| last.is_ascii_digit()) {
+            true => piece == "x",
+            false => piece.parse::<u8>().is_ok(),
+        }
+    }
+}
+
+impl Guide for TwoRatings {
+    fn start(&self) -> Box<dyn GuideState> {
+        Box::new(self.clone())
+    }
+}
+
+impl GuideState for TwoRatings {
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError> {
+        let forbidden = PIECES.iter().zip(logits).filter(|(piece, _)| !self.allows(piece));
+        forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), GuideError> {
+        self.0 += PIECES[id as usize];
+        Ok(())
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.0.matches('x').count() == 2
+    }
+
+    fn number_effect(&self, id: u32) -> NumberEffect {
+        if PIECES[id as usize].parse::<u8>().is_err() {
+            return NumberEffect::None;
+        }
+        let digits = (1..=9).map(|digit| Decimal::shortest_f64(f64::from(digit)).unwrap().canonical());
+        let numbers = Arc::new(SchemaNumbers::new(vec![NumberSet::Listed(digits.collect())]).unwrap());
+        let path = format!("$[{}]", self.0.matches('x').count());
+        NumberEffect::Begins { field: NumberField { path, numbers }, has_space: false }
+    }
+
+    fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
+        Some(text.chars().map(|digit| id(&digit.to_string())).collect())
+    }
+}
+
+fn two_ratings(n: u32) -> TextJob {
+    let fields = FieldsJob {
+        limits: GrammarLimits::default(),
+        tolerance: 1e-3,
+        nodes_max: 64,
+        precision: None,
+        objective: Objective::Mode,
+        estimation: Estimation::default(),
+        mass_min: 0.0,
+        decimals: 0,
+    };
+    let guide: Option<Arc<dyn Guide>> = Some(Arc::new(TwoRatings::default()));
+    TextJob { n, best_of: n, max_tokens: 9, guide, fields: Some(fields), ..TextJob::default() }
+}
+
+#[tokio::test]
+async fn texts_get_the_estimates_of_their_numbers_and_certain_tokens_cost_no_request() {
+    // The streams of the first tokens of two texts, and of those after the first `x` of each.
+    let texts = [("4", 0), ("5", 1), ("6", 4), ("8", 5)];
+    let mut written = vec![(vec![""], None); 6];
+    for (digit, stream) in texts {
+        written[stream] = (vec![digit], Some(TextEnd::Length));
+    }
+    let script = |text: &str| match text.len() % 2 {
+        1 => vec![("7", 0.9), ("8", 0.1)],
+        _ => vec![(",", 1.0)],
+    };
+    let (engine, _) = engine(Scripted { texts: written, ..Scripted::new(script) }, RemoteLimits::default());
+    let events = events(&engine, job(Request::Text(two_ratings(2)))).await;
+    let mut texts = [String::new(), String::new()];
+    let mut numbers = Vec::new();
+    for event in &events {
+        match event {
+            Event::Text { choice, text, .. } => texts[*choice as usize] += text,
+            Event::Field(number) => {
+                numbers.push((number.choice, number.field.path.clone(), number.tokens.clone()));
+                assert_eq!(number.value, Some(7.0));
+            }
+            Event::Finished { reason: FinishReason::Stop, tokens: 4, .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    numbers.sort_by_key(|(choice, _, tokens)| (*choice, tokens.start));
+    let number = |choice, path: &str, start| (choice, path.to_owned(), start..start + 1);
+    assert_eq!(texts, ["7x7x", "7x7x"]);
+    let want = [number(0, "$[0]", 0), number(0, "$[1]", 2), number(1, "$[0]", 0), number(1, "$[1]", 2)];
+    assert_eq!(numbers, want);
+}
+
+#[tokio::test]
+async fn a_token_that_was_not_among_the_allowed_ones_is_an_error() {
+    for pieces in [vec!["x"], vec!["4", "x", "4"]] {
+        let end = Some(TextEnd::Length);
+        let (engine, _) = engine(writer(vec![(pieces, end)]), RemoteLimits::default());
+        let event = last(&engine, job(Request::Text(two_ratings(1)))).await;
+        assert!(matches!(event, Event::Failed(EngineError::Upstream(_))), "{event:?}");
+    }
+}
+
 #[tokio::test]
 async fn errors_of_the_engine_reach_the_client() {
     let rejected = EngineError::UpstreamRejected("too long".to_owned());
@@ -473,6 +586,9 @@ async fn jobs_that_reports_cannot_serve_are_rejected_with_the_reason() {
         (Job { prompt: valued, ..number() }, "xVal"),
         (Job { prompt: Prompt::default(), ..number() }, "prompt"),
         (job(Request::Text(TextJob::default())), "texts"),
+        (job(Request::Text(TextJob { logprobs: Some(0), ..two_ratings(1) })), "`logprobs`"),
+        (job(Request::Text(TextJob { best_of: 2, ..two_ratings(1) })), "`best_of`"),
+        (job(Request::Text(TextJob { logit_bias: [(3, 1.0)].into(), ..two_ratings(1) })), "`logit_bias`"),
         (job(Request::Beams(beams)), "beam"),
     ] {
         match engine.submit_all(vec![job]) {

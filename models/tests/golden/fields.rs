@@ -126,6 +126,7 @@ impl BruteForce {
                     nodes += 1;
                 } else if let Some((end, _)) =
                     longer.char_indices().skip(1).find(|&(_, at)| ",}] \n\r\t".contains(at))
+                    && (longer[end..].trim().is_empty() || longer[end..].trim().starts_with([',', '}', ']']))
                 {
                     self.close(&longer[..end], probability);
                 }

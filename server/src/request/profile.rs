@@ -20,8 +20,9 @@ pub(crate) struct ModelProfile {
     /// Number of labels whose values the model predicts instead of writing tokens. The value of a single label
     /// is a number, which the server prints.
     pub(crate) labels: Option<usize>,
-    /// Whether our engine steps its texts token by token. If not, another engine writes them.
-    pub(crate) steps_texts: bool,
+    /// Whether a guide of ours can decide about each token of its texts. If another engine writes them, it has to
+    /// report their ids.
+    pub(crate) guides_texts: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
     /// The only number method of a model with a number head.
@@ -62,7 +63,7 @@ impl ModelProfile {
         Self {
             encoder_decoder: info.encoder_decoder,
             labels,
-            steps_texts: true,
+            guides_texts: true,
             spells_numbers: grammar.spells_numbers(),
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
             notation: grammar.notation().cloned(),
@@ -151,7 +152,7 @@ impl ModelProfile {
         Self {
             encoder_decoder: true,
             labels: None,
-            steps_texts: true,
+            guides_texts: true,
             spells_numbers: true,
             number_head: None,
             notation: None,

@@ -91,7 +91,7 @@ impl ServedModel {
     ) -> Self {
         let ConnectedModel { upstream, info, tokenizer, vocabulary } = connected;
         let mut parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
-        Arc::make_mut(&mut parts.profile).steps_texts = false;
+        Arc::make_mut(&mut parts.profile).guides_texts = upstream.writes_ids();
         let limits = RemoteLimits {
             queue_max: limits.queue_max,
             queue_time_max: limits.queue_time_max,

@@ -39,11 +39,12 @@ use crate::guide::Guide;
 use crate::numbers::{NumberGrammar, NumberRules, Softmax};
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
+use crate::token::Token;
 use token_guide::TokenGuide;
 
 pub use beams::BeamDecoding;
 pub use number::{Rationale, average_rationales};
-pub use text::TextDecoding;
+pub use text::{ReportedText, TextDecoding, TextNeed};
 
 /// The logits of one decoding's rows within a step.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +85,11 @@ impl<'a> StepResult<'a> {
 }
 
 impl<'a> RowResult<'a> {
+    /// The token that was chosen from it.
+    fn token(self, id: u32) -> Token {
+        Token { id, value: self.head_value }
+    }
+
     fn softmax(self) -> Result<Softmax<'a>, EngineError> {
         Softmax::of(self.logits).ok_or_else(not_a_distribution)
     }

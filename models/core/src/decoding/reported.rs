@@ -2,9 +2,10 @@
 //!
 //! Their rows request the ids that they read. An id that the engine leaves out is open mass of a number, and
 //! an error of a score. Row tokens without a parent have no meaning: such a row is the end of the prompt.
+//! Structured texts with numbers are no such decodings: [`ReportedText`].
 
-use super::{Decoding, Vocabulary, candidates, number, score};
-use crate::contract::{EngineError, NumberJob, Request};
+use super::{Decoding, ReportedText, Vocabulary, candidates, number, score};
+use crate::contract::{EngineError, NumberJob, Request, TextJob};
 
 impl Vocabulary {
     /// Starts decoding a request over the reports of another engine. A number begins right after the prompt:
@@ -29,6 +30,14 @@ impl Vocabulary {
             Request::Beams(_) => Err(unsupported("another engine supports no beam search for texts")),
             Request::Labels => Err(unsupported("another engine does not report the values of labels")),
         }
+    }
+
+    /// Begins the text `number` of a job with [`TextJob::fields`].
+    ///
+    /// # Errors
+    /// If the job needs what an engine does not report.
+    pub fn reported_text(&self, job: &TextJob, number: u32) -> Result<ReportedText, EngineError> {
+        ReportedText::new(job, self, number)
     }
 
     /// Starts a search for the number after a text that another engine has written. `begun` is the part of

@@ -18,6 +18,25 @@ pub enum Terminator {
     Eos,
     /// The end of the sequence, or a token that starts with one of these.
     Texts(Vec<String>),
+    /// The end of the sequence, or a token that can follow a number in JSON: only white space, or `,`, `}` or
+    /// `]` after any white space.
+    Json,
+}
+
+impl Terminator {
+    /// Returns whether a token, or the rest of one, that is `text` ends a number, given that it does not
+    /// continue it.
+    pub(super) fn is_text(&self, text: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Eos => false,
+            Self::Texts(starts) => starts.iter().any(|start| text.starts_with(start.as_str())),
+            Self::Json => {
+                let rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
+                rest.starts_with([',', '}', ']']) || (rest.is_empty() && !text.is_empty())
+            }
+        }
+    }
 }
 
 /// Made by [`NumberGrammar::rules`](super::NumberGrammar::rules).
@@ -26,7 +45,7 @@ pub struct NumberRules {
     pub(super) limits: GrammarLimits,
     pub(super) terminator: Terminator,
     pub(super) values: AdmittedValues,
-    /// Ids that end a complete number under [`Terminator::Eos`] and [`Terminator::Texts`].
+    /// Ids that end a complete number unless any token does ([`Terminator::Any`]).
     pub(super) ending: Vec<u32>,
     /// The ids that could continue digits, if the request reads thousands separators.
     pub(super) separating: Option<Vec<u32>>,
@@ -58,10 +77,7 @@ impl NumberRules {
     pub(super) fn value_before(&self, state: TextState, rest: &str) -> Option<Decimal> {
         let value = match &self.terminator {
             Terminator::Any => state.value_before_punctuation(),
-            Terminator::Eos => None,
-            Terminator::Texts(starts) => {
-                state.value().filter(|_| starts.iter().any(|start| rest.starts_with(start.as_str())))
-            }
+            terminator => state.value().filter(|_| terminator.is_text(rest)),
         };
         value.filter(|&value| self.values.contains(value.into()))
     }
@@ -84,7 +100,7 @@ impl NumberRules {
     pub(super) fn value_at_end(&self, state: TextState) -> Option<Decimal> {
         let value = match self.terminator {
             Terminator::Any => state.value_before_punctuation(),
-            Terminator::Eos | Terminator::Texts(_) => state.value(),
+            Terminator::Eos | Terminator::Texts(_) | Terminator::Json => state.value(),
         };
         value.filter(|&value| self.values.contains(value.into()))
     }

@@ -77,12 +77,12 @@ impl TextGrammar {
     ) -> NumberRules {
         let values = AdmittedValues::new(values);
         let mut ending = self.eos_ids.clone();
-        if let Terminator::Texts(starts) = &terminator {
-            let starts_with_one = |piece: &NumberPiece| match piece {
-                NumberPiece::Text(text) => starts.iter().any(|start| text.starts_with(start.as_str())),
+        if let Terminator::Texts(_) | Terminator::Json = &terminator {
+            let is_terminator = |piece: &NumberPiece| match piece {
+                NumberPiece::Text(text) => terminator.is_text(text),
                 NumberPiece::Place { .. } | NumberPiece::Head => false,
             };
-            ending.extend(self.ids().filter(|&id| self.piece(id).is_some_and(starts_with_one)));
+            ending.extend(self.ids().filter(|&id| self.piece(id).is_some_and(is_terminator)));
             ending.sort_unstable();
             ending.dedup();
         }
@@ -112,7 +112,7 @@ impl TextGrammar {
             None => {
                 let ends = match rules.terminator {
                     Terminator::Any => (id as usize) < self.pieces.len(),
-                    Terminator::Eos | Terminator::Texts(_) => rules.ending.contains(&id),
+                    Terminator::Eos | Terminator::Texts(_) | Terminator::Json => rules.ending.contains(&id),
                 };
                 rules.value_at_end(state).filter(|_| ends)
             }
@@ -174,7 +174,7 @@ impl TextGrammar {
                 (Some(NumberPiece::Text(text)), Terminator::Any | Terminator::Eos) => {
                     text[..text.len() - rest.len()].chars().any(char::is_numeric)
                 }
-                (Some(NumberPiece::Text(text)), Terminator::Texts(_)) => {
+                (Some(NumberPiece::Text(text)), Terminator::Texts(_) | Terminator::Json) => {
                     !matches!(phase, Phase::Start | Phase::Space | Phase::Sign)
                         || text[..text.len() - rest.len()].chars().any(char::is_numeric)
                 }
@@ -205,7 +205,9 @@ impl TextGrammar {
     ) -> Unreported {
         let (effect, ending): (_, &[u32]) = match rules.terminator {
             Terminator::Any => (closing(rules.value_at_end(state)), &[]),
-            Terminator::Eos | Terminator::Texts(_) => (TokenEffect::Invalid, &rules.ending),
+            Terminator::Eos | Terminator::Texts(_) | Terminator::Json => {
+                (TokenEffect::Invalid, &rules.ending)
+            }
         };
         if !softmax.is_partial() {
             return Unreported { effect, other_max: 0.0 };
@@ -272,7 +274,7 @@ impl TextGrammar {
         expansion.left_open += unreported;
         let ended = match rules.terminator {
             Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
-            Terminator::Eos | Terminator::Texts(_) => {
+            Terminator::Eos | Terminator::Texts(_) | Terminator::Json => {
                 let ended = rules.ending.iter().filter(|&&id| self.piece_effect(state, id, rules).is_none());
                 ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
             }
@@ -463,6 +465,13 @@ mod tests {
         assert_eq!(expand("4", texts(&["\n"])).1, closed(&[("4", 2.0)]));
         assert_eq!(expand("4", texts(&[" "])).1, closed(&[("40", 1.0), ("4", 4.0)]));
         assert_eq!(expand("4", texts(&["."])).0, [2, 3, 7, 8], "what can continue a number does");
+    }
+
+    #[test]
+    fn in_json_white_space_ends_a_number_and_a_word_after_it_does_not() {
+        let ends = |text: &str| Terminator::Json.is_text(text);
+        assert!([",", "}", "]", " ", "\n\t ", " ,", "\n}", ",\""].into_iter().all(ends));
+        assert!(!["", "x", " x", ".", "%", " 4", ";"].into_iter().any(ends));
     }
 
     #[test]

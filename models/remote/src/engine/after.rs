@@ -51,9 +51,10 @@ async fn one_number(
     let query = TextQuery {
         prompt: Arc::clone(prompt),
         sampling: after.sampling,
-        index,
+        stream: u64::from(index),
         max_tokens: after.max_tokens,
-        stop: after.stop().to_owned(),
+        stop: Some(after.stop().to_owned()),
+        among: None,
     };
     let (ids, end) = write(requests, query, after, shown).await?;
     let tokens = ids.len();
@@ -66,10 +67,10 @@ async fn one_number(
             let begun = after.number_begun(&written);
             match vocabulary.reported_search(job, begun, u64::from(index))? {
                 None => Ok(NumberOutcome::not_a_number()),
-                Some(search) => {
+                Some(mut search) => {
                     let prompt: Arc<[u32]> = prompt.iter().copied().chain(ids).collect();
                     let look_ahead = requests.shared.limits.look_ahead.within(job.values);
-                    let events = decode(requests, prompt, search, look_ahead).await?;
+                    let events = decode(requests, prompt, &mut *search, look_ahead).await?;
                     Ok(number_of(events)?)
                 }
             }

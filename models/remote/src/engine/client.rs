@@ -15,9 +15,14 @@ pub(super) struct ClientEvents {
 impl ClientEvents {
     /// Sends a part of the text before a number, once the client has read enough of the parts before it.
     pub(super) async fn send_text(&self, text: String, tokens: usize) {
+        self.send(Event::Text { choice: 0, text, tokens, token: None, offset: 0 }).await;
+    }
+
+    /// Sends an event, once the client has read enough of the events before it.
+    pub(super) async fn send(&self, event: Event) {
         while !self.events.has_room() {
             self.read.notified().await;
         }
-        self.events.send(Event::Text { choice: 0, text, tokens, token: None, offset: 0 });
+        self.events.send(event);
     }
 }

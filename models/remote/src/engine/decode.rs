@@ -53,7 +53,7 @@ impl Default for LookAhead {
 pub(super) async fn decode(
     requests: &Requests<'_>,
     prompt: Arc<[u32]>,
-    mut decoding: Box<dyn Decoding>,
+    decoding: &mut dyn Decoding,
     look_ahead: LookAhead,
 ) -> Result<Vec<Event>, EngineError> {
     let mut rows = Rows { prompt, paths: Vec::new(), known: HashMap::new(), look_ahead };

@@ -17,6 +17,7 @@ mod gate;
 mod next_tokens;
 mod requests;
 mod run;
+mod structured;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -155,6 +156,7 @@ impl Shared {
         }
         match &job.request {
             Request::Number(number) => self.vocabulary.reported_search(number, "", 0).map(drop),
+            Request::Text(text) if text.fields.is_some() => self.vocabulary.reported_text(text, 0).map(drop),
             request => self.vocabulary.reported_decoding(request).map(drop),
         }
     }

@@ -81,11 +81,22 @@ pub struct QueryContext {
 pub struct TextQuery {
     pub prompt: Arc<[u32]>,
     pub sampling: SamplingParams,
-    /// Distinguishes several texts after the same prompt: the seed is `sampling.seed + index`.
-    pub index: u32,
+    /// Distinguishes the random numbers of several texts with the same `sampling.seed`.
+    pub stream: u64,
     pub max_tokens: usize,
     /// The text ends with the first occurrence of this string.
-    pub stop: String,
+    pub stop: Option<String>,
+    /// The ids (ascending) that it may consist of. `None` means all ids.
+    pub among: Option<Arc<[u32]>>,
+}
+
+impl TextQuery {
+    /// A seed whose lower 32 bits and upper 63 bits also differ between streams.
+    pub fn seed(&self) -> u64 {
+        /// Any odd number has this property. This one is 2^64 divided by the golden ratio.
+        const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
+        self.sampling.seed.wrapping_add(self.stream.wrapping_mul(STRIDE))
+    }
 }
 
 /// The next part of a text.

@@ -17,6 +17,7 @@ use super::client::ClientEvents;
 use super::decode::{LookAhead, decode};
 use super::gate::Permit;
 use super::requests::Requests;
+use super::structured::structured_texts;
 use super::{QueryContext, Shared};
 
 /// A submitted job.
@@ -83,6 +84,7 @@ fn end_reason(event: &Event) -> EndReason {
         Event::Failed(EngineError::Deadline { .. }) => EndReason::Deadline,
         Event::Failed(_) => EndReason::Error,
         Event::Number(outcome) => outcome.first_text_end.map_or(EndReason::Stop, EndReason::from),
+        Event::Finished { reason, .. } => EndReason::from(*reason),
         _ => EndReason::Stop,
     }
 }
@@ -128,7 +130,7 @@ impl Shared {
             affinity: number,
             cache_salt: job.cache_salt,
             is_alone: false,
-            needs_all_ids: !matches!(job.request, Request::Number(_)),
+            needs_all_ids: !matches!(job.request, Request::Number(_) | Request::Text(_)),
             deadline: job.deadline.map(|(at, _)| at),
         };
         let requests = Requests::new(self, job.client, context);
@@ -137,16 +139,20 @@ impl Shared {
                 let outcome = match &number.after {
                     Some(after) => number_after(&requests, &prompt, number, after, client).await?,
                     None => {
-                        let decoding = self.vocabulary.reported_decoding(&job.request)?;
+                        let mut decoding = self.vocabulary.reported_decoding(&job.request)?;
                         let look_ahead = self.limits.look_ahead.within(number.values);
-                        number_of(decode(&requests, prompt, decoding, look_ahead).await?)?
+                        number_of(decode(&requests, prompt, &mut *decoding, look_ahead).await?)?
                     }
                 };
                 Ok(Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome }))
             }
+            Request::Text(text) => {
+                let requests = || Requests::new(self, job.client, context);
+                structured_texts(requests, &prompt, text, client).await
+            }
             request => {
-                let decoding = self.vocabulary.reported_decoding(request)?;
-                let mut events = decode(&requests, prompt, decoding, LookAhead::NONE).await?;
+                let mut decoding = self.vocabulary.reported_decoding(request)?;
+                let mut events = decode(&requests, prompt, &mut *decoding, LookAhead::NONE).await?;
                 events.pop().ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
             }
         }

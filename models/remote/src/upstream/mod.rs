@@ -84,6 +84,11 @@ impl Upstream {
         &self.facts
     }
 
+    /// Returns whether texts come with their token ids, and the ids that they may consist of can be limited.
+    pub fn writes_ids(&self) -> bool {
+        self.facts.kind != EngineKind::OpenAi
+    }
+
     /// Returns whether a replica is available.
     pub fn is_available(&self) -> bool {
         self.replicas.pool.any_is_up()

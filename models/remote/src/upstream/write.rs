@@ -86,11 +86,12 @@ impl Upstream {
         let Written { mut text, ids, end } = written;
         let vocabulary = &*self.vocabulary;
         let Some(ids) = ids else {
-            let found = text.find(&query.stop);
-            if let Some(at) = found {
+            let found = query.stop.as_ref().and_then(|stop| Some((text.find(stop)?, stop)));
+            let mut whole = text.clone();
+            if let Some((at, stop)) = found {
                 text.truncate(at);
+                whole = format!("{text}{stop}");
             }
-            let whole = if found.is_some() { format!("{text}{}", query.stop) } else { text.clone() };
             let unspelled = || EngineError::Upstream("the engine's text cannot be tokenized".to_owned());
             let ids = vocabulary.encode(&whole, false).ok_or_else(unspelled)?;
             let end = found.map_or(end.unwrap_or(TextEnd::EndOfSequence), |_| TextEnd::StopString);
@@ -99,7 +100,7 @@ impl Upstream {
         if ids.len() > query.max_tokens || ids.iter().any(|&id| id as usize >= vocabulary.tokens()) {
             return Err(EngineError::Upstream("the engine's text has wrong token ids".to_owned()));
         }
-        let has_stopped = || vocabulary.decode(&ids).contains(&query.stop);
+        let has_stopped = || query.stop.as_ref().is_some_and(|stop| vocabulary.decode(&ids).contains(stop));
         let end =
             end.unwrap_or_else(|| if has_stopped() { TextEnd::StopString } else { TextEnd::EndOfSequence });
         Ok(TextDelta { text, ids, end: Some(end) })

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 use super::WireError;
 use crate::engine::{TextEnd, TextQuery};
 
+/// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias is added in
+/// single precision, which changes a probability by a factor of at most 1 ± 4e-6 if the sum is below 128.
+const AMONG_BIAS: f32 = 100.0;
+
 /// Text before the stop string, with the ids of text and stop string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
@@ -30,22 +34,21 @@ pub fn completion_body(model: &str, prompt: &Value, query: &TextQuery, stop: boo
         "presence_penalty": query.sampling.presence_penalty,
         "frequency_penalty": query.sampling.frequency_penalty,
         // vLLM's seeds are signed.
-        "seed": seed(query) >> 1,
+        "seed": query.seed() >> 1,
     });
-    if stop {
-        body["stop"] = json!([query.stop]);
+    if let Some(text) = query.stop.as_ref().filter(|_| stop) {
+        body["stop"] = json!([text]);
     }
     if extended {
+        if let Some(ids) = &query.among {
+            body["allowed_token_ids"] = ids[..].into();
+        }
         body["top_k"] = top_k.into();
         body["min_p"] = min_p.into();
         body["repetition_penalty"] = query.sampling.repetition_penalty.into();
         body["return_token_ids"] = true.into();
     }
     body
-}
-
-fn seed(query: &TextQuery) -> u64 {
-    query.sampling.seed.wrapping_add(query.index.into())
 }
 
 #[derive(Deserialize)]
@@ -81,6 +84,7 @@ pub fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
 /// The body for llama.cpp's `/completion`.
 pub fn llama_cpp_body(query: &TextQuery) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
+    let bias = |id: &u32| json!([id, AMONG_BIAS]);
     json!({
         "prompt": &query.prompt[..],
         "n_predict": query.max_tokens,
@@ -93,8 +97,9 @@ pub fn llama_cpp_body(query: &TextQuery) -> Value {
         "repeat_penalty": query.sampling.repetition_penalty,
         // Its other samplers are on by default or by flags.
         "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
-        "seed": seed(query) as u32,
-        "stop": [query.stop],
+        "seed": query.seed() as u32,
+        "stop": query.stop.as_slice(),
+        "logit_bias": query.among.iter().flat_map(|ids| ids.iter().map(bias)).collect::<Vec<_>>(),
         "cache_prompt": true,
         "return_tokens": true,
         "stream": false,
@@ -118,4 +123,34 @@ pub fn read_llama_cpp(bytes: &[u8]) -> Result<Written, WireError> {
         _ => return Err(WireError::Text("`stop_type` is not `word`, `eos` or `limit`")),
     };
     Ok(Written { text: content, ids: Some(tokens), end: Some(end) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn query(stream: u64) -> TextQuery {
+        let prompt = [3, 4].into();
+        TextQuery { prompt, sampling: SamplingParams::PLAIN, stream, max_tokens: 1, stop: None, among: None }
+    }
+
+    #[test]
+    fn a_choice_among_some_ids_is_a_list_for_vllm_and_a_bias_for_llama_cpp() {
+        let query = TextQuery { among: Some([5, 9].into()), ..query(0) };
+        let vllm = completion_body("toy", &json!([3, 4]), &query, true, true);
+        assert_eq!((&vllm["allowed_token_ids"], &vllm["stop"]), (&json!([5, 9]), &Value::Null));
+        let llama = llama_cpp_body(&query);
+        assert_eq!(llama["logit_bias"], json!([[5, 100.0], [9, 100.0]]));
+        assert_eq!(llama["stop"], json!([]));
+    }
+
+    #[test]
+    fn the_seeds_of_streams_differ_for_every_engine() {
+        let vllm = |stream| completion_body("toy", &json!([3]), &query(stream), true, true)["seed"].as_u64();
+        let llama = |stream| llama_cpp_body(&query(stream))["seed"].as_u64();
+        let seeds: HashSet<_> = (0..100).flat_map(|stream| [(0, vllm(stream)), (1, llama(stream))]).collect();
+        assert_eq!(seeds.len(), 200);
+    }
 }

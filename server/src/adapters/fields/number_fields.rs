@@ -53,9 +53,9 @@ pub(super) fn fields_job(
     schema: &Value,
     profile: &ModelProfile,
 ) -> Result<(FieldsJob, NumberFormat), AppError> {
-    let message = "is not allowed with a JSON schema for a model that another engine serves: that engine writes the \
-                   whole text";
-    check("number", profile.steps_texts, message)?;
+    let message = "with a JSON schema needs an engine that reports the token ids of its texts: vLLM, llama.cpp or \
+                   ntl-server";
+    check("number", profile.guides_texts, message)?;
     let message = "with a JSON schema needs a model that writes numbers digit by digit";
     let is_spelt = profile.spells_numbers && profile.number_head.is_none() && profile.notation.is_none();
     check("number", is_spelt, message)?;

@@ -20,9 +20,6 @@ use super::{Decoding, Vocabulary};
 use crate::contract::{FieldsJob, LogitsRequest, NumberJob, NumberMethod, PathRow, Precision};
 use crate::numbers::{Estimation, GrammarLimits, NumberRules, NumberState, NumberValues, Terminator};
 
-/// The texts that may follow a number in JSON.
-const JSON_TERMINATORS: [&str; 7] = [",", "}", "]", " ", "\n", "\r", "\t"];
-
 #[derive(Debug, Clone)]
 struct Root {
     /// The row that predicts the number's first token.
@@ -67,24 +64,31 @@ pub(super) fn reported_search(
 
 /// The rules of numbers in JSON, without a schema. Costs a pass over the vocabulary.
 pub(super) fn json_rules(vocabulary: &Vocabulary, limits: GrammarLimits) -> NumberRules {
-    let terminator = Terminator::Texts(JSON_TERMINATORS.map(str::to_owned).to_vec());
-    vocabulary.grammar.rules(limits.in_json(), terminator, NumberValues::All)
+    vocabulary.grammar.rules(limits.in_json(), Terminator::Json, NumberValues::All)
 }
 
-/// Searches a number of a structured text after `row`, in at most `nodes_max` nodes.
+/// The first row of the search of a number in a structured text.
+pub(super) struct SearchRow {
+    pub(super) row: PathRow,
+    /// See [`Root::is_reported`].
+    pub(super) is_reported: bool,
+}
+
+/// Searches a number of a structured text in at most `nodes_max` nodes.
 pub(super) fn field_search(
     job: &FieldsJob,
     vocabulary: &Vocabulary,
     rules: NumberRules,
     estimation: Estimation,
-    row: PathRow,
+    first: SearchRow,
     nodes_max: usize,
 ) -> Box<dyn Decoding> {
     let FieldsJob { tolerance, objective, .. } = *job;
     let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
     let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision };
-    let root = Root { row, state: NumberState::START, is_reported: false };
+    let SearchRow { row, is_reported } = first;
+    let root = Root { row, state: NumberState::START, is_reported };
     let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
     Box::new(if job.mass_min > 0.0 { tree.reporting_refused(vocabulary) } else { tree })
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::number::{field_search, json_rules};
+use super::super::number::{SearchRow, field_search, json_rules};
 use super::super::{Decoding, StepResult, Vocabulary};
 use crate::contract::{EngineError, Event, FieldNumber, FieldsJob, NumberOutcome, PathRow};
 use crate::guide::{GuideState, NumberField};
@@ -15,6 +15,8 @@ use crate::numbers::{AdmittedNumber, NumberRules};
 /// The settings that all numbers of a job share.
 pub(super) struct FieldRules {
     job: FieldsJob,
+    /// Whether another engine reports the probabilities.
+    is_reported: bool,
     /// Without a schema.
     rules: NumberRules,
     vocabulary: Vocabulary,
@@ -60,32 +62,24 @@ pub(super) struct FieldStart {
 }
 
 impl FieldRules {
-    pub(super) fn new(job: &FieldsJob, vocabulary: &Vocabulary) -> Self {
+    pub(super) fn new(job: &FieldsJob, vocabulary: &Vocabulary, is_reported: bool) -> Self {
         let rules = json_rules(vocabulary, job.limits);
-        Self { job: job.clone(), rules, vocabulary: vocabulary.clone() }
+        Self { job: job.clone(), is_reported, rules, vocabulary: vocabulary.clone() }
     }
 
     pub(super) fn nodes_max(&self) -> usize {
         self.job.nodes_max
     }
 
-    /// Begins a search with half of the nodes that are left. `result` is the result of the row before the
-    /// number, which is the first row of the tree.
-    pub(super) fn search(
-        &self,
-        start: FieldStart,
-        nodes_left: usize,
-        result: StepResult<'_>,
-    ) -> Result<(FieldSearch, Option<NumberOutcome>), EngineError> {
+    /// Begins a search with half of the nodes that are left. Its first row is the row before the number.
+    pub(super) fn search(&self, start: FieldStart, nodes_left: usize) -> FieldSearch {
         let FieldStart { field, chosen, has_space, row } = start;
         let rules = self.rules.for_schema(&field.numbers);
         let estimation = self.job.estimation(&field.numbers);
         let nodes_max = (nodes_left / 2).max(1);
-        let mut tree = field_search(&self.job, &self.vocabulary, rules, estimation, row.clone(), nodes_max);
-        tree.next_rows(1);
-        let mut search = FieldSearch { tree, field, chosen, has_space, row };
-        let outcome = search.advance(result)?;
-        Ok((search, outcome))
+        let first_row = SearchRow { row: row.clone(), is_reported: self.is_reported };
+        let tree = field_search(&self.job, &self.vocabulary, rules, estimation, first_row, nodes_max);
+        FieldSearch { tree, field, chosen, has_space, row }
     }
 
     /// The number in the text, if the distribution has a usable estimate.
@@ -102,8 +96,8 @@ impl FieldRules {
 }
 
 impl FieldSearch {
-    pub(super) fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
-        self.tree.next_rows(rows_max)
+    pub(super) fn tree(&mut self) -> &mut dyn Decoding {
+        &mut *self.tree
     }
 
     /// Returns the outcome once the tree is complete.

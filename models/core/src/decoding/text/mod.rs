@@ -1,7 +1,7 @@
 //! Text: one chain of rows for each text, greedy or sampled.
 //!
 //! [`path`] is one text, [`prompt`] the rows before the first token, [`report`] the log-probabilities of a
-//! token, [`field`] a number of a structured text.
+//! token, [`field`] a number of a structured text, [`reported`] a structured text that another engine writes.
 
 mod field;
 #[cfg(test)]
@@ -9,6 +9,7 @@ mod field_tests;
 mod path;
 mod prompt;
 mod report;
+mod reported;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use std::sync::Arc;
 use path::{Path, Rules};
 use prompt::PromptRows;
 use report::{Alternatives, token_text};
+
+pub use reported::{ReportedText, TextNeed};
 
 use super::{Decoding, Progress, RowResult, StepResult, Vocabulary, check_row, not_a_distribution};
 use crate::contract::{EngineError, Event, LogitsRequest, PathRow, TextJob};
@@ -45,7 +48,7 @@ struct RowsOfPath {
 impl TextDecoding {
     /// `before`: the ids before the texts in the same sequence.
     pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, before: &[u32], first_token: u32) -> Self {
-        let rules = Rules::new(job, vocabulary);
+        let rules = Rules::new(job, vocabulary, false);
         let prompt = match job.prompt_logprobs {
             Some(count) if !before.is_empty() => PromptRows::scored(before, count),
             _ => PromptRows::opened(first_token),
@@ -90,7 +93,7 @@ impl TextDecoding {
             path.end_at_once(&mut own);
         } else if request == LogitsRequest::Best {
             let id = self.vocabulary.best(row.logits)?;
-            path.take(id, row, None, &self.rules, &mut own)?;
+            path.take(row.token(id), row.node, None, &self.rules, &mut own)?;
         } else {
             let logits = row.full()?;
             check_row(logits)?;
@@ -107,7 +110,7 @@ impl TextDecoding {
                 count.map(|count| token_text(&self.vocabulary, row, id, others(count))).transpose()?;
             path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
             let token = token.filter(|_| self.logprobs.is_some());
-            path.take(id, row, token, &self.rules, &mut own)?;
+            path.take(row.token(id), row.node, token, &self.rules, &mut own)?;
         }
         // The best texts are known only at the end.
         if ranks_texts {

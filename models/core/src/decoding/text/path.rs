@@ -6,9 +6,9 @@ use super::field::{FieldRules, FieldStage, FieldStart};
 use super::{PathRow, not_a_distribution};
 use crate::Token;
 use crate::contract::{
-    EngineError, Event, FinishReason, LogitsRequest, NumberOutcome, StopReason, TextJob, TokenText,
+    EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberOutcome, StopReason, TextJob, TokenText,
 };
-use crate::decoding::{RowResult, StepResult, Vocabulary};
+use crate::decoding::{Decoding, StepResult, Vocabulary};
 use crate::guide::{GuideError, GuideState, NumberEffect};
 use crate::sampling::Sampler;
 use crate::text::{TextStream, with_special};
@@ -29,7 +29,8 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary) -> Self {
+    /// `is_reported`: whether another engine reports the probabilities.
+    pub(super) fn new(job: &TextJob, vocabulary: &Vocabulary, is_reported: bool) -> Self {
         let eos = if job.ignore_eos { &[] } else { &*vocabulary.eos_ids };
         Self {
             max_tokens: job.max_tokens,
@@ -38,7 +39,7 @@ impl Rules {
             ends: [eos, &job.stop_token_ids].concat(),
             eos: eos.len(),
             include_stop: job.include_stop,
-            fields: job.fields.as_ref().map(|fields| FieldRules::new(fields, vocabulary)),
+            fields: job.fields.as_ref().map(|fields| FieldRules::new(fields, vocabulary, is_reported)),
         }
     }
 }
@@ -93,7 +94,7 @@ impl Path {
 
     /// Returns the rows that it needs next, at most `rows_max`. `logits` is the request for the next token.
     pub(super) fn next_rows(&mut self, rows_max: usize, logits: LogitsRequest) -> Vec<PathRow> {
-        if let Some(FieldStage::Searching(search)) = &mut self.field {
+        if let Some(search) = self.search() {
             return search.next_rows(rows_max);
         }
         self.next.clone().map(|next| next.with_logits(logits)).into_iter().collect()
@@ -129,14 +130,27 @@ impl Path {
         result: StepResult<'_>,
         rules: &Rules,
     ) -> Result<(), EngineError> {
-        let Some(fields) = &rules.fields else { return Ok(()) };
-        let (search, outcome) = fields.search(start, self.field_nodes_left, result)?;
-        self.next = None;
-        self.field = Some(FieldStage::Searching(search));
-        if let Some(outcome) = outcome {
-            self.end_search(outcome, fields);
+        self.begin_reported_search(start, rules);
+        if let Some(search) = self.search() {
+            search.next_rows(1);
         }
-        Ok(())
+        self.advance_search(result, rules)
+    }
+
+    /// Begins the search of a number whose first row has no result yet.
+    pub(super) fn begin_reported_search(&mut self, start: FieldStart, rules: &Rules) {
+        if let Some(fields) = &rules.fields {
+            self.next = None;
+            self.field = Some(FieldStage::Searching(fields.search(start, self.field_nodes_left)));
+        }
+    }
+
+    /// The search of the number that it is at.
+    pub(super) fn search(&mut self) -> Option<&mut dyn Decoding> {
+        match &mut self.field {
+            Some(FieldStage::Searching(search)) => Some(search.tree()),
+            Some(FieldStage::Spelling { .. } | FieldStage::Continuing(_)) | None => None,
+        }
     }
 
     /// Continues the search of a number.
@@ -145,16 +159,16 @@ impl Path {
         result: StepResult<'_>,
         rules: &Rules,
     ) -> Result<(), EngineError> {
-        let (Some(FieldStage::Searching(search)), Some(fields)) = (&mut self.field, &rules.fields) else {
-            return Ok(());
-        };
+        let Some(FieldStage::Searching(search)) = &mut self.field else { return Ok(()) };
         if let Some(outcome) = search.advance(result)? {
-            self.end_search(outcome, fields);
+            self.end_search(outcome, rules);
         }
         Ok(())
     }
 
-    fn end_search(&mut self, outcome: NumberOutcome, fields: &FieldRules) {
+    /// Ends the search of a number, which the text gets next.
+    pub(super) fn end_search(&mut self, outcome: NumberOutcome, rules: &Rules) {
+        let Some(fields) = &rules.fields else { return };
         self.field_nodes_left = self.field_nodes_left.saturating_sub(outcome.nodes);
         if let Some(FieldStage::Searching(search)) = self.field.take() {
             let (stage, row) = search.end(outcome, self.decoded, self.guide.as_mut(), fields);
@@ -202,9 +216,7 @@ impl Path {
 
     /// The next token, in the order of processors that [`crate::sampling`] describes.
     pub(super) fn choose(&mut self, logits: &[f32], rules: &Rules) -> Result<u32, EngineError> {
-        if let Some(FieldStage::Spelling { ids, .. }) = &mut self.field
-            && let Some(id) = ids.pop_front()
-        {
+        if let Some(id) = self.spelled() {
             return Ok(id);
         }
         let ends_banned = self.decoded < rules.min_tokens;
@@ -212,45 +224,68 @@ impl Path {
             return self.sampler.draw(logits).ok_or_else(not_a_distribution);
         }
         let mut logits = logits.to_vec();
+        self.restrict(&mut logits, rules)?;
+        loop {
+            let id = self.sampler.draw(&logits).ok_or_else(nothing_can_follow)?;
+            match logits.get_mut(id as usize) {
+                Some(logit) if self.begins_inside(id, rules) => *logit = f32::NEG_INFINITY,
+                _ => return Ok(id),
+            }
+        }
+    }
+
+    /// Returns the next token of a number whose spelling is known.
+    pub(super) fn spelled(&mut self) -> Option<u32> {
+        match &mut self.field {
+            Some(FieldStage::Spelling { ids, .. }) => ids.pop_front(),
+            Some(FieldStage::Searching(_) | FieldStage::Continuing(_)) | None => None,
+        }
+    }
+
+    /// Changes logits as the guide, `min_tokens` and the biases say.
+    fn restrict(&mut self, logits: &mut [f32], rules: &Rules) -> Result<(), EngineError> {
         if let Some(guide) = &mut self.guide {
-            guide.restrict(&mut logits)?;
+            guide.restrict(logits)?;
         }
         let mut change = |id: u32, by: f32| {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit += by;
             }
         };
-        for &id in rules.ends.iter().filter(|_| ends_banned) {
+        for &id in rules.ends.iter().filter(|_| self.decoded < rules.min_tokens) {
             change(id, f32::NEG_INFINITY);
         }
         for &(id, bias) in &*rules.logit_bias {
             change(id, bias);
         }
-        let nothing = || EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned()));
-        loop {
-            let id = self.sampler.draw(&logits).ok_or_else(nothing)?;
-            // A tree begins at the end of a token.
-            let begins_inside = rules.fields.is_some()
-                && self
-                    .guide
-                    .as_ref()
-                    .is_some_and(|guide| guide.number_effect(id) == NumberEffect::BeginsInside);
-            match logits.get_mut(id as usize) {
-                Some(logit) if begins_inside => *logit = f32::NEG_INFINITY,
-                _ => return Ok(id),
-            }
-        }
+        Ok(())
     }
 
-    /// Adds a token that was chosen from `row`, and ends the text if a rule says so.
+    /// Returns whether a number begins inside a token. A tree begins at the end of a token.
+    pub(super) fn begins_inside(&self, id: u32, rules: &Rules) -> bool {
+        let effect = self.guide.as_ref().map(|guide| guide.number_effect(id));
+        rules.fields.is_some() && effect == Some(NumberEffect::BeginsInside)
+    }
+
+    /// Returns the ids that may come next among `tokens` ids, ascending. A number may begin inside some of
+    /// them.
+    pub(super) fn allowed(&mut self, tokens: usize, rules: &Rules) -> Result<Vec<u32>, EngineError> {
+        let mut logits = vec![0.0; tokens];
+        self.restrict(&mut logits, rules)?;
+        Ok((0u32..).zip(logits).filter(|(_, logit)| logit.is_finite()).map(|(id, _)| id).collect())
+    }
+
+    /// Adds a token that was chosen after `node`, and ends the text if a rule says so. `report`: what the client
+    /// gets to know about it.
     pub(super) fn take(
         &mut self,
-        id: u32,
-        row: RowResult<'_>,
-        token: Option<TokenText>,
+        token: Token,
+        node: NodeId,
+        report: Option<TokenText>,
         rules: &Rules,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
+        let id = token.id;
         self.end_written_number(id, events);
         self.decoded += 1;
         self.sampler.generated(id);
@@ -262,10 +297,10 @@ impl Path {
         let (text, offset) = if ends && !rules.include_stop {
             (String::new(), self.stream.end_offset())
         } else {
-            let text = self.stream.push(Token { id, value: row.head_value });
+            let text = self.stream.push(token);
             (text, self.stream.token_offset())
         };
-        events.push(Event::Text { choice: self.number, text, tokens: 1, token, offset });
+        events.push(Event::Text { choice: self.number, text, tokens: 1, token: report, offset });
         self.end_spelling(events);
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
         if complete {
@@ -278,7 +313,7 @@ impl Path {
         } else if self.decoded >= rules.max_tokens {
             self.finish(FinishReason::Length, None, events);
         } else {
-            self.next = Some(PathRow::new(Some(row.node), id));
+            self.next = Some(PathRow::new(Some(node), id));
         }
         Ok(())
     }
@@ -304,4 +339,8 @@ impl Path {
         self.next = None;
         self.finished = true;
     }
+}
+
+pub(super) fn nothing_can_follow() -> EngineError {
+    EngineError::Guide(GuideError("no token of the vocabulary can follow".to_owned()))
 }
