@@ -45,7 +45,7 @@ pub struct QualityArgs {
     /// Element types; the others are compared with the first
     #[arg(long, value_delimiter = ',', default_value = "f32,f16,bf16,q8_0,int8", value_parser = str::parse::<DtypeChoice>)]
     dtypes: Vec<DtypeChoice>,
-    /// Element types of keys and values: auto, bf16; each is combined with every element type of the weights
+    /// Element types of keys and values: auto, bf16, fp8; each is combined with every element type of the weights
     #[arg(long, value_delimiter = ',', default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtypes: Vec<KvCacheDtype>,
 }
@@ -162,7 +162,9 @@ fn measure(
     }
     let dtype = match kv_cache_dtype {
         KvCacheDtype::Auto => info.dtype.name().to_owned(),
-        KvCacheDtype::Bf16 => format!("{}, keys and values bf16", info.dtype.name()),
+        KvCacheDtype::Bf16 | KvCacheDtype::Fp8 => {
+            format!("{}, keys and values {}", info.dtype.name(), kv_cache_dtype.name())
+        }
     };
     Ok(Quality { dtype, right, errors, perplexity, probabilities })
 }

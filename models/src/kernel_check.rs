@@ -17,22 +17,23 @@ use crate::ops::{
     SlotView,
 };
 
-/// Element types that were checked, by device.
-static CHECKED: Mutex<Vec<(DeviceLocation, DType)>> = Mutex::new(Vec::new());
+/// Element types that were checked, by device: of models, and of keys and values.
+static CHECKED: Mutex<Vec<(DeviceLocation, [DType; 2])>> = Mutex::new(Vec::new());
 
-/// Checks the kernels for elements of this type and for f32, once per process, and turns off those that are wrong.
+/// Checks the kernels for elements of type `dtype` with keys and values of type `kv`, and for f32, once per process, and turns off
+/// those that are wrong.
 ///
 /// # Errors
 /// If a kernel breaks the GPU, so that nothing can be computed any more. The message names the kernel.
-pub(crate) fn check(device: &Device, dtype: DType) -> std::result::Result<(), String> {
+pub(crate) fn check(device: &Device, dtype: DType, kv: DType) -> std::result::Result<(), String> {
     let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
-    for dtype in [DType::F32, dtype] {
-        let key = (device.location(), dtype);
+    for [dtype, kv] in [[DType::F32; 2], [dtype; 2], [dtype, kv]] {
+        let key = (device.location(), [dtype, kv]);
         if checked.contains(&key) {
             continue;
         }
         for kernel in OwnKernel::ALL.into_iter().filter(|kernel| !kernel.is_off()) {
-            let Err(reason) = Inputs { device, dtype }.compare(kernel) else { continue };
+            let Err(reason) = Inputs { device, dtype, kv }.compare(kernel) else { continue };
             check_computes(device).map_err(|error| {
                 format!(
                     "the kernel {} breaks it ({reason}: {error}); start with --kernels composed",
@@ -42,6 +43,7 @@ pub(crate) fn check(device: &Device, dtype: DType) -> std::result::Result<(), St
             tracing::warn!(
                 kernel = kernel.name(),
                 dtype = dtype.as_str(),
+                kv_cache_dtype = kv.as_str(),
                 reason,
                 "a kernel is wrong on this GPU and is not used; please report this"
             );
@@ -57,6 +59,8 @@ fn tolerance(dtype: DType) -> f32 {
     match dtype {
         DType::BF16 => 4e-2,
         DType::F16 => 5e-3,
+        // One rounding to three bits.
+        DType::F8E4M3 => 0.13,
         _ => 1e-4,
     }
 }
@@ -64,25 +68,33 @@ fn tolerance(dtype: DType) -> f32 {
 struct Inputs<'a> {
     device: &'a Device,
     dtype: DType,
+    /// Element type of keys and values.
+    kv: DType,
 }
 
 impl Inputs<'_> {
     /// Fails if the kernel fails or gives other results than the CPU.
     fn compare(&self, kernel: OwnKernel) -> std::result::Result<(), String> {
-        let results = |device| {
-            let results = Inputs { device, dtype: self.dtype }.run(kernel)?;
-            results.iter().map(to_host).collect::<Result<Vec<_>>>()
+        let results = |device| -> Result<Vec<(f32, Vec<f32>)>> {
+            let results = Inputs { device, ..*self }.run(kernel)?;
+            results.iter().map(|result| Ok((self.tolerance(result), to_host(result)?))).collect()
         };
         let got = results(self.device).map_err(|error| error.to_string())?;
         let want = results(&Device::Cpu).map_err(|error| error.to_string())?;
-        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
-            // Also false if the result is NaN.
-            let is_close = (got - want).abs() <= tolerance(self.dtype) * want.abs().max(1.0);
-            if !is_close {
-                return Err(format!("{got} instead of {want}"));
+        for ((tolerance, got), (_, want)) in got.iter().zip(&want) {
+            for (got, want) in got.iter().zip(want) {
+                // Also false if the result is NaN.
+                let is_close = (got - want).abs() <= tolerance * want.abs().max(1.0);
+                if !is_close {
+                    return Err(format!("{got} instead of {want}"));
+                }
             }
         }
         Ok(())
+    }
+
+    fn tolerance(&self, result: &Tensor) -> f32 {
+        tolerance(if result.dtype() == self.kv { self.kv } else { self.dtype })
     }
 
     /// Returns the results of all variants of a kernel.
@@ -133,7 +145,7 @@ impl Inputs<'_> {
         let slots = Tensor::new(&[4u32, 0, 2], self.device)?;
         let mut results = Vec::new();
         for (head_norms, rope) in [(None, None), (Some(&norms), Some(&rope))] {
-            let slab = Tensor::zeros((10, KEYS * DIM), self.dtype, self.device)?;
+            let slab = Tensor::zeros((10, KEYS * DIM), self.kv, self.device)?;
             let rows = ProjectedRows { qkv: &qkv, queries: QUERIES, keys: KEYS, head_norms, rope };
             results.extend(rows.store(&slab, &slots)?);
             results.push(slab);
@@ -162,10 +174,10 @@ impl Inputs<'_> {
             let bias = bias(heads);
             let view = SlotView { groups, bias: (sharing != 4).then_some(&bias) };
             let pass = PassKeys::new(&[0], vec![view], self.device)?;
-            let slab = self.numbers(&[2 * CAPACITY as usize, heads.keys * dim], 1, self.dtype)?;
+            let slab = self.numbers(&[2 * CAPACITY as usize, heads.keys * dim], 1, self.kv)?;
             let q = self.numbers(&[4, heads.queries * dim], 2, DType::F32)?;
             for attention in &pass.attentions {
-                results.push(attention.attend(&q, &slab, heads)?);
+                results.push(attention.attend(&q, &slab, heads, self.dtype)?);
             }
         }
         Ok(results)
@@ -188,8 +200,8 @@ impl Inputs<'_> {
         let rows = lengths.iter().sum::<usize>();
         let qkv = self.numbers(&[rows, (heads.queries + 2 * heads.keys) * DIM], 1, DType::F32)?;
         let q = self.numbers(&[rows, heads.queries * DIM], 2, DType::F32)?;
-        let slab = self.numbers(&[2 * rows, heads.keys * DIM], 3, self.dtype)?;
-        [QkvSource::rows(&qkv, heads, self.dtype)?, QkvSource::cached(&q, &slab, heads)?]
+        let slab = self.numbers(&[2 * rows, heads.keys * DIM], 3, self.kv)?;
+        [QkvSource::rows(&qkv, heads, self.dtype)?, QkvSource::cached(&q, &slab, heads, self.dtype)?]
             .into_iter()
             .map(|source| plan.attend(source, heads))
             .collect()

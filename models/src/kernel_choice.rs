@@ -31,22 +31,30 @@ impl KernelChoice {
         }
     }
 
-    /// Applies the choice to an opened GPU and elements of this type.
+    /// Applies the choice to an opened GPU, elements of type `dtype`, and keys and values of type `kv`.
+    ///
+    /// # Errors
+    /// If a kernel breaks the GPU, or if keys and values are fp8, which candle's operations do not support, and
+    /// a kernel for them is off.
     #[cfg(feature = "cuda")]
-    pub(crate) fn apply(self, device: &Device, dtype: DType) -> Result<(), LoadError> {
+    pub(crate) fn apply(self, device: &Device, dtype: DType, kv: DType) -> Result<(), LoadError> {
         match self {
-            Self::Own => Ok(()),
-            Self::Composed => {
-                OwnKernel::ALL.into_iter().for_each(OwnKernel::turn_off);
-                Ok(())
-            }
-            Self::Auto => crate::kernel_check::check(device, dtype)
-                .map_err(|reason| LoadError::Device(format!("the GPU cannot be used: {reason}"))),
+            Self::Own => {}
+            Self::Composed => OwnKernel::ALL.into_iter().for_each(OwnKernel::turn_off),
+            Self::Auto => crate::kernel_check::check(device, dtype, kv)
+                .map_err(|reason| LoadError::Device(format!("the GPU cannot be used: {reason}")))?,
+        }
+        match OwnKernel::OF_CACHE.into_iter().find(|kernel| kernel.is_off()) {
+            Some(kernel) if kv == DType::F8E4M3 => Err(LoadError::Device(format!(
+                "--kv-cache-dtype fp8 needs the kernel {}, which is off",
+                kernel.name()
+            ))),
+            _ => Ok(()),
         }
     }
 
     #[cfg(not(feature = "cuda"))]
-    pub(crate) fn apply(self, _: &Device, _: DType) -> Result<(), LoadError> {
+    pub(crate) fn apply(self, _: &Device, _: DType, _: DType) -> Result<(), LoadError> {
         Ok(())
     }
 }

@@ -88,15 +88,20 @@ pub enum KvCacheDtype {
     Auto,
     /// Needs half the memory of f32. Computations on the CPU are still f32.
     Bf16,
+    /// 8-bit floats (E4M3) without scales. Larger numbers than 448 become 448. Computations do not change.
+    Fp8,
 }
 
 impl KvCacheDtype {
-    pub const ALL: [Self; 2] = [Self::Auto, Self::Bf16];
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Bf16, Self::Fp8];
+    /// Another name of fp8, as in vLLM.
+    pub const FP8_ALIAS: &'static str = "fp8_e4m3";
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
         }
     }
 }
@@ -105,8 +110,11 @@ impl FromStr for KvCacheDtype {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
+        if name == Self::FP8_ALIAS {
+            return Ok(Self::Fp8);
+        }
         let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("`{name}` is none of auto, bf16"))
+        found.ok_or_else(|| format!("`{name}` is none of auto, bf16, fp8"))
     }
 }
 
@@ -143,6 +151,7 @@ impl LoadOptions {
         let kv = match self.kv_cache_dtype {
             KvCacheDtype::Auto => None,
             KvCacheDtype::Bf16 => Some(DType::BF16),
+            KvCacheDtype::Fp8 => Some(DType::F8E4M3),
         };
         if device.is_cpu() {
             let format = match self.dtype {
@@ -164,11 +173,11 @@ impl LoadOptions {
                 return Err(LoadError::Device(reason));
             }
         };
-        if kv.is_some_and(|kv| kv != dtype) {
-            let reason = "on a GPU keys and values have the type of the weights".to_owned();
+        if kv.is_some_and(|kv| kv != dtype && kv != DType::F8E4M3) {
+            let reason = "on a GPU keys and values have the type of the weights, or are fp8".to_owned();
             return Err(LoadError::Device(reason));
         }
-        self.kernels.apply(&device, dtype)?;
+        self.kernels.apply(&device, dtype, kv.unwrap_or(dtype))?;
         Ok(Placement { device, dtype, kv, format: Format::F32 })
     }
 }

@@ -25,7 +25,7 @@ use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, gpu_wait, load};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load};
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
 
@@ -100,12 +100,30 @@ fn logits_of_many_rows(model: &mut dyn BatchModel) -> Vec<f32> {
     all
 }
 
-/// Logits after a prompt whose attention is computed in two parts.
+/// Logits of two steps, of one context and of eight.
+fn logits_of_one_and_of_eight(model: &mut dyn BatchModel) -> Vec<f32> {
+    let prompt = |length| Prompt::from((0..length).map(|id| 3 + id * 7 % 29).collect::<Vec<u32>>());
+    let mut all = Vec::new();
+    for count in [1, 8] {
+        let prompts: Vec<Prompt> = (0..count).map(|index| prompt(3 + 6 * index)).collect();
+        let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
+        for (parent, token) in [(None, None), (Some(0), Some(5))] {
+            let next = opened.iter().map(|at| row(at.context, parent, token.unwrap_or(at.first_token)));
+            let logits = model.step(&next.collect::<Vec<_>>()).unwrap();
+            all.extend((0..logits.rows()).flat_map(|index| logits.row(index).to_vec()));
+        }
+        opened.iter().for_each(|at| model.close(at.context));
+    }
+    all
+}
+
+/// Logits after a prompt whose attention is computed in two parts. The cache grows for a second prompt.
 fn logits_behind_a_long_prompt(model: &mut dyn BatchModel) -> Vec<f32> {
     let prompt: Prompt = (0..600u32).map(|id| 3 + id * 7 % 29).collect::<Vec<_>>().into();
-    let opened = model.open(&[(&prompt).into()]).unwrap()[0];
-    let logits = model.step(&[row(opened.context, None, opened.first_token)]).unwrap();
-    logits.row(0).to_vec()
+    let [first, second] = [(); 2].map(|()| model.open(&[(&prompt).into()]).unwrap()[0]);
+    let rows = [first, second].map(|opened| row(opened.context, None, opened.first_token));
+    let logits = model.step(&rows).unwrap();
+    [logits.row(0), logits.row(1)].concat()
 }
 
 /// Log-probabilities of all tokens after a prompt and after each of `tokens`, which follow it.
@@ -169,6 +187,60 @@ fn a_t5_in_sixteen_bits_gives_about_the_log_probabilities_of_the_cpu() {
             println!("{dtype:?}: log-probabilities differ by {off} on average");
             assert!(got.len() == want.len() && off < off_max, "{dtype:?}: off by {off}");
         }
+    }
+}
+
+/// Compares the logits of a model on a GPU and on the CPU, both with keys and values in fp8.
+fn assert_same_in_fp8(
+    name: &str,
+    of: fn(&mut dyn BatchModel) -> Vec<f32>,
+    open: impl Fn(LoadOptions) -> Box<dyn BatchModel>,
+) {
+    let on = |device, kv_cache_dtype| open(LoadOptions { kv_cache_dtype, ..on(device, DtypeChoice::F32) });
+    let want = of(on(DeviceChoice::Cpu, KvCacheDtype::Fp8).as_mut());
+    let got = of(on(GPU, KvCacheDtype::Fp8).as_mut());
+    let exact = of(on(DeviceChoice::Cpu, KvCacheDtype::Auto).as_mut());
+    let root_mean_square = |others: &[f32]| {
+        let squares = got.iter().zip(others).map(|(got, other)| (got - other).powi(2)).sum::<f32>();
+        (squares / got.len() as f32).sqrt()
+    };
+    let (off, rounded) = (root_mean_square(&want), root_mean_square(&exact));
+    println!("{name}: {off} from the CPU in fp8, {rounded} from the CPU in f32");
+    // A key or value between two fp8 numbers may be rounded to the other one.
+    assert!(got.len() == want.len() && off < 0.1 * rounded, "{name}: off by {off}, fp8 itself by {rounded}");
+}
+
+#[test]
+fn keys_and_values_in_fp8_give_the_logits_of_the_cpu() {
+    if gpu() {
+        assert_same_in_fp8("t5", logits_of_many_rows, t5);
+        assert_same_in_fp8("t5", logits_behind_a_long_prompt, t5);
+        for of in [logits, logits_of_one_and_of_eight] {
+            assert_same_in_fp8("t5", of, t5);
+            for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
+                assert_same_in_fp8(name, of, |options| causal(name, options));
+            }
+        }
+        for name in ["t5-v11", "t5gemma", "qwen3", "granite"] {
+            assert_same_in_fp8(name, logits, |options| tiny(name, options));
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_in_fp8_use_half_of_the_memory_and_change_log_probabilities_little() {
+    if gpu() {
+        let tokens = [314, 19, 209, 1773, 5, 31, 7, 204, 12, 8, 96];
+        let want = log_probabilities(t5(on(DeviceChoice::Cpu, DtypeChoice::F32)).as_mut(), &tokens);
+        let [mut wide, mut narrow] = [KvCacheDtype::Auto, KvCacheDtype::Fp8]
+            .map(|kv_cache_dtype| t5(LoadOptions { kv_cache_dtype, ..on(GPU, DtypeChoice::Bf16) }));
+        assert_eq!(wide.cache_cost().node, 2 * narrow.cache_cost().node);
+        let [wide, narrow] = [&mut wide, &mut narrow].map(|model| {
+            let got = log_probabilities(model.as_mut(), &tokens);
+            got.iter().zip(&want).map(|(got, want)| (got - want).abs()).sum::<f64>() / want.len() as f64
+        });
+        println!("log-probabilities differ by {wide} on average with a cache in bf16, by {narrow} in fp8");
+        assert!(narrow < 0.2, "off by {narrow}");
     }
 }
 

@@ -22,7 +22,7 @@ use ntl_core::contract::{
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
-use ntl_models::{DeviceChoice, KernelChoice, LoadOptions};
+use ntl_models::{DeviceChoice, KernelChoice, KvCacheDtype, LoadOptions};
 
 /// A multiple of 8, so that cuBLAS has fast kernels for logits.
 const TOKENS: usize = 104;
@@ -34,7 +34,7 @@ struct Budget(&'static str, [u64; 5]);
 
 /// Maximum number of modules that the driver compiles: four of candle's for each model. It has machine code of
 /// this program's kernels.
-const COMPILED: u64 = 8;
+const COMPILED: u64 = 16;
 
 const T5_BUDGETS: [Budget; 5] = [
     Budget("step, 1 context", [317, 3, 13, 1, 2]),
@@ -51,6 +51,9 @@ const LLAMA_BUDGETS: [Budget; 5] = [
     Budget("opening of 4,096 tokens", [1_157, 4, 1_127, 0, 99]),
     Budget("step behind 4,096 tokens", [326, 4, 16, 1, 3]),
 ];
+
+/// Types of keys and values, with the same budgets.
+const KV_DTYPES: [KvCacheDtype; 2] = [KvCacheDtype::Auto, KvCacheDtype::Fp8];
 
 /// Counts since the program started, in the order of the fake driver's file, in total and per kernel.
 #[derive(Clone)]
@@ -143,12 +146,13 @@ fn checkpoint(config: &str, shapes: &[(String, Vec<usize>)]) -> tempfile::TempDi
     folder
 }
 
-fn on_gpu() -> LoadOptions {
+fn on_gpu(kv_cache_dtype: KvCacheDtype) -> LoadOptions {
     // Kernels compute nothing here, so that a check would turn them off.
-    LoadOptions { device: DeviceChoice::Cuda(0), kernels: KernelChoice::Own, ..LoadOptions::default() }
+    let (device, kernels) = (DeviceChoice::Cuda(0), KernelChoice::Own);
+    LoadOptions { device, kernels, kv_cache_dtype, ..LoadOptions::default() }
 }
 
-fn t5(layers: usize) -> Box<dyn BatchModel> {
+fn t5(layers: usize, kv: KvCacheDtype) -> Box<dyn BatchModel> {
     let config = format!(
         r#"{{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": {TOKENS}, "d_model": {HIDDEN},
         "d_kv": 8, "d_ff": 32, "num_layers": {layers}, "num_decoder_layers": {layers}, "num_heads": 2,
@@ -179,10 +183,10 @@ fn t5(layers: usize) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let facts =
         TokenizerFacts { tokens: TOKENS, prompt_tokens_max: 4096, number_encoding: NumberEncoding::Text };
-    Box::new(T5::load(&files, facts, T5Kind::Plain, &on_gpu().place().unwrap()).unwrap())
+    Box::new(T5::load(&files, facts, T5Kind::Plain, &on_gpu(kv).place().unwrap()).unwrap())
 }
 
-fn llama(layers: usize) -> Box<dyn BatchModel> {
+fn llama(layers: usize, kv: KvCacheDtype) -> Box<dyn BatchModel> {
     let config = format!(
         r#"{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {TOKENS}, "hidden_size": {HIDDEN},
         "intermediate_size": 32, "num_hidden_layers": {layers}, "num_attention_heads": 2, "num_key_value_heads": 2,
@@ -206,7 +210,7 @@ fn llama(layers: usize) -> Box<dyn BatchModel> {
     let folder = checkpoint(&config, &shapes);
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let options =
-        CausalOptions { tokens: TOKENS, place: on_gpu().place().unwrap(), prefix_bytes_max: 1 << 20 };
+        CausalOptions { tokens: TOKENS, place: on_gpu(kv).place().unwrap(), prefix_bytes_max: 1 << 20 };
     Box::new(Causal::load(&files, &options).unwrap())
 }
 
@@ -290,14 +294,16 @@ fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<Strin
 #[test]
 #[ignore = "counts on the fake driver: scripts/fake-gpu-check"]
 fn steps_and_openings_keep_to_their_budgets() {
-    let t5 = measure(t5(24).as_mut());
-    let llama = measure(llama(32).as_mut());
+    let [t5, t5_in_fp8] = KV_DTYPES.map(|kv| measure(t5(24, kv).as_mut()));
+    let [llama, llama_in_fp8] = KV_DTYPES.map(|kv| measure(llama(32, kv).as_mut()));
     println!(
         "| model | | kernels | products | uploads | downloads | copies | allocations | synchronisations | events | returned bytes |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let mut over = compare("T5, 24 layers", &t5, &T5_BUDGETS);
     over.extend(compare("Llama, 32 layers", &llama, &LLAMA_BUDGETS));
+    over.extend(compare("T5, 24 layers, keys and values in fp8", &t5_in_fp8, &T5_BUDGETS));
+    over.extend(compare("Llama, 32 layers, keys and values in fp8", &llama_in_fp8, &LLAMA_BUDGETS));
     for (name, counts, budgets) in [("T5", t5, T5_BUDGETS), ("Llama", llama, LLAMA_BUDGETS)] {
         for (counts, Budget(case, _)) in counts.iter().zip(budgets) {
             println!("{name}, {case}: {}", counts.names());

@@ -248,6 +248,26 @@ fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_rig
 
 #[test]
 #[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+fn keys_and_values_in_fp8_need_the_kernels_of_the_cache() {
+    let faults = [
+        ("NTL_KERNELS", "composed", "cache_store"),
+        ("NTL_FAKE_CUDA_BREAK", "skip:store_kv_f8e4m3", "cache_store"),
+        ("NTL_FAKE_CUDA_BREAK", "skip:attend_f8e4m3_bf16_4", "slot_attention"),
+        ("NTL_FAKE_CUDA_BREAK", "hide:pack_heads_f8e4m3_bf16", "prompt_attention"),
+    ];
+    for (variable, fault, kernel) in faults {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
+        command.args(["--model", &tiny("t5-v11"), "--device", "cuda:0", "--port", "0"]);
+        let output = command.args(["--kv-cache-dtype", "fp8"]).env(variable, fault).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{fault}");
+        let log = String::from_utf8_lossy(&output.stderr);
+        let error = format!("--kv-cache-dtype fp8 needs the kernel {kernel}, which is off");
+        assert!(log.contains(&error), "{fault}: {log}");
+    }
+}
+
+#[test]
+#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
 fn a_gpu_that_fails_ends_the_server_with_an_exit_code_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("break");

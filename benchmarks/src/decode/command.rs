@@ -53,7 +53,7 @@ pub struct DecodeArgs {
     /// Element type of the weights in memory
     #[arg(long, default_value = "auto", value_parser = str::parse::<DtypeChoice>)]
     dtype: DtypeChoice,
-    /// Element type of keys and values: auto or bf16
+    /// Element type of keys and values: auto, bf16 or fp8
     #[arg(long, default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtype: KvCacheDtype,
     /// Kernels on a GPU: auto, own or composed

@@ -2,7 +2,7 @@
 //
 // A block computes one row for `HEADS` query heads that share a key head, over one part of the row's keys.
 // Groups of threads process keys in alternation. Each thread has `HELD` elements of the head and loads those
-// elements of a key and of its value with one 16-byte load each (two for f32). The group adds up the score
+// elements of a key and of its value with one 16-byte load each (two for f32, 8 bytes for fp8). The group adds up the score
 // with shuffles. Every group has its own softmax, which is corrected when a larger score appears. At the end,
 // the sums of all groups in the block are added up. If a row's keys are split among blocks, a second kernel
 // adds up their sums.
@@ -32,11 +32,11 @@ struct Sums {
   float max[HEADS], weight[HEADS], values[HEADS][HELD];
 };
 
-// `ALIGNED`: whether the head size is a multiple of `HELD` elements.
-template <typename T, int HEADS, bool ALIGNED>
+// `S`: type of the cache's elements. `ALIGNED`: whether the head size is a multiple of `HELD` elements.
+template <typename S, typename T, int HEADS, bool ALIGNED>
 __device__ inline void attend(
     const float *__restrict__ q,         // [R, H * D]
-    const T *__restrict__ slab,          // [2 * capacity, G * D]: keys of all slots, then their values
+    const S *__restrict__ slab,          // [2 * capacity, G * D]: keys of all slots, then their values
     const uint32_t *__restrict__ table,  // Row [R], then the list of slots
     const float *__restrict__ bias,      // [H, 2 * reach + 1], by distance from query to key; null for none
     T *__restrict__ out,                 // [R, H * D]
@@ -75,7 +75,7 @@ __device__ inline void attend(
   const uint32_t part = (row.end - row.first + gridDim.z - 1) / gridDim.z;
   const uint32_t from = row.first + blockIdx.z * part, to = min(from + part, row.end);
   for (uint32_t start = from; start < to; start += groups * AT_ONCE) {
-    Elements<T> keys[AT_ONCE], kept[AT_ONCE];
+    Elements<S> keys[AT_ONCE], kept[AT_ONCE];
     size_t places[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
@@ -86,9 +86,9 @@ __device__ inline void attend(
       places[k] = size_t(min(slots[min(at, slots_count - 1)], capacity - 1)) * width + offset;
     }
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) keys[k] = load<T, ALIGNED>(slab + places[k], held);
+    for (int k = 0; k < AT_ONCE; k++) keys[k] = load<S, ALIGNED>(slab + places[k], held);
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) kept[k] = load<T, ALIGNED>(slab + values + places[k], held);
+    for (int k = 0; k < AT_ONCE; k++) kept[k] = load<S, ALIGNED>(slab + values + places[k], held);
     float scores[AT_ONCE][HEADS];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
@@ -209,23 +209,26 @@ __device__ inline void add_parts(const float *__restrict__ parts, T *__restrict_
   store(out + lane * dim + threadIdx.x, weight > 0.0f ? sum / weight : sum);
 }
 
-#define ATTEND(NAME, T, HEADS, ALIGNED)                                                                          \
-  KERNEL(THREADS) attend_##NAME(const float *q, const T *slab, const uint32_t *table, const float *bias, T *out, \
+#define ATTEND(NAME, S, T, HEADS, ALIGNED)                                                                       \
+  KERNEL(THREADS) attend_##NAME(const float *q, const S *slab, const uint32_t *table, const float *bias, T *out, \
                                 float *parts, float scale, float cap, int heads, int num_kv_heads, int dim,      \
                                 uint32_t capacity, uint32_t slots_count, int reach, int lanes) {                 \
-    attend<T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, cap, heads, num_kv_heads, dim, capacity,  \
-                              slots_count, reach, lanes);                                                        \
+    attend<S, T, HEADS, ALIGNED>(q, slab, table, bias, out, parts, scale, cap, heads, num_kv_heads, dim,         \
+                                 capacity, slots_count, reach, lanes);                                           \
   }
 #define ADD_PARTS(NAME, T)                                                           \
   KERNEL(DIM_MAX) add_parts_##NAME(const float *parts, T *out, int count, int dim) { \
     add_parts(parts, out, count, dim);                                               \
   }
-#define OF_TYPE(NAME, T)          \
-  ATTEND(NAME##_1, T, 1, true)    \
-  ATTEND(NAME##_2, T, 2, true)    \
-  ATTEND(NAME##_4, T, 4, true)    \
-  ATTEND(NAME##_8, T, 8, true)    \
-  ATTEND(NAME##_any, T, 1, false) \
+#define ATTEND_ALL(NAME, S, T)     \
+  ATTEND(NAME##_1, S, T, 1, true)  \
+  ATTEND(NAME##_2, S, T, 2, true)  \
+  ATTEND(NAME##_4, S, T, 4, true)  \
+  ATTEND(NAME##_8, S, T, 8, true)  \
+  ATTEND(NAME##_any, S, T, 1, false)
+#define OF_TYPE(NAME, T)              \
+  ATTEND_ALL(NAME, T, T)              \
+  ATTEND_ALL(f8e4m3_##NAME, Fp8, T)   \
   ADD_PARTS(NAME, T)
 
 OF_TYPE(f32, float)

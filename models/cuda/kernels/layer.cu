@@ -137,15 +137,17 @@ __device__ inline void activate(
   }
 }
 
+#define STORE_KV(NAME, T)                                                                                        \
+  KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,   \
+                              const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,    \
+                              int dim, uint32_t capacity) {                                                      \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                \
+  }
 #define OF_TYPE(NAME, T)                                                                                           \
   KERNEL(1024) norm_##NAME(const float *x, const float *weight, const float *bias, T *out, int width, float eps) { \
     norm(x, weight, bias, out, width, eps);                                                                        \
   }                                                                                                                \
-  KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,     \
-                              const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,      \
-                              int dim, uint32_t capacity) {                                                        \
-    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                  \
-  }                                                                                                                \
+  STORE_KV(NAME, T)                                                                                                \
   KERNEL(256) activate_##NAME(const float *x, T *out, int width, int activation, int is_gated) {                   \
     activate(x, out, width, activation, is_gated != 0);                                                            \
   }
@@ -153,3 +155,4 @@ __device__ inline void activate(
 OF_TYPE(f32, float)
 OF_TYPE(f16, __half)
 OF_TYPE(bf16, __nv_bfloat16)
+STORE_KV(f8e4m3, Fp8)

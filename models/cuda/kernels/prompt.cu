@@ -155,6 +155,7 @@ __device__ inline void unpack_heads(
   }
 #define OF_TYPE(NAME, T)                                                                                         \
   PACK(f32_##NAME, float, T)                                                                                     \
+  PACK(f8e4m3_##NAME, Fp8, T)                                                                                    \
   KERNEL(THREADS_MAX) weigh_##NAME(const float *scores, const uint32_t *queries, const float *bias, T *out,      \
                                    float scale, float cap, int heads, int rows, int keys, int reach) {           \
     weigh(scores, queries, bias, out, scale, cap, heads, rows, keys, reach);                                     \

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::image::ATTENTION;
-use crate::launch::{Call, Grid, output, reach, suffix};
+use crate::launch::{Call, Grid, cached_suffix, output, reach, suffix};
 use crate::reuse::reuse;
 
 /// Number of table entries per row. They precede the slots and consist of:
@@ -48,13 +48,13 @@ pub struct SlotAttention<'a> {
 }
 
 impl SlotAttention<'_> {
-    /// Computes the attention of `q` f32 `[R, H * D]`. Returns the same shape in the type of `slab`
-    /// `[2 * capacity, G * D]`: keys of all slots, then their values.
-    pub fn attend(&self, q: &Tensor, slab: &Tensor) -> Result<Tensor> {
+    /// Computes the attention of `q` f32 `[R, H * D]` to `slab` `[2 * capacity, G * D]`: keys of all slots, then
+    /// their values, in `dtype` or fp8. Returns the shape of `q` in `dtype`.
+    pub fn attend(&self, q: &Tensor, slab: &Tensor, dtype: DType) -> Result<Tensor> {
         let rows = self.rows;
         let heads = self.heads;
         let num_kv_heads = self.num_kv_heads;
-        let (dtype, (places, width)) = (slab.dtype(), slab.dims2()?);
+        let (places, width) = slab.dims2()?;
         let Device::Cuda(device) = q.device() else { candle_core::bail!("this attention is for GPUs") };
         if num_kv_heads == 0 || !heads.is_multiple_of(num_kv_heads) || !width.is_multiple_of(num_kv_heads) {
             candle_core::bail!("{heads} heads cannot share {num_kv_heads} of {width} elements")
@@ -79,10 +79,13 @@ impl SlotAttention<'_> {
         let sums_of_parts = if parts > 1 { Some(output(device, &[sums], DType::F32)?) } else { None };
 
         let variant = if is_aligned { at_once.to_string() } else { "any".to_owned() };
-        let kernel = format!("attend_{}_{variant}", suffix(dtype)?);
+        let kernel = match slab.dtype() {
+            cached if cached == dtype => format!("attend_{}_{variant}", suffix(dtype)?),
+            cached => format!("attend_{}_{}_{variant}", cached_suffix(cached)?, suffix(dtype)?),
+        };
         let mut call = Call::new(device, &ATTENTION, &kernel)?;
         call.tensor(q, DType::F32, rows * heads * dim)?
-            .tensor(slab, dtype, places * width)?
+            .tensor(slab, slab.dtype(), places * width)?
             .tensor(self.table, DType::U32, rows * ROW_NUMBERS + slots)?
             .optional(self.bias, DType::F32, biases)?
             .tensor(&out, dtype, rows * heads * dim)?

@@ -50,6 +50,11 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
+/// Like [`suffix`], for keys and values, which may also be fp8.
+pub(crate) fn cached_suffix(dtype: DType) -> Result<&'static str> {
+    if dtype == DType::F8E4M3 { Ok(dtype.as_str()) } else { suffix(dtype) }
+}
+
 /// Returns the number of elements and the reach of biases f32 `[H, 2 * reach + 1]` for `heads` heads; zeros for none.
 pub(crate) fn reach(bias: Option<&Tensor>, heads: usize) -> Result<(usize, usize)> {
     match bias.map(Tensor::dims2).transpose()? {
@@ -143,6 +148,7 @@ impl<'a> Call<'a> {
             CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+            CudaStorageSlice::F8E4M3(slice) => slice.device_ptr(&stream).0,
             _ => candle_core::bail!("no kernel supports elements of {dtype:?}"),
         };
         Ok(start + (layout.start_offset() * dtype.size_in_bytes()) as u64)

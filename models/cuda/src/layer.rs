@@ -4,7 +4,7 @@
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
 use crate::image::LAYER;
-use crate::launch::{Call, Grid, output, suffix};
+use crate::launch::{Call, Grid, cached_suffix, output, suffix};
 
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
@@ -103,7 +103,7 @@ impl Projections<'_> {
             candle_core::bail!("{rows} rows of heads of {dim} elements: nothing to store")
         }
         let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
-        let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", suffix(dtype)?))?;
+        let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", cached_suffix(dtype)?))?;
         call.tensor(self.qkv, DType::F32, rows * columns)?
             .tensor(slots, DType::U32, rows)?
             .optional(self.rope, DType::F32, rows * dim)?

@@ -4,7 +4,7 @@
 use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
 use crate::image::PROMPT;
-use crate::launch::{Call, Grid, output, reach, suffix};
+use crate::launch::{Call, Grid, cached_suffix, output, reach, suffix};
 
 /// Number of entries per query in the table of a batch. They are:
 ///
@@ -27,7 +27,7 @@ const SCORES: usize = 8;
 pub struct HeadSource<'a> {
     /// f32 `[R, width]`, with queries in the first columns.
     pub q: &'a Tensor,
-    /// `[.., width]`, f32 or the packed type.
+    /// `[.., width]`, f32, fp8 or the packed type.
     pub kv: &'a Tensor,
     /// Elements of `kv` at which the keys and the values of slot 0 begin.
     pub keys_at: usize,
@@ -101,7 +101,7 @@ impl HeadBatch<'_> {
         let kv = if slots.is_some() { Some([packed()?, packed()?]) } else { None };
         let [packed_keys, packed_values] = [0, 1].map(|index| kv.as_ref().map(|kv| &kv[index]));
 
-        let kernel = format!("pack_heads_{}_{}", suffix(source.kv.dtype())?, suffix(dtype)?);
+        let kernel = format!("pack_heads_{}_{}", cached_suffix(source.kv.dtype())?, suffix(dtype)?);
         let mut call = Call::new(device, &PROMPT, &kernel)?;
         call.tensor(source.q, DType::F32, rows_count * q_width)?
             .tensor(source.kv, source.kv.dtype(), kv_rows * kv_width)?

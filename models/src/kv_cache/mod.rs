@@ -83,7 +83,8 @@ pub(crate) struct KvCache<P> {
 impl<P> KvCache<P> {
     /// Creates a cache for a model with this many layers. `width` is the width of the keys of one layer.
     pub(crate) fn new(layers: usize, width: usize, place: &Placement) -> Self {
-        let shape = PositionShape { layers, width, dtype: place.kv_dtype(), device: place.device.clone() };
+        let (dtype, results, device) = (place.kv_dtype(), place.dtype, place.device.clone());
+        let shape = PositionShape { layers, width, dtype, results, device };
         let store: Box<dyn KvStore> =
             if place.uses_kernels() { Box::new(TensorStore::new(shape)) } else { Box::new(Slab::new(shape)) };
         Self { contexts: HashMap::new(), opened: 0, store }

@@ -174,7 +174,7 @@ impl KvPass for SlabPass<'_> {
     }
 
     fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor> {
-        self.keys.attentions[view].attend(q, self.slab.layer(layer), heads)
+        self.keys.attentions[view].attend(q, self.slab.layer(layer), heads, self.slab.shape.results)
     }
 }
 
@@ -185,7 +185,8 @@ mod tests {
     use super::*;
 
     fn slab() -> Slab {
-        Slab::new(PositionShape { layers: 2, width: 3, dtype: DType::F32, device: Device::Cpu })
+        let (dtype, results, device) = (DType::F32, DType::F32, Device::Cpu);
+        Slab::new(PositionShape { layers: 2, width: 3, dtype, results, device })
     }
 
     /// Writes a number to the key of a slot, and the number plus 50 to its value.

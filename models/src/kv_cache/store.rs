@@ -13,6 +13,8 @@ pub(crate) struct PositionShape {
     /// Width of the keys of one layer, and of its values.
     pub(crate) width: usize,
     pub(crate) dtype: DType,
+    /// Element type of attention's results on devices; on the CPU they are f32.
+    pub(crate) results: DType,
     pub(crate) device: Device,
 }
 

@@ -28,6 +28,9 @@ impl OwnKernel {
         Self::LogitsSummary,
     ];
 
+    /// The kernels that access keys and values in the cache.
+    pub(crate) const OF_CACHE: [Self; 3] = [Self::CacheStore, Self::SlotAttention, Self::PromptAttention];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Norm => "norm",

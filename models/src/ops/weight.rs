@@ -77,9 +77,12 @@ impl Placement {
         }
     }
 
-    /// Returns the element type of keys and values, with the same names.
+    /// Returns the element type of keys and values by its name in `--kv-cache-dtype`.
     pub(crate) fn kv_name(&self) -> &'static str {
-        self.kv_dtype().as_str()
+        match self.kv_dtype() {
+            DType::F8E4M3 => "fp8",
+            dtype => dtype.as_str(),
+        }
     }
 }
 

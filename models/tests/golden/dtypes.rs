@@ -13,8 +13,8 @@ use crate::support::{Fixtures, flat, ids, over_fixtures, prompt, read_golden, sc
 over_fixtures! {
     logits_of_smaller_weights_are_close_to_the_reference,
     a_row_of_any_dtype_is_bit_identical_alone_and_in_a_batch,
-    bf16_keys_and_values_use_half_of_the_memory,
-    prompts_that_share_bf16_keys_and_values_are_bit_identical,
+    smaller_keys_and_values_use_a_half_and_a_quarter_of_the_memory,
+    prompts_that_share_smaller_keys_and_values_are_bit_identical,
 }
 
 const T5: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval", "t5gemma", "t5gemma2"];
@@ -24,9 +24,10 @@ const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
 /// The dtypes of weights and of keys and values, and the maximum root mean square error of logits as a share
 /// of their spread, which is largest for random weights.
-pub(crate) const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 7] = [
+pub(crate) const DTYPES: [(DtypeChoice, KvCacheDtype, f32); 8] = [
     (DtypeChoice::F32, KvCacheDtype::Auto, 1e-4),
     (DtypeChoice::F32, KvCacheDtype::Bf16, 0.02),
+    (DtypeChoice::F32, KvCacheDtype::Fp8, 0.3),
     (DtypeChoice::F16, KvCacheDtype::Auto, 0.02),
     (DtypeChoice::Bf16, KvCacheDtype::Auto, 0.1),
     (DtypeChoice::Q8_0, KvCacheDtype::Auto, 0.18),
@@ -119,19 +120,23 @@ fn a_row_of_any_dtype_is_bit_identical_alone_and_in_a_batch(fixtures: Fixtures) 
     }
 }
 
-fn bf16_keys_and_values_use_half_of_the_memory(fixtures: Fixtures) {
+fn smaller_keys_and_values_use_a_half_and_a_quarter_of_the_memory(fixtures: Fixtures) {
     for name in T5.into_iter().chain(CAUSAL) {
         let cost = |kv| open(fixtures, name, DtypeChoice::F32, kv, 0).cache_cost();
         let wide = cost(KvCacheDtype::Auto);
-        let narrow = cost(KvCacheDtype::Bf16);
-        assert_eq!(2 * narrow.node, wide.node, "{name}");
-        // The rest of a prompt's memory is not keys and values.
-        assert_eq!(wide.prompt_token - narrow.prompt_token, narrow.node, "{name}");
+        for (kv, share) in [(KvCacheDtype::Bf16, 2), (KvCacheDtype::Fp8, 4)] {
+            let narrow = cost(kv);
+            assert_eq!(share * narrow.node, wide.node, "{name}");
+            // The rest of a prompt's memory is not keys and values.
+            assert_eq!(wide.prompt_token - narrow.prompt_token, wide.node - narrow.node, "{name}");
+        }
     }
 }
 
-fn prompts_that_share_bf16_keys_and_values_are_bit_identical(fixtures: Fixtures) {
-    for name in CAUSAL {
+fn prompts_that_share_smaller_keys_and_values_are_bit_identical(fixtures: Fixtures) {
+    for (name, kv) in
+        CAUSAL.into_iter().flat_map(|name| [KvCacheDtype::Bf16, KvCacheDtype::Fp8].map(|kv| (name, kv)))
+    {
         let (json, _) = read_golden(&fixtures.folder(name));
         let (prompt, target) = rows(&json["cases"][0]);
         // Long enough for blocks that later prompts share.
@@ -141,7 +146,7 @@ fn prompts_that_share_bf16_keys_and_values_are_bit_identical(fixtures: Fixtures)
             let (logits, _) = score(model, from_ref(&prompt), from_ref(&target));
             (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect::<Vec<_>>()
         };
-        let open = |bytes| open(fixtures, name, DtypeChoice::F32, KvCacheDtype::Bf16, bytes);
+        let open = |bytes| open(fixtures, name, DtypeChoice::F32, kv, bytes);
         let mut alone = open(0);
         let mut sharing = open(1 << 20);
         let want = logits(alone.as_mut());

@@ -5,7 +5,7 @@ use std::num::{IntErrorKind, NonZeroU64, NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use ntl_manual::ManualArgs;
@@ -111,8 +111,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
     /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory
-    /// on the CPU and is faster with many requests or long prompts, and less exact; auto is f32 on the CPU,
-    /// the type of the weights on a GPU
+    /// on the CPU and is faster with many requests or long prompts. fp8 (8-bit floats, E4M3) needs half of the
+    /// memory of bf16, also on a GPU. Both are less exact, fp8 far more. auto is f32 on the CPU, the type of
+    /// the weights on a GPU
     #[arg(
         long,
         env = "NTL_KV_CACHE_DTYPE",
@@ -365,8 +366,11 @@ fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
 }
 
 fn kv_cache_dtypes() -> impl TypedValueParser<Value = KvCacheDtype> {
-    PossibleValuesParser::new(KvCacheDtype::ALL.map(KvCacheDtype::name))
-        .try_map(|name| name.parse::<KvCacheDtype>())
+    let name = |dtype: KvCacheDtype| match dtype {
+        KvCacheDtype::Fp8 => PossibleValue::new(dtype.name()).alias(KvCacheDtype::FP8_ALIAS),
+        _ => PossibleValue::new(dtype.name()),
+    };
+    PossibleValuesParser::new(KvCacheDtype::ALL.map(name)).try_map(|name| name.parse::<KvCacheDtype>())
 }
 
 fn kernels() -> impl TypedValueParser<Value = KernelChoice> {
@@ -449,6 +453,20 @@ mod tests {
         assert_eq!(args.limits.cache_bytes_max, NonZeroU64::new(1_500_000_000));
         let default = Args::try_parse_from(["ntl-server"]).unwrap().limits.prefix_cache_bytes_max;
         assert_eq!(default, ntl_models::LoadOptions::default().prefix_bytes_max);
+    }
+
+    #[test]
+    fn types_of_keys_and_values_have_the_names_of_vllm() {
+        for (text, want) in [
+            ("auto", Some(KvCacheDtype::Auto)),
+            ("bf16", Some(KvCacheDtype::Bf16)),
+            ("fp8", Some(KvCacheDtype::Fp8)),
+            ("fp8_e4m3", Some(KvCacheDtype::Fp8)),
+            ("fp8_e5m2", None),
+        ] {
+            let args = Args::try_parse_from(["ntl-server", "--kv-cache-dtype", text]);
+            assert_eq!(args.ok().map(|args| args.models.kv_cache_dtype), want, "{text}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub enum Dtype {
     Int8,
     /// 8-bit integers with one scale for each 32 of them.
     Q8_0,
+    /// 8-bit floats (E4M3), for keys and values.
+    Fp8,
     /// Any other type of mistral.rs.
     Other(String),
 }
@@ -52,6 +54,7 @@ impl Dtype {
             Self::F16 => "f16",
             Self::Int8 => "int8",
             Self::Q8_0 => "q8_0",
+            Self::Fp8 => "fp8",
             Self::Other(name) => name,
         }
     }
@@ -59,7 +62,7 @@ impl Dtype {
 
 impl From<&str> for Dtype {
     fn from(name: &str) -> Self {
-        let known = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
+        let known = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0, Self::Fp8];
         known.into_iter().find(|dtype| dtype.name() == name).unwrap_or_else(|| Self::Other(name.to_owned()))
     }
 }

@@ -437,6 +437,7 @@ fn gather<E: Float>(
 
 #[cfg(test)]
 mod tests {
+    use float8::F8E4M3;
     use half::bf16;
 
     use super::*;
@@ -592,15 +593,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_in_16_bits_match_the_same_numbers_in_f32_alone_and_in_a_batch() {
+    fn smaller_keys_and_values_match_the_same_numbers_in_f32_alone_and_in_a_batch() {
+        smaller_keys_and_values_match_f32(bf16::from_f32);
+        smaller_keys_and_values_match_f32(F8E4M3::from_f32);
+    }
+
+    fn smaller_keys_and_values_match_f32<E: Float>(rounded: fn(f32) -> E) {
         let heads = Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) };
         let width = 24;
-        let narrow = |positions: usize, seed| -> Vec<bf16> {
-            numbers(positions * width, seed).into_iter().map(bf16::from_f32).collect()
+        let narrow = |positions: usize, seed| -> Vec<E> {
+            numbers(positions * width, seed).into_iter().map(rounded).collect()
         };
         let [own_keys, own_values] = [narrow(9, 1), narrow(9, 2)];
         let [keys_before, values_before] = [narrow(4, 3), narrow(4, 4)];
-        let wide = |values: &[bf16]| -> Vec<f32> { values.iter().map(|value| value.to_f32()).collect() };
+        let wide = |values: &[E]| -> Vec<f32> { values.iter().map(|value| value.to_f32()).collect() };
         let wide = [&own_keys, &own_values, &keys_before, &values_before].map(|values| wide(values));
         let queries = [
             AttentionQuery { visible: Visible::First(9), hidden: 0, position: 4 },

@@ -1,6 +1,7 @@
 //! Element types of floating-point weights, keys and values, and their conversion to f32.
 
 use bytemuck::Pod;
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 pub trait Float: Pod + Send + Sync {
@@ -39,6 +40,22 @@ impl Float for bf16 {
     }
 }
 
+impl Float for F8E4M3 {
+    /// Has no branches, so that the compiler converts several values together.
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        let magnitude = u32::from(self.to_bits() & 0x7f);
+        let size = match magnitude {
+            // Multiples of 2^-9.
+            0..8 => magnitude as f32 / 512.0,
+            0x7f => f32::NAN,
+            // Exponent and mantissa at their places in an f32, with its bias.
+            _ => f32::from_bits((magnitude << 20) + (120 << 23)),
+        };
+        f32::from_bits(size.to_bits() | u32::from(self.to_bits() & 0x80) << 24)
+    }
+}
+
 impl Float for f16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
@@ -51,5 +68,25 @@ impl Float for f16 {
         let scratch = &mut scratch[..values.len()];
         values.convert_to_f32_slice(scratch);
         scratch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fp8_number_has_the_value_of_its_exponent_and_mantissa() {
+        for code in 0..=u8::MAX {
+            let number = F8E4M3::from_bits(code).to_f32();
+            let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+            let size = match (exponent, code & 7) {
+                (15, 7) => f32::NAN,
+                (0, _) => mantissa / 512.0,
+                _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+            };
+            assert_eq!(number.is_sign_negative(), code > 0x7f, "{code}");
+            assert_eq!(number.abs().to_bits(), size.to_bits(), "{code} is {number}");
+        }
     }
 }

@@ -40,7 +40,7 @@ impl PaddedQuery {
 pub(crate) struct QkvSource<'a> {
     /// f32 `[R, width]`, with queries in the first columns.
     q: &'a Tensor,
-    /// `[.., width]`, in f32 or `dtype`.
+    /// `[.., width]`, in f32, fp8 or `dtype`.
     kv: &'a Tensor,
     /// Elements of `kv` at which keys and values of slot 0 begin, and the number of rows, counted from these
     /// elements, that are slots.
@@ -63,12 +63,12 @@ impl<'a> QkvSource<'a> {
     }
 
     /// Uses queries f32 `[R, H * D]`, and the slots of `slab` `[2 * slots, G * D]`: keys of all slots, then
-    /// their values.
-    pub(crate) fn cached(q: &'a Tensor, slab: &'a Tensor, heads: Heads) -> Result<Self> {
+    /// their values, in `dtype` or fp8.
+    pub(crate) fn cached(q: &'a Tensor, slab: &'a Tensor, heads: Heads, dtype: DType) -> Result<Self> {
         let (places, width) = slab.dims2()?;
         let slots = places / 2;
         let dim = width / heads.keys;
-        Ok(Self { q, kv: slab, keys_at: 0, values_at: slots * width, slots, dim, dtype: slab.dtype() })
+        Ok(Self { q, kv: slab, keys_at: 0, values_at: slots * width, slots, dim, dtype })
     }
 }
 

@@ -15,6 +15,7 @@ mod tests;
 use std::sync::RwLockReadGuard;
 
 use candle_core::{DType, Layout, Result, Storage, Tensor, WithDType};
+use float8::F8E4M3;
 use half::bf16;
 use ntl_kernels::{AttentionGroup, AttentionQuery, Float, Heads, KvSlices, Phase};
 
@@ -49,8 +50,8 @@ pub(crate) struct TensorGroup<'a> {
 /// Computes softmax attention on the CPU. [`PassKeys`] and [`PromptAttention`] compute the same on devices.
 ///
 /// Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head.
-/// * `q` is f32 `[R, H * D]`, one row per query of `groups`. Keys and values are `[N, G * D]`, all f32 or all
-///   bf16. Returns f32 `[R, H * D]`.
+/// * `q` is f32 `[R, H * D]`, one row per query of `groups`. Keys and values are `[N, G * D]`, all f32, all
+///   bf16 or all fp8. Returns f32 `[R, H * D]`.
 pub(crate) fn attend(
     q: &Tensor,
     groups: &[TensorGroup<'_>],
@@ -59,6 +60,7 @@ pub(crate) fn attend(
 ) -> Result<Tensor> {
     match groups.first().map(|group| group.own.keys.dtype()) {
         Some(DType::BF16) => attend_to::<bf16>(q, groups, heads, bias),
+        Some(DType::F8E4M3) => attend_to::<F8E4M3>(q, groups, heads, bias),
         _ => attend_to::<f32>(q, groups, heads, bias),
     }
 }

@@ -90,7 +90,7 @@ impl<'a> PromptAttention<'a> {
         let slab = Tensor::zeros((2 * count, key_width), qkv.dtype(), x.device())?;
         let slots = Tensor::arange(0, count as u32, x.device())?;
         let q = input.store_and_query(&slab, &slots)?;
-        plan.attend(QkvSource::cached(&q, &slab, heads)?, heads)
+        plan.attend(QkvSource::cached(&q, &slab, heads, slab.dtype())?, heads)
     }
 
     fn attend_on_cpu(&self, input: &QkvInput<'_>) -> Result<Tensor> {

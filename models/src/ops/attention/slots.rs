@@ -99,11 +99,12 @@ fn is_planned(groups: &[SlotGroup<'_>]) -> bool {
 }
 
 impl ViewAttention<'_> {
-    /// Computes softmax attention of `q` f32 `[R, H * D]` over one layer of the cache. Returns `[R, H * D]`.
-    pub(crate) fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
+    /// Computes softmax attention of `q` f32 `[R, H * D]` over one layer of the cache, in `dtype` or fp8. Returns
+    /// `[R, H * D]` in `dtype`.
+    pub(crate) fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads, dtype: DType) -> Result<Tensor> {
         match self {
-            Self::Rows(rows) => rows.attend(q, slab, heads),
-            Self::Planned(plan) => plan.attend(QkvSource::cached(q, slab, heads)?, heads),
+            Self::Rows(rows) => rows.attend(q, slab, heads, dtype),
+            Self::Planned(plan) => plan.attend(QkvSource::cached(q, slab, heads, dtype)?, heads),
         }
     }
 }
@@ -146,7 +147,7 @@ impl<'a> SlotRows<'a> {
         rows
     }
 
-    fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
+    fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads, dtype: DType) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if crate::ops::own_kernels::OwnKernel::SlotAttention.computes(q) {
             let bias = self.bias.map(|bias| bias.table(q.device())).transpose()?;
@@ -160,13 +161,13 @@ impl<'a> SlotRows<'a> {
                 cap: heads.cap,
                 bias: bias.as_ref(),
             };
-            return attention.attend(q, slab);
+            return attention.attend(q, slab, dtype);
         }
-        self.composed(q, slab, heads)
+        self.composed(q, slab, heads, dtype)
     }
 
     /// Computes the same row by row, if there is no kernel for it.
-    fn composed(&self, q: &Tensor, slab: &Tensor, heads: Heads) -> Result<Tensor> {
+    fn composed(&self, q: &Tensor, slab: &Tensor, heads: Heads, dtype: DType) -> Result<Tensor> {
         let numbers: Vec<u32> = self.table.to_vec1()?;
         let (rows, slots) = numbers.split_at(self.rows * ROW_NUMBERS);
         let capacity = slab.dim(0)? as u32 / 2;
@@ -187,6 +188,6 @@ impl<'a> SlotRows<'a> {
             let group = AttentionGroup { before: Vec::new(), own, queries, phase: Phase::Decode };
             out.extend(ntl_kernels::attend(q, &[group], heads, self.bias.map(|bias| &bias.values)));
         }
-        Tensor::from_vec(out, q.dims2()?, q.device())?.to_dtype(slab.dtype())
+        Tensor::from_vec(out, q.dims2()?, q.device())?.to_dtype(dtype)
     }
 }

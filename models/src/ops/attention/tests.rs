@@ -63,11 +63,12 @@ fn planned(q: &Tensor, groups: &[TensorGroup<'_>], heads: Heads, bias: Option<&R
     let views = vec![SlotView { groups: groups(), bias }, SlotView { groups: groups(), bias }];
     let keys = PassKeys::new(&[7, 5], views, &Device::Cpu).unwrap();
     assert_eq!(keys.written.to_vec1::<u32>().unwrap(), [7, 5]);
-    let [got, again] = [0, 1].map(|view| keys.attentions[view].attend(q, &joined, heads).unwrap());
+    let [got, again] =
+        [0, 1].map(|view| keys.attentions[view].attend(q, &joined, heads, DType::F32).unwrap());
     assert_close(&again, &got);
     if groups().iter().all(SlotGroup::has_ranges) {
         let plan = Plan::new(groups(), bias, &Device::Cpu).unwrap();
-        let source = QkvSource::cached(q, &joined, heads).unwrap();
+        let source = QkvSource::cached(q, &joined, heads, DType::F32).unwrap();
         assert_close(&plan.attend(source, heads).unwrap(), &got);
     }
     got
@@ -198,7 +199,7 @@ fn sixteen_bit_results_are_rounded_once_per_operation() {
     let want = attend(&q, &[group(&kv, &queries)], heads, None).unwrap();
     let plan = Plan::new(vec![SlotGroup::packed((0..50).collect(), queries)], None, &Device::Cpu).unwrap();
     let slab = Tensor::cat(&[&kv.keys, &kv.values], 0).unwrap().to_dtype(DType::BF16).unwrap();
-    let got = plan.attend(QkvSource::cached(&q, &slab, heads).unwrap(), heads).unwrap();
+    let got = plan.attend(QkvSource::cached(&q, &slab, heads, DType::BF16).unwrap(), heads).unwrap();
     let difference = (got.to_dtype(DType::F32).unwrap() - want).unwrap().abs().unwrap();
     let worst: f32 = difference.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap();
     // Queries, keys, scores, weights, values and sums: each is rounded by at most 2^-9 of numbers up to about
