@@ -1,10 +1,11 @@
 """Trivial baselines for rJokes: what a model must beat before its RMSE means anything.
 
-    python baselines.py TRAIN TEST [--limit N] [--new]
+    python baselines.py TRAIN TEST [--limit N] [--new | --repeated]
 
 TRAIN and TEST are files in the formats of data.py. Each baseline is fitted on TRAIN and rates the first N texts of TEST. --new leaves out
 texts with the words of a text of TRAIN, regardless of case and punctuation. The output is
 JSON: by baseline the mean absolute error, the root mean square error, R² and Pearson's correlation, which a constant does not have.
+With --repeated, it is a list of the texts that --new leaves out, by their number in TEST, from 0.
 """
 
 import argparse
@@ -61,12 +62,17 @@ def words(text):
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
+def repeated(train, test, limit=None):
+    """Returns the numbers of the texts whose words are also a text of the training file."""
+    known = {words(text) for text in columns(train)[0]}
+    return [place for place, text in enumerate(columns(test, limit)[0]) if words(text) in known]
+
+
 def baselines(train, test, limit=None, new=False):
-    """Returns the metrics of every baseline, by its name. `new` leaves out texts whose words are also a text of the training file."""
+    """Returns the metrics of every baseline, by its name. `new` leaves out repeated texts."""
     (texts, scores), (asked, truths) = columns(train), columns(test, limit)
     if new:
-        known = {words(text) for text in texts}
-        kept = [place for place, text in enumerate(asked) if words(text) not in known]
+        kept = sorted(set(range(len(asked))) - set(repeated(train, test, limit)))
         print(f"baselines: {len(asked) - len(kept)} of {len(asked)} texts left out", file=sys.stderr)
         asked, truths = [asked[place] for place in kept], truths[kept]
     return {name: measured(predicted, truths) for name, predicted in predictions(texts, scores, asked)}
@@ -77,10 +83,15 @@ def main():
     parser.add_argument("train", metavar="TRAIN")
     parser.add_argument("test", metavar="TEST")
     parser.add_argument("--limit", type=int, metavar="N", help="rate the first N texts only")
-    parser.add_argument("--new", action="store_true", help="leave out texts with the words of a text of TRAIN")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--new", action="store_true", help="leave out texts with the words of a text of TRAIN")
+    some.add_argument("--repeated", action="store_true", help="print the numbers of these texts instead")
     args = parser.parse_args()
     try:
-        print(json.dumps(baselines(args.train, args.test, args.limit, args.new), indent=1))
+        if args.repeated:
+            print(json.dumps(repeated(args.train, args.test, args.limit)))
+        else:
+            print(json.dumps(baselines(args.train, args.test, args.limit, args.new), indent=1))
     except InputError as error:
         print(f"baselines: {error}", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from math import comb
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import StatisticsError, correlation, mean, median, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
 from generated import GeneratedQuestions
@@ -36,7 +36,12 @@ MODES = {
 }
 # Modes with one split only. A distribution over longer sums is so broad that its search needs a hundred times the CPU time of a text.
 ONLY = {("sums", "regress"): "interpolate"}
-OBJECTIVES = {"ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head"}
+OBJECTIVES = {
+    "ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head", "smollm2-ce": "SmolLM2 with CE",
+    "smollm2-ntl-was": "SmolLM2 with NTL-WAS",
+}  # fmt: skip
+# The objective that another one is compared with, unless it is "ce".
+PLAIN = {"smollm2-ntl-was": "smollm2-ce"}
 ESTIMATES = {
     "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
     "weighted_sum": "weighted sum",
@@ -79,6 +84,11 @@ class Model:
         wrong = (sample for sample in samples if not sample["accuracy"] and sample["absolute_error"] is not None)
         return {sample["doc_id"]: sample["absolute_error"] for sample in wrong}
 
+    def answered(self, mode):
+        """Returns the prediction and the truth of each item with a prediction, by item."""
+        samples = map(json.loads, (self.runs / mode / "samples.jsonl").read_text().splitlines())
+        return {sample["doc_id"]: (sample["prediction"], sample["truth"]) for sample in samples if sample["prediction"]}
+
     def compared(self, mode, other, other_mode, split):
         """Returns the comparison of `ntl-eval compare` between this run and the other one, by metric."""
         sides = [model.runs / name / split for model, name in ((self, mode), (other, other_mode))]
@@ -118,15 +128,13 @@ def evaluate(model, data, limit):
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
 
-def baselines_of(data, runs, limit):
-    """Returns the metrics of the trivial baselines of rjokes by name. They are kept in RUNS, like the runs of ntl-eval."""
-    kept = runs / "rjokes" / f"baselines-{limit or 'all'}.json"
+def from_baselines(data, runs, limit, *options):
+    """Returns the output of baselines.py for the first `limit` jokes. It is kept in RUNS, like the runs of ntl-eval."""
+    kept = runs / "rjokes" / ("-".join(["baselines", str(limit), *options]).replace("---", "-") + ".json")
     if not kept.is_file():
         python, program = os.environ.get("NTL_TRAIN_PYTHON", sys.executable), Path(__file__).with_name("baselines.py")
         files = [data / "rjokes/dev.tsv.gz", data / "rjokes/test.tsv.gz"]
-        limited = ["--limit", str(limit)] if limit else []
-        found = subprocess.run([python, program, *files, *limited], check=True, stdout=subprocess.PIPE)
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        found = subprocess.run([python, program, *files, "--limit", str(limit), *options], check=True, stdout=subprocess.PIPE)
         kept.write_bytes(found.stdout)
     return json.loads(kept.read_text())
 
@@ -223,6 +231,34 @@ def estimates_table(models, split, baselines):
     return table(["", *METRICS.values()], rows)
 
 
+def measured(pairs):
+    """Returns the metrics of pairs of a prediction and the truth, from the same estimates as ntl-eval."""
+    numbers, truths = [prediction["mean"] for prediction, _ in pairs], [truth for _, truth in pairs]
+    try:
+        pearson = correlation(numbers, truths)
+    except StatisticsError:  # All numbers are equal.
+        pearson = None
+    return {
+        "mae": mean(abs(prediction["median"] - truth) for prediction, truth in pairs),
+        "rmse": mean((number - truth) ** 2 for number, truth in zip(numbers, truths)) ** 0.5, "pearson": pearson,
+    }  # fmt: skip
+
+
+def repeated_table(models, repeated, baselines, new):
+    """Returns metrics over all items and without the `repeated` ones. `new` has the baselines of these items, `baselines` of all."""
+    groups = {}
+    for model in models:
+        for mode in MODES if model.objective != "head" else ["regress"]:
+            pairs = model.answered(mode)
+            both = measured(pairs.values()), measured([pair for item, pair in pairs.items() if item not in repeated])
+            label = label_of(model.objective, "text") if mode == "text" or model.objective == "head" else "numbers"
+            groups.setdefault(f"{OBJECTIVES[model.objective]}, {label}", []).append(both)
+    groups |= {f"baseline: {name}": [(baselines[name], new[name])] for name in baselines}
+    names = ("mae", "rmse", "pearson")
+    rows = [[label, *(over_seeds([run[part][name] for run in runs]) for name in names for part in (0, 1))] for label, runs in groups.items()]
+    return table(["", *(METRICS[name] + part for name in names for part in ("", ", new"))], rows)
+
+
 def picture(models, split):
     """Draws the RMSE of every estimate and seed, and of the best constant."""
     groups = {}
@@ -274,9 +310,10 @@ def comparison_table(models, split):
         add(f"{OBJECTIVES[objective]}: numbers less greedy text", [(model, "text", model, "regress") for model in own])
     for mode, name in (("text", "greedy text"), ("regress", "numbers")):
         for objective in dict.fromkeys(model.objective for model in models if model.objective != "ce"):
-            pairs = [(by_name["ce", model.seed], mode, model, mode) for model in models
-                     if model.objective == objective and ("ce", model.seed) in by_name]  # fmt: skip
-            add(f"{name}: {OBJECTIVES[objective]} less CE", pairs)
+            plain = PLAIN.get(objective, "ce")
+            pairs = [(by_name[plain, model.seed], mode, model, mode) for model in models
+                     if model.objective == objective and (plain, model.seed) in by_name]  # fmt: skip
+            add(f"{name}: {OBJECTIVES[objective]} less {OBJECTIVES[plain]}", pairs)
     return table(["", *METRICS.values()], rows) if rows else ""
 
 
@@ -328,8 +365,11 @@ def findings(model, split):
     return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
 
 
-def page(models, costs, pictures, baselines):
-    """Returns the page as Markdown and writes its pictures to the directory `pictures` unless it is None. `baselines`: by task and name."""
+def page(models, costs, pictures, jokes):
+    """Returns the page as Markdown and writes its pictures to the directory `pictures` unless it is None.
+
+    `jokes(*options)` returns the output of baselines.py.
+    """
     rows = []
     for task in TASKS:
         for objective in dict.fromkeys(model.objective for model in models if model.task == task):
@@ -352,9 +392,14 @@ def page(models, costs, pictures, baselines):
                 name = title.replace(" ", "-") + ".svg"
                 (pictures / name).write_text(picture(own, split), encoding="utf-8")
                 parts.append(f"![RMSE by objective and estimate, {title}]({pictures.name}/{name})\n")
-            parts += [estimates_table(own, split, baselines.get(task, {})), distribution_table(own, split), "Paired comparisons over the same items:\n"]
+            baselines = jokes() if task == "rjokes" else {}
+            parts += [estimates_table(own, split, baselines), distribution_table(own, split), "Paired comparisons over the same items:\n"]
             parts.append(comparison_table(own, split))
             parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
+            if task == "rjokes":
+                repeated = jokes("--repeated")
+                parts.append(f"All {n:,} jokes, and the {n - len(repeated):,} *new* ones, whose words are not a joke of `dev`:\n")
+                parts.append(repeated_table(own, set(repeated), baselines, jokes("--new")))
         for split in own[0].splits("text") if own and task in WRONG else []:
             n = own[0].report("text", split)["n"]
             parts += [f"How far off incorrect greedy answers are ({split}, {n:,} items, absolute errors):\n", wrong_table(own, split)]
@@ -386,14 +431,17 @@ def main():
         print(f"== {model.task} {model.folder.name}", file=sys.stderr)
         evaluate(model, args.data, args.limit)
     costs = {} if args.without_cost or args.kept else costs_of(models, args.models, args.data, args.runs)
-    rates_jokes = any(model.task == "rjokes" for model in models)
-    baselines = {"rjokes": baselines_of(args.data, args.runs, args.limit)} if rates_jokes else {}
+
+    def jokes(*options):
+        rated = next(model for model in models if model.task == "rjokes").report("regress", "")["n"]
+        return from_baselines(args.data, args.runs, rated, *options)
+
     if args.page is None:
-        print(page(models, costs, None, baselines))
+        print(page(models, costs, None, jokes))
         return
     pictures = args.page.with_suffix("")
     pictures.mkdir(exist_ok=True)
-    text = page(models, costs, pictures, baselines)
+    text = page(models, costs, pictures, jokes)
     above = args.page.read_text(encoding="utf-8").partition(MARK)[0]
     args.page.write_text(f"{above}{MARK}\n{text}", encoding="utf-8")
 

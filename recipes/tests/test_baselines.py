@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from baselines import baselines
+from baselines import baselines, repeated
 from conftest import RECIPES
 
 
@@ -25,6 +25,7 @@ def test_new_texts_are_those_whose_words_are_not_in_the_training_file(tmp_path):
     test.write_text("9\tgood   JOKE\n9\tevil, joke\n2\tgood evil joke\n")
     assert baselines(train, test, new=True)["always the training mean"]["rmse"] == 0.0
     assert baselines(train, test)["always the training mean"]["rmse"] > 1
+    assert repeated(train, test) == [0, 1] and repeated(train, test, 1) == [0]
 
 
 def test_scores_that_are_not_numbers_are_one_line(tmp_path):

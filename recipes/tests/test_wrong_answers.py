@@ -1,4 +1,4 @@
-"""The table of incorrect answers, from runs that are written by hand."""
+"""The tables of incorrect answers and of repeated jokes, from runs that are written by hand."""
 
 import json
 
@@ -51,3 +51,20 @@ def test_held_out_sums_are_written_once_and_have_the_right_answers(tmp_path):
             assert float(answer) == pytest.approx(float(p) + float(q))
     (folder / "arithmetic_test_interpolate.txt").write_text("kept")
     assert results.held_out_sums(tmp_path) == folder and (folder / "arithmetic_test_interpolate.txt").read_text() == "kept"
+
+
+def test_metrics_without_repeated_jokes_leave_out_these_items_and_texts_without_a_number(tmp_path):
+    for mode, numbers in (("text", [0, 0, 0, None]), ("regress", [1, 2, 3, 9])):
+        rows = [(n if n is None else {"mean": n, "median": n}, truth) for n, truth in zip(numbers, [1, 4, 5, 9])]
+        samples = [{"doc_id": item, "prediction": prediction, "truth": truth} for item, (prediction, truth) in enumerate(rows)]
+        run = tmp_path / "runs/rjokes/ce-1" / mode
+        run.mkdir(parents=True)
+        (run / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    folder = tmp_path / "models/rjokes/ce-1"
+    folder.mkdir(parents=True)
+    (folder / "training.json").write_text("{}")
+    model, constant = results.Model(folder, tmp_path / "runs"), {"constant": {"mae": 2.0, "rmse": 3.0, "pearson": None}}
+    lines = results.repeated_table([model], {1}, constant, constant).splitlines()
+    assert lines[2] == "| CE, greedy text | 3.333 | 3.000 | 3.742 | 3.606 | – | – |"
+    assert lines[3] == "| CE, numbers | 1.000 | 0.6667 | 1.414 | 1.155 | 0.9474 | 0.9608 |"
+    assert lines[4] == "| baseline: constant | 2.000 | 2.000 | 3.000 | 3.000 | – | – |"
