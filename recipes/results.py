@@ -178,11 +178,13 @@ def figure(value):
 
 
 def over_seeds(values):
-    """Returns the mean and, if there are several seeds, the standard deviation."""
-    values = [value for value in values if value is not None]
-    if not values:
+    """Returns the mean and, if there are several seeds, the standard deviation. Says how many seeds have a value, unless all have one."""
+    values = list(values)
+    found = [value for value in values if value is not None]
+    if not found:
         return "–"
-    return figure(mean(values)) + (f" ± {figure(stdev(values))}" if len(values) > 1 else "")
+    missing = f" ({len(found)} of {len(values)})" if len(found) < len(values) else ""
+    return figure(mean(found)) + (f" ± {figure(stdev(found))}" if len(found) > 1 else "") + missing
 
 
 def table(header, rows):
@@ -193,11 +195,16 @@ def table(header, rows):
 def estimates_of(model, split):
     """Returns the values by estimate and metric, greedy text first. A regression head has one number."""
     found = {"text": {name: model.report("text", split)["metrics"].get(name, {}).get("value") for name in METRICS}}
-    scores = model.report("regress", split).get("estimates", {})
+    report = model.report("regress", split)
+    scores = report.get("estimates", {})
     for estimate in list(ESTIMATES)[1:]:
         values = {name: scores[name]["values"].get(estimate, {}).get("value") for name in METRICS if name in scores}
         if values:
             found[estimate] = values
+    # A correlation of all estimates is missing if one of them is constant. The one that ntl-eval reports is not.
+    for name, estimate in report["settings"]["estimates"].items():
+        if name in METRICS and estimate in found:
+            found[estimate].setdefault(name, report["metrics"].get(name, {}).get("value"))
     return {"text": found["text"]} if model.objective == "head" else found
 
 

@@ -72,11 +72,12 @@ def test_a_directory_without_models_is_an_error_of_one_line(tmp_path):
     assert (ended.returncode, ended.stderr) == (1, f"results: no trained model in {tmp_path}\n")
 
 
-def test_the_published_tables_of_sums_follow_from_the_kept_answers(tmp_path, monkeypatch):
-    published = RECIPES.parent / "docs/RESULTS/sums.md"
+@pytest.mark.parametrize("name", ["sums", "jokes"])
+def test_the_published_tables_follow_from_the_kept_answers(name, tmp_path, monkeypatch):
+    published = RECIPES.parent / f"docs/RESULTS/{name}.md"
     with tarfile.open(published.with_suffix("") / "answers.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    page = tmp_path / "page.md"
+    page = tmp_path / f"{name}.md"
     page.write_text(results.MARK)
     command = ["results", tmp_path / "models", tmp_path, tmp_path / "runs", "--kept", "--page", page]
     monkeypatch.setenv("NTL_EVAL", str(EVAL))
