@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use ntl_core::guide::GuideError;
 use serde_json::Value;
 
+use super::fields::{Called, Schema};
 use super::json_schema::{self, Whitespace};
 use crate::tools::{CallLayout, CallSymbol};
 
@@ -40,6 +41,30 @@ impl CallGrammar {
             }
             Some(Answer::Text) | None => Ok(()),
         }
+    }
+
+    /// The functions, with all that may precede their arguments in a text. `bytes` returns the bytes of a special
+    /// token.
+    pub(super) fn called<'a>(&self, bytes: impl Fn(u32) -> &'a [u8]) -> Vec<Called> {
+        let leads = |name: &str| {
+            let mut leads = vec![name.as_bytes().to_vec()];
+            for symbol in &self.layout.before_arguments {
+                let next: &[u8] = match symbol {
+                    CallSymbol::Text(text) | CallSymbol::Marker(text) => text.as_bytes(),
+                    CallSymbol::Token(id) => bytes(*id),
+                    CallSymbol::OptionalSpace => b" ",
+                };
+                let longer = leads.iter().map(|lead| [lead, next].concat()).collect();
+                match symbol {
+                    CallSymbol::OptionalSpace => leads.extend::<Vec<_>>(longer),
+                    _ => leads = longer,
+                }
+            }
+            leads
+        };
+        let called =
+            |(name, schema): &(String, Value)| Called { leads: leads(name), schema: Schema::new(schema) };
+        self.functions.iter().map(called).collect()
     }
 
     /// The grammar in the library's dialect of Lark.

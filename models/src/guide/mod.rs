@@ -2,8 +2,8 @@
 //! or a grammar.
 //!
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
-//! every step stay within fixed limits, regardless of the constraint. The guide of a JSON schema also finds
-//! the numbers that the schema names (`fields`).
+//! every step stay within fixed limits, regardless of the constraint. The guides of JSON schemas and of calls
+//! also find the numbers that the schemas name (`fields`).
 
 mod calls;
 mod ebnf;
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
 pub use calls::{Answer, CallGrammar};
-use fields::{Cursor, Schema};
+use fields::{CallCursor, Cursor, Follower, Schema};
 pub use json_schema::{Whitespace, forbid_additional_properties};
 pub use structural_tag::StructuralFormat;
 pub use token_rules::TokenRules;
@@ -99,17 +99,20 @@ impl GuideCompiler {
         let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark)).map_err(failed)?;
         let mut matcher = Matcher::new(Ok(parser));
         self.check_beginning(&mut matcher)?;
-        let schema = match constraint {
-            Constraint::Json { schema, .. } => Some(Schema::new(schema)),
+        let tokens = Arc::clone(self.factory.tok_env());
+        let follower = match constraint {
+            Constraint::Json { schema, .. } => Some(Follower::Json(Cursor::new(Schema::new(schema)))),
+            Constraint::Calls(grammar) => {
+                let functions = grammar.called(|id| tokens.tok_trie().token(id));
+                Some(Follower::Calls(CallCursor::new(functions)))
+            }
             Constraint::Regex(_)
             | Constraint::Choice(_)
             | Constraint::Grammar(_)
-            | Constraint::Structural(_)
-            | Constraint::Calls(_) => None,
+            | Constraint::Structural(_) => None,
         };
-        let tokens = Arc::clone(self.factory.tok_env());
         let numbers = Arc::clone(&self.numbers);
-        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, schema }))
+        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, follower }))
     }
 
     /// Rejects a constraint if no token can begin a text that satisfies it. A space that decoding drops does
@@ -238,22 +241,22 @@ struct Compiled {
     matcher: Mutex<Matcher>,
     tokens: TokEnv,
     numbers: Arc<NumberTokens>,
-    /// If it is JSON.
-    schema: Option<Schema>,
+    /// At the beginning of the text, if schemas may name numbers in it.
+    follower: Option<Follower>,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Compiled").field("schema", &self.schema).finish_non_exhaustive()
+        formatter.debug_struct("Compiled").field("follower", &self.follower).finish_non_exhaustive()
     }
 }
 
 impl Guide for Compiled {
     fn start(&self) -> Box<dyn GuideState> {
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        let cursor = self.schema.clone().map(Cursor::new);
         let (tokens, numbers) = (Arc::clone(&self.tokens), Arc::clone(&self.numbers));
-        Box::new(Position { matcher, tokens, numbers, cursor, number_ends: false })
+        let follower = self.follower.clone();
+        Box::new(Position { matcher, tokens, numbers, follower, number_ends: false })
     }
 }
 
@@ -262,8 +265,7 @@ struct Position {
     matcher: Matcher,
     tokens: TokEnv,
     numbers: Arc<NumberTokens>,
-    /// Follows the text if it is JSON.
-    cursor: Option<Cursor>,
+    follower: Option<Follower>,
     /// Whether the number before the next token must not continue.
     number_ends: bool,
 }
@@ -273,8 +275,9 @@ impl Position {
     fn continues_ended_number(&self, id: u32) -> bool {
         let first = self.tokens.tok_trie().token(id).first();
         self.number_ends
-            && first
-                .is_some_and(|&byte| self.cursor.as_ref().is_some_and(|cursor| cursor.continues_number(byte)))
+            && first.is_some_and(|&byte| {
+                self.follower.as_ref().is_some_and(|follower| follower.continues_number(byte))
+            })
     }
 }
 
@@ -294,8 +297,8 @@ impl GuideState for Position {
     fn accept(&mut self, id: u32) -> Result<(), GuideError> {
         self.matcher.consume_token(id).map_err(failed)?;
         self.number_ends = false;
-        if let Some(cursor) = &mut self.cursor {
-            cursor.read(self.tokens.tok_trie().token(id));
+        if let Some(follower) = &mut self.follower {
+            follower.read(self.tokens.tok_trie().token(id));
         }
         Ok(())
     }
@@ -305,8 +308,8 @@ impl GuideState for Position {
     }
 
     fn number_effect(&self, id: u32) -> NumberEffect {
-        let effect = |cursor: &Cursor| cursor.effect(self.tokens.tok_trie().token(id));
-        self.cursor.as_ref().map_or(NumberEffect::None, effect)
+        let effect = |follower: &Follower| follower.effect(self.tokens.tok_trie().token(id));
+        self.follower.as_ref().map_or(NumberEffect::None, effect)
     }
 
     /// The longest tokens, as most tokenizers write numbers.

@@ -154,18 +154,21 @@ pub(crate) fn generation_request(
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
-    let shared = shared_fields(request, room, profile)?;
-    let (mut request, number) =
-        fields::generation_request(Some(vec![PromptInput::Ids(prompt)]), shared, profile)?;
+    let arguments = tools.and_then(ToolOffer::forced_arguments);
+    let shared = shared_fields(request, arguments.is_some(), room, profile)?;
+    let prompts = Some(vec![PromptInput::Ids(prompt)]);
+    let (mut request, number) = fields::generation_request(prompts, shared, arguments.as_deref(), profile)?;
     if let Some(tools) = tools {
         tools.apply(&mut request, number.as_ref(), profile)?;
     }
     Ok((request, number))
 }
 
-/// The fields that chats and completions share, under the names of completions.
+/// The fields that chats and completions share, under the names of completions. `is_call`: whether the message has
+/// to call a function.
 fn shared_fields(
     request: ChatRequest,
+    is_call: bool,
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<CompletionRequest, AppError> {
@@ -188,7 +191,7 @@ fn shared_fields(
         number: request.number,
         ..others
     };
-    shared.max_tokens = asked.or_else(|| fields::message_tokens(&shared, room, max));
+    shared.max_tokens = asked.or_else(|| fields::message_tokens(&shared, is_call, room, max));
     Ok(shared)
 }
 
@@ -417,7 +420,7 @@ mod tests {
     #[test]
     fn fields_of_completions_are_handed_on_and_lengths_have_their_own_default() {
         let profile = ModelProfile::for_tests();
-        let completion = |body: Value, room| shared_fields(request(body), room, &profile);
+        let completion = |body: Value, room| shared_fields(request(body), false, room, &profile);
         let plain = completion(json!({"temperature": 0.5, "seed": 7, "user": "x"}), Some(100)).unwrap();
         assert_eq!(plain.prompt, None);
         let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, None, &profile).unwrap();

@@ -168,6 +168,21 @@ impl ToolOffer {
         conversation.tools = self.functions.iter().map(described).collect();
     }
 
+    /// Whether every answer has to be a call.
+    pub(super) fn is_forced(&self) -> bool {
+        self.choice != ToolChoice::Auto
+    }
+
+    /// The schemas of the arguments of all functions that the model may call, if it has to call one.
+    pub(super) fn forced_arguments(&self) -> Option<Vec<Value>> {
+        self.is_forced().then(|| self.offered().map(|function| schema(function).1).collect())
+    }
+
+    /// The functions that the model may call.
+    fn offered(&self) -> impl Iterator<Item = &FunctionDefinition> {
+        self.functions.iter().filter(|function| self.callable.contains(&function.name))
+    }
+
     /// Makes the model's calls parts of the answer, and their grammar the guide if the request needs calls.
     pub(super) fn apply(
         &self,
@@ -175,15 +190,13 @@ impl ToolOffer {
         number: Option<&NumberFormat>,
         profile: &ModelProfile,
     ) -> Result<(), AppError> {
-        let is_forced = self.choice != ToolChoice::Auto;
+        let is_forced = self.is_forced();
         let dialect = match &profile.tools {
             ToolSupport::Off => {
                 let message = "are switched off for this model (--tool-parser none)";
                 return Err(AppError::field("tools", message));
             }
-            _ if number.is_some() => {
-                return check("tool_choice", !is_forced, "must be `auto` or `none` with `number`");
-            }
+            _ if number.is_some() && !is_forced => return Ok(()),
             // The template teaches calls that this server cannot read: they are text.
             ToolSupport::Unknown => {
                 let message = "must be `auto` or `none`: this server does not know how the model of this chat \
@@ -199,8 +212,7 @@ impl ToolOffer {
             job.shown_ids = Arc::clone(dialect.special_ids());
         }
         let calls_max = if self.is_parallel { usize::MAX } else { 1 };
-        let offered = || self.functions.iter().filter(|function| self.callable.contains(&function.name));
-        let is_strict = offered().any(|function| function.strict == Some(true));
+        let is_strict = self.offered().any(|function| function.strict == Some(true));
         let answer = match (&self.choice, request.guided.take()) {
             (ToolChoice::Auto, None) => Some(Answer::Text).filter(|_| is_strict),
             (ToolChoice::Auto, Some(Guided { constraint: Constraint::Json { schema, whitespace }, .. })) => {
@@ -223,7 +235,7 @@ impl ToolOffer {
                 param: "tools",
                 constraint: Constraint::Calls(Box::new(CallGrammar {
                     layout: dialect.layout().clone(),
-                    functions: offered().map(schema).collect(),
+                    functions: self.offered().map(schema).collect(),
                     calls_max: if is_single { 1 } else { CALLS_MAX },
                     answer,
                 })),

@@ -15,12 +15,15 @@ const ROUTES: [&str; 2] = ["/v1/completions", "/v1/chat/completions"];
 
 /// A tiny decoder-only model of random weights, with a chat template.
 pub(crate) fn tiny() -> Router {
+    tiny_with("{% for message in messages %}{{ message.content }}{% endfor %}")
+}
+
+fn tiny_with(template: &str) -> Router {
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny/llama-ntl");
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(tiny.join(name), folder.path().join(name)).unwrap();
     }
-    let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let model = ntl_models::load(&files, LoadOptions::default()).unwrap();
@@ -114,6 +117,64 @@ async fn a_stream_has_the_same_text_and_the_same_numbers() {
         let whole = whole["choices"][0]["numbers"].as_array().unwrap().clone();
         assert_eq!(without_passes(&numbers), without_passes(&whole));
     }
+}
+
+#[tokio::test]
+async fn the_arguments_of_a_forced_call_have_the_distribution_of_every_number() {
+    // Hermes' format in a prompt that the model's short context can hold.
+    let app = tiny_with(
+        "{% for tool in tools or [] %};{% endfor %}{% for m in messages %}{{ m.content }}\
+         {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}",
+    );
+    let tools = json!([
+        {"type": "function", "function": {"name": "offer", "parameters": schema()}},
+        {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "properties": {}}}}
+    ]);
+    let offer = json!({"type": "function", "function": {"name": "offer"}});
+    let body = json!({
+        "messages": [{"role": "user", "content": "Work out a pear"}], "tools": tools, "tool_choice": offer,
+        "number": {"digits_max": 3, "decimals_max": 1, "tolerance": 0.01}, "max_tokens": 200, "seed": 7
+    });
+    let answer = post(&app, ROUTES[1], body.clone()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let choice = &answer.json()["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let written: Value = serde_json::from_str(arguments).unwrap();
+    let numbers = choice["numbers"].as_array().unwrap();
+    let root = "$.tool_calls[0].function.arguments";
+    let places = [("price", &written["price"]), ("rooms[0]", &written["rooms"][0])];
+    assert_eq!(numbers.len(), 1 + written["rooms"].as_array().unwrap().len(), "{arguments}");
+    for (number, (place, value)) in numbers.iter().zip(places) {
+        assert_eq!(number["path"], format!("{root}.{place}"));
+        assert_eq!(number["number"]["value"].as_f64(), value.as_f64(), "{number}");
+    }
+
+    let streamed = post(&app, ROUTES[1], with(&body, json!({"stream": true}))).await;
+    let (mut text, mut found) = (String::new(), Vec::new());
+    for chunk in streamed.chunks() {
+        let choice = &chunk["choices"][0];
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            text += call["function"]["arguments"].as_str().unwrap();
+        }
+        found.extend(choice["numbers"].as_array().into_iter().flatten().map(|number| number["path"].clone()));
+    }
+    let paths: Vec<Value> = numbers.iter().map(|number| number["path"].clone()).collect();
+    assert_eq!((text.as_str(), found), (arguments, paths));
+
+    // Without a forced call, the number follows the tools in the prompt.
+    let free = post(&app, ROUTES[1], with(&body, json!({"tool_choice": "auto"}))).await.json();
+    assert!(free["choices"][0]["number"].is_object() && free["choices"][0]["numbers"].is_null(), "{free}");
+    let wait = json!({"type": "function", "function": {"name": "wait"}});
+    let none = post(&app, ROUTES[1], with(&body, json!({"tool_choice": wait}))).await;
+    assert_eq!((none.status.as_u16(), &none.error()["param"]), (400, &json!("number")), "{}", none.text);
+}
+
+/// A body with other fields.
+fn with(body: &Value, fields: Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
 }
 
 #[tokio::test]

@@ -354,7 +354,7 @@ async fn wrong_tools_are_refused_by_name() {
         (json!({"tool_choice": allowed("none", &["time"])}), "tool_choice.allowed_tools.mode"),
         (json!({"tool_choice": allowed("auto", &[])}), "tool_choice.allowed_tools.tools"),
         (json!({"tool_choice": allowed("auto", &["no"])}), "tool_choice.allowed_tools.tools"),
-        (json!({"tool_choice": "required", "number": {}}), "tool_choice"),
+        (json!({"tool_choice": "required", "number": {}}), "number"),
         (json!({"tool_choice": "required", "guided_choice": ["x"]}), "guided_choice"),
         (json!({"guided_regex": "x"}), "guided_regex"),
         (json!({"use_beam_search": true}), "tools"),

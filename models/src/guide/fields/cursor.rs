@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
-use ntl_core::guide::{NumberEffect, NumberField};
+use ntl_core::guide::NumberField;
 
 use super::{Place, Schema};
 
 #[derive(Debug, Clone)]
 pub(in crate::guide) struct Cursor {
     schema: Schema,
+    /// The JSONPath of the whole JSON.
+    root: Arc<str>,
     /// The objects and lists around the position, from the outside in.
     containers: Vec<Container>,
     state: State,
@@ -56,46 +58,29 @@ enum State {
 
 impl Cursor {
     pub(in crate::guide) fn new(schema: Schema) -> Self {
-        Self { schema, containers: Vec::new(), state: State::BeforeValue }
+        Self { schema, root: "$".into(), containers: Vec::new(), state: State::BeforeValue }
     }
 
-    pub(in crate::guide) fn read(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.read_byte(byte));
+    /// Follows JSON whose place in a larger text is `root`, as a JSONPath.
+    pub(super) fn below(schema: Schema, root: String) -> Self {
+        Self { root: root.into(), ..Self::new(schema) }
     }
 
-    /// Returns the effect of a token with these bytes.
-    pub(in crate::guide) fn effect(&self, bytes: &[u8]) -> NumberEffect {
-        match bytes.first() {
-            Some(&first) if self.state == State::Number && continues_number(first) => {
-                return NumberEffect::Continues;
-            }
-            _ if !bytes.iter().copied().any(begins_number) => return NumberEffect::None,
-            _ => {}
-        }
-        let mut cursor = self.clone();
-        for (at, &byte) in bytes.iter().enumerate() {
-            if cursor.state == State::BeforeValue
-                && begins_number(byte)
-                && let Some(field) = cursor.field()
-            {
-                return match &bytes[..at] {
-                    [] => NumberEffect::Begins { field, has_space: false },
-                    [b' '] => NumberEffect::Begins { field, has_space: true },
-                    _ => NumberEffect::BeginsInside,
-                };
-            }
-            cursor.read_byte(byte);
-        }
-        NumberEffect::None
+    /// Returns whether an object or a list around everything has ended.
+    pub(super) fn is_complete(&self) -> bool {
+        self.containers.is_empty() && self.state == State::AfterValue
     }
 
     /// Returns whether the text ends with a number that `byte` would continue.
-    pub(in crate::guide) fn continues_number(&self, byte: u8) -> bool {
+    pub(super) fn continues_number(&self, byte: u8) -> bool {
         self.state == State::Number && continues_number(byte)
     }
 
-    /// The numbers of the next value.
-    fn field(&self) -> Option<NumberField> {
+    /// The numbers of the value that comes next.
+    pub(super) fn field(&self) -> Option<NumberField> {
+        if self.state != State::BeforeValue {
+            return None;
+        }
         let numbers = Arc::new(self.schema.numbers(&self.place())?);
         Some(NumberField { path: self.path(), numbers })
     }
@@ -113,7 +98,7 @@ impl Cursor {
 
     /// The JSONPath of the next value.
     fn path(&self) -> String {
-        let mut path = "$".to_owned();
+        let mut path = self.root.to_string();
         for container in &self.containers {
             path += &match &container.position {
                 Position::List { index } => format!("[{index}]"),
@@ -131,7 +116,7 @@ impl Cursor {
         path
     }
 
-    fn read_byte(&mut self, byte: u8) {
+    pub(super) fn read_byte(&mut self, byte: u8) {
         self.state = match self.state {
             State::Number if continues_number(byte) => State::Number,
             State::Word if byte.is_ascii_alphabetic() => State::Word,
@@ -195,7 +180,7 @@ impl Cursor {
     }
 }
 
-fn begins_number(byte: u8) -> bool {
+pub(super) fn begins_number(byte: u8) -> bool {
     byte == b'-' || byte.is_ascii_digit()
 }
 
@@ -211,13 +196,15 @@ fn unescaped(name: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ntl_core::guide::NumberEffect;
     use serde_json::{Value, json};
 
+    use super::super::Follower;
     use super::*;
 
     /// The paths of all numbers in `text` that the schema names, with the nearest admitted number to 2.6.
     fn fields(schema: &Value, text: &str) -> Vec<String> {
-        let mut cursor = Cursor::new(Schema::new(schema));
+        let mut cursor = Follower::Json(Cursor::new(Schema::new(schema)));
         let mut found = Vec::new();
         for &byte in text.as_bytes() {
             if let NumberEffect::Begins { field, .. } = cursor.effect(&[byte]) {
@@ -225,7 +212,7 @@ mod tests {
             }
             cursor.read(&[byte]);
         }
-        assert_eq!(cursor.containers.len(), 0);
+        assert_eq!(cursor.json().unwrap().containers.len(), 0);
         found
     }
 
@@ -284,7 +271,7 @@ mod tests {
     #[test]
     fn a_token_begins_a_number_alone_or_after_one_space() {
         let schema = json!({"properties": {"x": {"type": "integer"}}});
-        let mut cursor = Cursor::new(Schema::new(&schema));
+        let mut cursor = Follower::Json(Cursor::new(Schema::new(&schema)));
         assert_eq!(cursor.effect(b"{\"x\":1"), NumberEffect::BeginsInside);
         assert_eq!(cursor.effect(b"{\"y\":1"), NumberEffect::None);
         cursor.read(b"{\"x\":");

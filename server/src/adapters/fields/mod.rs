@@ -15,6 +15,7 @@ mod unsupported;
 use ntl_api::{CompletionRequest, NumberOptions, NumberRequest};
 use ntl_core::contract::Request;
 use ntl_models::checkpoint::TruncationSide;
+use serde_json::Value;
 
 use super::number::NumberFormat;
 use crate::error::{AppError, check, in_range};
@@ -34,11 +35,12 @@ pub(super) use unsupported::{
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
 
-/// Validates a request; its prompts come apart. The second value is the format of the number, if the request
-/// has one.
+/// Validates a request; its prompts come apart. `arguments` are the schemas of the functions that the model may call,
+/// if it has to call one. The second value is the format of the number, if the request has one.
 pub(super) fn generation_request(
     prompts: Option<Vec<PromptInput>>,
     request: CompletionRequest,
+    arguments: Option<&[Value]>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
     if let Some(labels @ 2..) = profile.labels {
@@ -61,7 +63,8 @@ pub(super) fn generation_request(
         Some(NumberRequest::Switch(true)) => Some(NumberOptions::default()),
         Some(NumberRequest::Options(options)) => Some((**options).clone()),
     };
-    let (decoding, prompts, format) = match (options, schema_of(text.guided.as_ref())) {
+    let schemas = arguments.or(schema_of(text.guided.as_ref()).map(std::slice::from_ref));
+    let (decoding, prompts, format) = match (options, schemas) {
         (None, _) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
             if !profile.writes_tokens() {
@@ -74,9 +77,9 @@ pub(super) fn generation_request(
             }
             (beams.map_or(Request::Text(text.job), Request::Beams), prompts, None)
         }
-        (Some(options), Some(schema)) => {
+        (Some(options), Some(schemas)) => {
             let prompts = check_prompts(prompts, text.paths(), text.paths_field())?;
-            let (fields, format) = fields_job(&options, schema, profile)?;
+            let (fields, format) = fields_job(&options, schemas, profile)?;
             text.job.fields = Some(fields);
             (Request::Text(text.job), prompts, Some(format))
         }

@@ -1,4 +1,5 @@
-//! The `number` object of a request with a JSON schema: the numbers that the schema names.
+//! The `number` object of a request with JSON schemas, of its text or of the arguments of functions: the numbers that
+//! the schemas name.
 
 use ntl_api::{CompletionRequest, MethodName, NumberOptions, NumberRequest};
 use ntl_core::contract::FieldsJob;
@@ -21,9 +22,10 @@ pub(in crate::adapters) fn wants_number(number: Option<&NumberRequest>) -> bool 
 }
 
 /// Returns the default maximum of tokens of a message: the `room` in its context, at most `max`. A number without a
-/// structured text has another default, and `None` leaves it.
+/// structured text has another default, and `None` leaves it. `is_call`: whether the message has to call a function.
 pub(in crate::adapters) fn message_tokens(
     request: &CompletionRequest,
+    is_call: bool,
     room: Option<usize>,
     max: u64,
 ) -> Option<u64> {
@@ -32,7 +34,7 @@ pub(in crate::adapters) fn message_tokens(
     let beyond = if wants_number { FIELD_TOKENS_MAX } else { 0 };
     // If there is no room at all, the engine rejects the request: it knows both lengths.
     let fits = |room: usize| (room.saturating_sub(beyond) as u64).clamp(1, max);
-    (!wants_number || has_schema(request)).then(|| room.map_or(max, fits))
+    (!wants_number || is_call || has_schema(request)).then(|| room.map_or(max, fits))
 }
 
 /// The JSON schema of a constraint.
@@ -50,7 +52,7 @@ pub(super) fn schema_of(guided: Option<&Guided>) -> Option<&Value> {
 /// Validates the options and fills in the defaults.
 pub(super) fn fields_job(
     options: &NumberOptions,
-    schema: &Value,
+    schemas: &[Value],
     profile: &ModelProfile,
 ) -> Result<(FieldsJob, NumberFormat), AppError> {
     let message = "with a JSON schema needs an engine that reports the token ids of its texts: vLLM, llama.cpp or \
@@ -59,7 +61,7 @@ pub(super) fn fields_job(
     let message = "with a JSON schema needs a model that writes numbers digit by digit";
     let is_spelt = profile.spells_numbers && profile.number_head.is_none() && profile.notation.is_none();
     check("number", is_spelt, message)?;
-    check("number", names_numbers(schema), "needs a JSON schema that names numbers")?;
+    check("number", schemas.iter().any(names_numbers), "needs a JSON schema that names numbers")?;
     refuse(options)?;
     let mut format = number_format(options, MethodName::Tree, NumberValues::All)?;
     let tree = number_method::tree_limits(options)?;

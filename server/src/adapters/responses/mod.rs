@@ -129,13 +129,16 @@ pub(crate) fn generation_request(
         number: request.number.clone(),
         ..from_value(Value::Object(others))?
     };
-    shared.max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, room, max));
+    shared.max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, false, room, max));
     let prompts = Some(vec![PromptInput::Ids(prompt)]);
-    let (mut generation, number) = fields::generation_request(prompts, shared, profile).map_err(own_field)?;
+    let (mut generation, number) =
+        fields::generation_request(prompts, shared, None, profile).map_err(own_field)?;
     if let Some(guided) = generation.guided.as_mut().filter(|guided| guided.param == "response_format") {
         guided.param = FORMAT;
     }
     if let Some(tools) = tools {
+        let message = "must be `auto` or `none` with `number`; chats have numbers in the arguments of calls";
+        check("tool_choice", number.is_none() || !tools.is_forced(), message)?;
         tools.apply(&mut generation, number.as_ref(), profile)?;
     }
     Ok((generation, number))
