@@ -168,7 +168,7 @@ impl ToolOffer {
         conversation.tools = self.functions.iter().map(described).collect();
     }
 
-    /// Whether every answer has to be a call.
+    /// Returns whether every answer has to be a call.
     pub(super) fn is_forced(&self) -> bool {
         self.choice != ToolChoice::Auto
     }

@@ -10,9 +10,9 @@ use super::{Cursor, Schema};
 /// A function that a text may call.
 #[derive(Debug, Clone)]
 pub(in crate::guide) struct Called {
-    /// What may precede its arguments: its name and the layout after it.
+    /// The texts that may precede its arguments: its name and the layout after it.
     pub(in crate::guide) leads: Vec<Vec<u8>>,
-    /// Of its arguments.
+    /// The schema of its arguments.
     pub(in crate::guide) schema: Schema,
 }
 
