@@ -36,6 +36,8 @@ struct NativeUpstream {
     tokenizer: Arc<Tokenizer>,
     /// Number of prompts and of appended tokens of each request.
     requests: Mutex<Vec<(usize, usize)>>,
+    /// Numbers of tokens that it wrote at a time, with a choice among all ids.
+    free_texts: Mutex<Vec<usize>>,
 }
 
 /// A prompt of the native model with the tokens after it.
@@ -138,6 +140,9 @@ impl NextTokens for NativeUpstream {
         stream::once(async move {
             let text = self.text(&mut **self.model.lock().unwrap(), &query);
             self.requests.lock().unwrap().push((1, text.ids.len()));
+            if query.among.is_none() {
+                self.free_texts.lock().unwrap().push(text.ids.len());
+            }
             Ok(text)
         })
         .boxed()
@@ -183,6 +188,7 @@ fn remote(files: &CheckpointFiles, look_ahead: LookAhead) -> (RemoteEngine, Arc<
         model: Mutex::new(model),
         tokenizer,
         requests: Mutex::default(),
+        free_texts: Mutex::default(),
     });
     let limits = RemoteLimits { look_ahead, ..RemoteLimits::default() };
     let shared = Arc::clone(&upstream);
@@ -350,5 +356,7 @@ async fn a_greedy_structured_text_over_an_engine_equals_the_native_one_with_its_
         assert_eq!((&got.field, &got.tokens, got.value), (&want.field, &want.tokens, want.value));
         assert!(got.outcome.forward_passes > 0);
     }
+    let free_texts = upstream.free_texts.lock().unwrap().clone();
+    assert!(free_texts.iter().any(|&tokens| tokens > 1), "the engine offered no tokens: {free_texts:?}");
     println!("{} tokens, {} requests", got.tokens, upstream.requests.lock().unwrap().len());
 }

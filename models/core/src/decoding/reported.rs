@@ -2,7 +2,7 @@
 //!
 //! Their rows request the ids that they read. An id that the engine leaves out is open mass of a number, and
 //! an error of a score. Row tokens without a parent have no meaning: such a row is the end of the prompt.
-//! Structured texts with numbers are no such decodings: [`ReportedText`].
+//! A structured text with numbers is not such a decoding: see [`ReportedText`].
 
 use super::{Decoding, ReportedText, Vocabulary, candidates, number, score};
 use crate::contract::{EngineError, NumberJob, Request, TextJob};

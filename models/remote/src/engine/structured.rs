@@ -59,21 +59,21 @@ impl Writer<'_> {
         let mut events = Vec::new();
         loop {
             match self.text.need(&mut events)? {
-                TextNeed::Nothing => break,
+                TextNeed::Nothing if events.is_empty() => {
+                    return Err(EngineError::Step("a text has no end".to_owned()));
+                }
+                TextNeed::Nothing => {}
                 TextNeed::Number => self.find_number().await?,
                 TextNeed::Tokens => self.write_tokens(&mut events).await?,
                 TextNeed::TokenAmong(ids) => self.write_among(ids.into(), &mut events).await?,
             }
-            let last = usize::from(matches!(events.last(), Some(Event::Finished { .. })));
-            for event in events.drain(..events.len() - last) {
+            for event in events.drain(..) {
+                if matches!(event, Event::Finished { .. }) {
+                    return Ok(event);
+                }
                 client.send(event).await;
             }
         }
-        let last = events.pop();
-        for event in events {
-            client.send(event).await;
-        }
-        last.ok_or_else(|| EngineError::Step("a text has no end".to_owned()))
     }
 
     async fn find_number(&mut self) -> Result<(), EngineError> {

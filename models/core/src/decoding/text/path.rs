@@ -179,6 +179,9 @@ impl Path {
 
     /// Sends a number that the model has written itself, unless the token `id` continues it.
     fn end_written_number(&mut self, id: u32, events: &mut Vec<Event>) {
+        if !matches!(self.field, Some(FieldStage::Continuing(_))) {
+            return;
+        }
         let effect = self.guide.as_ref().map(|guide| guide.number_effect(id));
         if effect != Some(NumberEffect::Continues) {
             self.send_written_number(events);
@@ -263,8 +266,8 @@ impl Path {
 
     /// Returns whether a number begins inside a token. A tree begins at the end of a token.
     pub(super) fn begins_inside(&self, id: u32, rules: &Rules) -> bool {
-        let effect = self.guide.as_ref().map(|guide| guide.number_effect(id));
-        rules.fields.is_some() && effect == Some(NumberEffect::BeginsInside)
+        let begins_inside = |guide: &dyn GuideState| guide.number_effect(id) == NumberEffect::BeginsInside;
+        rules.fields.is_some() && self.guide.as_deref().is_some_and(begins_inside)
     }
 
     /// Returns the ids that may come next among `tokens` ids, ascending. A number may begin inside some of
