@@ -18,7 +18,9 @@ pub trait Guide: std::fmt::Debug + Send + Sync {
 /// A number that a JSON schema names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberField {
-    /// Where it is, as a JSONPath such as `$.rooms[0].area`.
+    /// Index of the call of a function whose arguments have it; `None` if the whole text is JSON.
+    pub call: Option<usize>,
+    /// Where it is in the JSON, as a JSONPath such as `$.rooms[0].area`.
     pub path: String,
     pub numbers: Arc<SchemaNumbers>,
 }

@@ -371,6 +371,9 @@ pub enum ResponsesOutputItem {
         name: String,
         /// The arguments: the text of a JSON object.
         arguments: String,
+        /// The numbers of the arguments, if requested; the paths begin at the arguments.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        numbers: Option<Vec<LocatedNumber>>,
     },
 }
 

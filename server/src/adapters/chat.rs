@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, CompletionRequest, ContentPart, FunctionCall,
-    FunctionCallDelta, ToolCall, ToolCallDelta,
+    FunctionCallDelta, LocatedNumber, ToolCall, ToolCallDelta,
 };
 use ntl_models::chat::{ChatError, ChatMessage, Conversation};
 use ntl_models::tokenizer::Tokenizer;
@@ -236,6 +236,20 @@ impl ChatAnswers {
         }
     }
 
+    /// Takes the numbers of a message, whose paths begin at the message.
+    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Option<Vec<LocatedNumber>> {
+        let mut numbers = std::mem::take(&mut piece.numbers);
+        for call in &mut piece.calls {
+            let root = format!("$.tool_calls[{}].function.arguments", call.index);
+            numbers.extend(
+                call.numbers
+                    .drain(..)
+                    .map(|number| LocatedNumber { path: number.path.replacen('$', &root, 1), ..number }),
+            );
+        }
+        self.context.listed(numbers, is_whole)
+    }
+
     fn logprobs(&self, tokens: &[TokenReport]) -> Option<ChatLogprobs> {
         Some(ChatLogprobs { content: self.context.logprobs(tokens)?, refusal: None })
     }
@@ -267,7 +281,7 @@ impl AnswerAdapter for ChatAnswers {
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
-            numbers: self.context.numbers(&mut piece, false),
+            numbers: self.numbers(&mut piece, false),
             number: piece.number,
         };
         vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]
@@ -297,7 +311,7 @@ impl AnswerAdapter for ChatAnswers {
     fn items(&self, mut piece: Piece) -> Vec<ChatChoice> {
         let content = format!("{}{}", self.echoed, piece.text);
         let token_ids = self.context.token_ids(&piece);
-        let numbers = self.context.numbers(&mut piece, true);
+        let numbers = self.numbers(&mut piece, true);
         let tool_calls: Vec<ToolCall> = piece.calls.into_iter().filter_map(whole_call).collect();
         vec![ChatChoice {
             index: piece.index,
@@ -321,7 +335,8 @@ impl AnswerAdapter for ChatAnswers {
 fn deltas(calls: &[CallPart]) -> Option<Vec<ToolCallDelta>> {
     let delta = |part: &CallPart| {
         let begins = part.begins.as_ref();
-        ToolCallDelta {
+        // A part may have only numbers.
+        (begins.is_some() || !part.arguments.is_empty()).then(|| ToolCallDelta {
             index: part.index as u64,
             id: begins.map(|call| call.id.clone()),
             kind: begins.map(|_| FUNCTION.to_owned()),
@@ -329,9 +344,9 @@ fn deltas(calls: &[CallPart]) -> Option<Vec<ToolCallDelta>> {
                 name: begins.map(|call| call.name.clone()),
                 arguments: part.arguments.clone(),
             },
-        }
+        })
     };
-    (!calls.is_empty()).then(|| calls.iter().map(delta).collect())
+    Some(calls.iter().filter_map(delta).collect()).filter(|deltas: &Vec<_>| !deltas.is_empty())
 }
 
 fn whole_call(call: CallPart) -> Option<ToolCall> {

@@ -70,7 +70,7 @@ impl CompletionAnswers {
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
-            numbers: self.0.numbers(&mut piece, is_whole),
+            numbers: self.0.listed(piece.numbers, is_whole),
             number: piece.number,
         }
     }

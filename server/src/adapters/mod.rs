@@ -137,10 +137,9 @@ impl AnswerContext {
         Some(self.number.as_ref()?.show_field(number))
     }
 
-    /// The list of numbers of a piece. A whole structured text has it even if the list is empty.
-    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Option<Vec<LocatedNumber>> {
+    /// The list of these numbers. A whole structured text or call has it even if the list is empty.
+    fn listed(&self, numbers: Vec<LocatedNumber>, is_whole: bool) -> Option<Vec<LocatedNumber>> {
         let is_listed = is_whole && self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
-        let numbers = std::mem::take(&mut piece.numbers);
         (is_listed || !numbers.is_empty()).then_some(numbers)
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use ntl_api::{LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
-use ntl_core::contract::{Event, FinishReason, StopReason, TokenText};
+use ntl_core::contract::{Event, FieldNumber, FinishReason, StopReason, TokenText};
+use ntl_core::guide::NumberField;
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_models::tools::{ToolParser, ToolPart};
 
@@ -33,7 +34,7 @@ pub(crate) struct Piece {
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
-    /// The numbers of a structured text, or all numbers of an answer that consists of several.
+    /// The numbers of a structured text outside of calls, or all numbers of an answer that consists of several.
     pub(crate) numbers: Vec<LocatedNumber>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
@@ -44,13 +45,15 @@ pub(crate) struct Piece {
 }
 
 /// A call, or the new part of one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct CallPart {
     /// Index of the call in its choice.
     pub(crate) index: usize,
     /// Its id and its function, in its first part.
     pub(crate) begins: Option<CallBeginning>,
     pub(crate) arguments: String,
+    /// The numbers of the arguments, with their paths in the arguments.
+    pub(crate) numbers: Vec<LocatedNumber>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +105,7 @@ impl Piece {
         self.text.push_str(&later.text);
         for part in later.calls {
             match self.calls.last_mut() {
-                Some(call) if call.index == part.index => call.arguments.push_str(&part.arguments),
+                Some(call) if call.index == part.index => call.append(part),
                 _ => self.calls.push(part),
             }
         }
@@ -126,6 +129,15 @@ impl Piece {
         });
         let calls = self.calls.iter().map(|call| size_of::<CallPart>() + call.arguments.len());
         self.text.len() + calls.sum::<usize>() + tokens + prompt
+    }
+}
+
+impl CallPart {
+    /// Adds a later part of the same call.
+    fn append(&mut self, later: Self) {
+        self.begins = self.begins.take().or(later.begins);
+        self.arguments.push_str(&later.arguments);
+        self.numbers.extend(later.numbers);
     }
 }
 
@@ -260,7 +272,8 @@ impl Assembler {
                 ToolPart::Call(name) => piece.calls.extend(self.begin_call(index, name)),
                 ToolPart::Arguments(arguments) => {
                     let calls = self.parsers.get(&index).map_or(0, |reader| reader.calls);
-                    piece.calls.push(CallPart { index: calls.saturating_sub(1), begins: None, arguments });
+                    let index = calls.saturating_sub(1);
+                    piece.calls.push(CallPart { index, arguments, ..CallPart::default() });
                 }
             }
             pieces.push(piece);
@@ -273,7 +286,7 @@ impl Assembler {
         let reader = self.parsers.get_mut(&index)?;
         reader.calls += 1;
         let begins = Some(CallBeginning { id, name });
-        Some(CallPart { index: reader.calls - 1, begins, arguments: String::new() })
+        Some(CallPart { index: reader.calls - 1, begins, ..CallPart::default() })
     }
 
     /// Returns the end of a choice with a number, which is printed with this many tokens.
@@ -290,11 +303,25 @@ impl Assembler {
         Piece { text, finish_reason: Some(reason), number: Some(number), numbers, ..piece }
     }
 
-    /// Returns a piece with a number of a structured text.
-    pub(crate) fn field(&mut self, prompt: usize, choice: u32, number: LocatedNumber) -> Option<Piece> {
+    /// Returns a piece with a number of a structured text, or of the arguments of a call.
+    pub(crate) fn field(
+        &mut self,
+        prompt: usize,
+        found: &FieldNumber,
+        shown: LocatedNumber,
+    ) -> Option<Piece> {
+        let FieldNumber { choice, field: NumberField { call, .. }, .. } = *found;
         let index = prompt as u64 * u64::from(self.choices_per_prompt) + u64::from(choice);
-        (choice < self.choices_per_prompt)
-            .then(|| Piece { numbers: vec![number], ..self.begin(prompt, index) })
+        (choice < self.choices_per_prompt).then(|| {
+            let mut piece = self.begin(prompt, index);
+            match call {
+                None => piece.numbers.push(shown),
+                Some(index) => {
+                    piece.calls.push(CallPart { index, numbers: vec![shown], ..CallPart::default() });
+                }
+            }
+            piece
+        })
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -42,7 +42,7 @@ impl<A: AnswerAdapter> Pieces<A> {
     fn field(&mut self, prompt: usize, number: &FieldNumber) -> Option<Piece> {
         let shown = self.adapter.context().shown_field(number)?;
         self.events.count_number(MethodName::Tree, &number.outcome, 0);
-        self.assembler.field(prompt, number.choice, shown)
+        self.assembler.field(prompt, number, shown)
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.

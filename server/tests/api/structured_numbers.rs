@@ -109,23 +109,18 @@ async fn a_stream_has_the_same_text_and_the_same_numbers() {
             }
         }
         assert_eq!(text, text_of(&whole["choices"][0]));
-        let without_passes = |numbers: &[Value]| {
-            let mut numbers = numbers.to_vec();
-            numbers.iter_mut().for_each(|number| number["number"]["forward_passes"] = Value::Null);
-            numbers
-        };
-        let whole = whole["choices"][0]["numbers"].as_array().unwrap().clone();
-        assert_eq!(without_passes(&numbers), without_passes(&whole));
+        let whole = whole["choices"][0]["numbers"].as_array().unwrap();
+        assert_eq!(comparable(&numbers), comparable(whole));
     }
 }
 
+/// Hermes' format in a prompt that the model's short context can hold.
+const HERMES: &str = "{% for tool in tools or [] %};{% endfor %}{% for m in messages %}{{ m.content }}\
+     {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}";
+
 #[tokio::test]
 async fn the_arguments_of_a_forced_call_have_the_distribution_of_every_number() {
-    // Hermes' format in a prompt that the model's short context can hold.
-    let app = tiny_with(
-        "{% for tool in tools or [] %};{% endfor %}{% for m in messages %}{{ m.content }}\
-         {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}",
-    );
+    let app = tiny_with(HERMES);
     let tools = json!([
         {"type": "function", "function": {"name": "offer", "parameters": schema()}},
         {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "properties": {}}}}
@@ -168,6 +163,60 @@ async fn the_arguments_of_a_forced_call_have_the_distribution_of_every_number() 
     let wait = json!({"type": "function", "function": {"name": "wait"}});
     let none = post(&app, ROUTES[1], with(&body, json!({"tool_choice": wait}))).await;
     assert_eq!((none.status.as_u16(), &none.error()["param"]), (400, &json!("number")), "{}", none.text);
+}
+
+#[tokio::test]
+async fn calls_of_a_response_have_the_numbers_of_their_own_arguments() {
+    let app = tiny_with(HERMES);
+    let options = json!({"digits_max": 3, "decimals_max": 1, "tolerance": 0.01});
+    let chat = json!({
+        "messages": [{"role": "user", "content": "Work out a pear"}], "number": options, "max_tokens": 200, "seed": 7,
+        "tools": [{"type": "function", "function": {"name": "offer", "parameters": schema()}}],
+        "tool_choice": "required"
+    });
+    let body = json!({
+        "input": "Work out a pear", "number": options, "max_output_tokens": 200, "seed": 7,
+        "tools": [{"type": "function", "name": "offer", "parameters": schema()}], "tool_choice": "required"
+    });
+    let chat = post(&app, ROUTES[1], chat).await.json()["choices"][0].clone();
+    let response = post(&app, "/v1/responses", body.clone()).await;
+    assert_eq!(response.status, 200, "{}", response.text);
+    let calls = |response: &Value| {
+        let items = response["output"].as_array().unwrap().iter();
+        items.filter(|item| item["type"] == "function_call").cloned().collect::<Vec<_>>()
+    };
+    let output = calls(&response.json());
+    let arguments = |item: &Value| item["arguments"].clone();
+    let in_chat = chat["message"]["tool_calls"].as_array().unwrap().iter();
+    let in_chat: Vec<Value> = in_chat.map(|call| arguments(&call["function"])).collect();
+    assert_eq!(output.iter().map(arguments).collect::<Vec<_>>(), in_chat);
+
+    let found = |output: &[Value]| {
+        let numbers = |(call, item): (usize, &Value)| {
+            let root = format!("$.tool_calls[{call}].function.arguments");
+            let in_message = |number: &Value| {
+                let path = number["path"].as_str().unwrap().replacen('$', &root, 1);
+                with(number, json!({"path": path}))
+            };
+            item["numbers"].as_array().unwrap().iter().map(in_message).collect::<Vec<_>>()
+        };
+        comparable(&output.iter().enumerate().flat_map(numbers).collect::<Vec<_>>())
+    };
+    let in_chat = comparable(chat["numbers"].as_array().unwrap());
+    assert!(!in_chat.is_empty());
+    assert_eq!(found(&output), in_chat);
+
+    let streamed = post(&app, "/v1/responses", with(&body, json!({"stream": true}))).await;
+    let last = streamed.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(found(&calls(&last["response"])), in_chat);
+}
+
+/// The numbers without their passes, which depend on the load.
+fn comparable(numbers: &[Value]) -> Vec<Value> {
+    let mut numbers = numbers.to_vec();
+    numbers.iter_mut().for_each(|number| number["number"]["forward_passes"] = Value::Null);
+    numbers
 }
 
 /// A body with other fields.

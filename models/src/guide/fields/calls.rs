@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use ntl_core::guide::NumberField;
+
 use super::{Cursor, Schema};
 
 /// A function that a text may call.
@@ -36,6 +38,11 @@ impl CallCursor {
         self.arguments.as_ref()
     }
 
+    /// The numbers of the value that comes next.
+    pub(super) fn field(&self) -> Option<NumberField> {
+        Some(NumberField { call: Some(self.calls), ..self.arguments.as_ref()?.field()? })
+    }
+
     pub(super) fn read_byte(&mut self, byte: u8) {
         if let Some(arguments) = &mut self.arguments {
             arguments.read_byte(byte);
@@ -53,8 +60,7 @@ impl CallCursor {
         };
         let called = self.functions.iter().filter_map(|function| Some((lead(function)?, function)));
         if let Some((_, function)) = called.max_by_key(|(length, _)| *length) {
-            let root = format!("$.tool_calls[{}].function.arguments", self.calls);
-            self.arguments = Some(Cursor::below(function.schema.clone(), root));
+            self.arguments = Some(Cursor::new(function.schema.clone()));
             self.layout.clear();
         }
     }
@@ -85,11 +91,11 @@ mod tests {
         let mut found = Vec::new();
         for &byte in text.as_bytes() {
             if let NumberEffect::Begins { field, .. } = follower.effect(&[byte]) {
-                found.push(field.path);
+                found.push((field.call, field.path));
             }
             follower.read(&[byte]);
         }
-        let at = |call: usize, place: &str| format!("$.tool_calls[{call}].function.arguments.{place}");
+        let at = |call: usize, place: &str| (Some(call), format!("$.{place}"));
         assert_eq!(found, [at(0, "stars"), at(1, "points"), at(1, "list[0]"), at(1, "list[1]")]);
     }
 }

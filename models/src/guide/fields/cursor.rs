@@ -12,8 +12,6 @@ use super::{Place, Schema};
 #[derive(Debug, Clone)]
 pub(in crate::guide) struct Cursor {
     schema: Schema,
-    /// The JSONPath of the whole JSON.
-    root: Arc<str>,
     /// The objects and lists around the position, from the outside in.
     containers: Vec<Container>,
     state: State,
@@ -58,12 +56,7 @@ enum State {
 
 impl Cursor {
     pub(in crate::guide) fn new(schema: Schema) -> Self {
-        Self { schema, root: "$".into(), containers: Vec::new(), state: State::BeforeValue }
-    }
-
-    /// Follows JSON whose place in a larger text is `root`, as a JSONPath.
-    pub(super) fn below(schema: Schema, root: String) -> Self {
-        Self { root: root.into(), ..Self::new(schema) }
+        Self { schema, containers: Vec::new(), state: State::BeforeValue }
     }
 
     /// Returns whether an object or a list around everything has ended.
@@ -82,7 +75,7 @@ impl Cursor {
             return None;
         }
         let numbers = Arc::new(self.schema.numbers(&self.place())?);
-        Some(NumberField { path: self.path(), numbers })
+        Some(NumberField { call: None, path: self.path(), numbers })
     }
 
     /// The place of the next value.
@@ -98,7 +91,7 @@ impl Cursor {
 
     /// The JSONPath of the next value.
     fn path(&self) -> String {
-        let mut path = self.root.to_string();
+        let mut path = "$".to_owned();
         for container in &self.containers {
             path += &match &container.position {
                 Position::List { index } => format!("[{index}]"),

@@ -57,7 +57,10 @@ impl Follower {
 
     /// The numbers of the value that comes next.
     fn field(&self) -> Option<NumberField> {
-        self.json()?.field()
+        match self {
+            Self::Json(cursor) => cursor.field(),
+            Self::Calls(cursor) => cursor.field(),
+        }
     }
 
     /// The JSON that the text is in.

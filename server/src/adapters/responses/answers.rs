@@ -38,7 +38,16 @@ struct StreamedOutput {
 /// The item that is being written.
 enum OpenItem {
     Message { id: String, text: String, logprobs: Vec<ChatTokenLogprobs>, numbers: Numbers },
-    Call { id: String, call_id: String, name: String, arguments: String },
+    Call(OpenCall),
+}
+
+#[derive(Clone)]
+struct OpenCall {
+    id: String,
+    call_id: String,
+    name: String,
+    arguments: String,
+    numbers: Option<Vec<LocatedNumber>>,
 }
 
 /// The number that a text is, or the numbers in it.
@@ -122,14 +131,14 @@ impl StreamedOutput {
                 });
                 message(id, status, vec![part])
             }
-            OpenItem::Call { id, call_id, name, arguments } => {
+            OpenItem::Call(call) => {
                 events.push(ResponsesEventBody::ArgumentsDone {
-                    item_id: id.clone(),
+                    item_id: call.id.clone(),
                     output_index,
-                    name: name.clone(),
-                    arguments: arguments.clone(),
+                    name: call.name.clone(),
+                    arguments: call.arguments.clone(),
                 });
-                ResponsesOutputItem::FunctionCall { id, status, call_id, name, arguments }
+                call.item(status)
             }
         };
         events.push(ResponsesEventBody::ItemDone { output_index, item: item.clone() });
@@ -171,23 +180,20 @@ impl StreamedOutput {
         self.pending.clear();
         if let Some(CallBeginning { id: call_id, name }) = part.begins {
             self.close(ResponsesStatus::Completed, events);
-            let id = new_id("fc");
-            let item = ResponsesOutputItem::FunctionCall {
-                id: id.clone(),
-                status: ResponsesStatus::InProgress,
-                call_id: call_id.clone(),
-                name: name.clone(),
-                arguments: String::new(),
-            };
+            let (arguments, numbers) = Default::default();
+            let call = OpenCall { id: new_id("fc"), call_id, name, arguments, numbers };
+            let item = call.clone().item(ResponsesStatus::InProgress);
             events.push(ResponsesEventBody::ItemAdded { output_index: self.index(), item });
-            self.open = Some(OpenItem::Call { id, call_id, name, arguments: String::new() });
+            self.open = Some(OpenItem::Call(call));
         }
         let output_index = self.index();
-        if let Some(OpenItem::Call { id, arguments, .. }) = &mut self.open
-            && !part.arguments.is_empty()
-        {
-            arguments.push_str(&part.arguments);
-            let (item_id, delta) = (id.clone(), part.arguments);
+        let Some(OpenItem::Call(call)) = &mut self.open else { return };
+        if !part.numbers.is_empty() {
+            call.numbers.get_or_insert_default().extend(part.numbers);
+        }
+        if !part.arguments.is_empty() {
+            call.arguments.push_str(&part.arguments);
+            let (item_id, delta) = (call.id.clone(), part.arguments);
             events.push(ResponsesEventBody::ArgumentsDelta { item_id, output_index, delta });
         }
     }
@@ -216,7 +222,7 @@ impl AnswerAdapter for ResponseAnswers {
     }
 
     fn chunks(&self, mut piece: Piece) -> Vec<ResponsesEvent> {
-        let numbers = self.numbers(&mut piece, false);
+        let numbers = self.numbers(piece.number.take(), std::mem::take(&mut piece.numbers), false);
         let logprobs = self.context.logprobs(&piece.tokens).unwrap_or_default();
         self.events(|stream| {
             let mut events = Vec::new();
@@ -273,19 +279,20 @@ impl AnswerAdapter for ResponseAnswers {
         ResponsesResponse { usage: Some(usage(counts)), ..self.response(status, Vec::new()) }
     }
 
-    fn items(&self, mut piece: Piece) -> Vec<ResponsesOutputItem> {
+    fn items(&self, piece: Piece) -> Vec<ResponsesOutputItem> {
         let last = status(piece.finish_reason);
         let mut items = Vec::new();
         if !piece.text.is_empty() || piece.calls.is_empty() {
-            let numbers = self.numbers(&mut piece, true);
             let logprobs = self.context.logprobs(text_tokens(&piece)).unwrap_or_default();
+            let numbers = self.numbers(piece.number, piece.numbers, true);
             let part = output_text(piece.text, logprobs, numbers);
             items.push(message(new_id("msg"), last, vec![part]));
         }
         items.extend(piece.calls.into_iter().filter_map(|call| {
             let CallBeginning { id: call_id, name } = call.begins?;
-            let (id, status, arguments) = (new_id("fc"), last, call.arguments);
-            Some(ResponsesOutputItem::FunctionCall { id, status, call_id, name, arguments })
+            let numbers = self.context.listed(call.numbers, true);
+            let arguments = call.arguments;
+            Some(OpenCall { id: new_id("fc"), call_id, name, arguments, numbers }.item(last))
         }));
         let complete = items.len().saturating_sub(1);
         for item in &mut items[..complete] {
@@ -298,9 +305,15 @@ impl AnswerAdapter for ResponseAnswers {
 }
 
 impl ResponseAnswers {
-    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Numbers {
-        let numbers = self.context.numbers(piece, is_whole);
-        Numbers { number: piece.number.take().map(Box::new), numbers }
+    fn numbers(&self, number: Option<Number>, numbers: Vec<LocatedNumber>, is_whole: bool) -> Numbers {
+        Numbers { number: number.map(Box::new), numbers: self.context.listed(numbers, is_whole) }
+    }
+}
+
+impl OpenCall {
+    fn item(self, status: ResponsesStatus) -> ResponsesOutputItem {
+        let Self { id, call_id, name, arguments, numbers } = self;
+        ResponsesOutputItem::FunctionCall { id, status, call_id, name, arguments, numbers }
     }
 }
 

@@ -113,6 +113,7 @@ pub(crate) fn generation_request(
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
+    let arguments = tools.and_then(ToolOffer::forced_arguments);
     let max = profile.output_tokens_max;
     let fits = request.max_output_tokens.is_none_or(|asked| (1..=max).contains(&asked));
     check("max_output_tokens", fits, format!("must be from 1 to {max}"))?;
@@ -129,16 +130,15 @@ pub(crate) fn generation_request(
         number: request.number.clone(),
         ..from_value(Value::Object(others))?
     };
-    shared.max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, false, room, max));
+    shared.max_tokens =
+        shared.max_tokens.or_else(|| fields::message_tokens(&shared, arguments.is_some(), room, max));
     let prompts = Some(vec![PromptInput::Ids(prompt)]);
     let (mut generation, number) =
-        fields::generation_request(prompts, shared, None, profile).map_err(own_field)?;
+        fields::generation_request(prompts, shared, arguments.as_deref(), profile).map_err(own_field)?;
     if let Some(guided) = generation.guided.as_mut().filter(|guided| guided.param == "response_format") {
         guided.param = FORMAT;
     }
     if let Some(tools) = tools {
-        let message = "must be `auto` or `none` with `number`; chats have numbers in the arguments of calls";
-        check("tool_choice", number.is_none() || !tools.is_forced(), message)?;
         tools.apply(&mut generation, number.as_ref(), profile)?;
     }
     Ok((generation, number))
