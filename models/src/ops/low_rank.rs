@@ -79,14 +79,6 @@ struct AdapterRows {
     are_all: bool,
 }
 
-/// Numbers to add to consecutive outputs of an adapter's rows.
-struct Addend {
-    first: usize,
-    outputs: usize,
-    /// `[rows, outputs]`.
-    values: Vec<f32>,
-}
-
 impl LowRank {
     /// Combines the changes of a layer, at least one, whose outputs have parts of these widths.
     fn new(changes: &[Change], widths: &[usize], place: &Placement) -> Result<Self> {
@@ -114,20 +106,30 @@ impl LowRank {
         Ok(Self { down, ups })
     }
 
-    /// Returns the addends of `rows` rows `x`, `[rows, in]`, on the CPU.
-    fn addends(&self, x: &[f32], rows: usize) -> Result<Vec<Addend>> {
+    /// Adds the change of rows `x`, `[rows, in]`, to the parts of their outputs, on the CPU.
+    fn add<const P: usize>(&self, x: &[f32], rows: &mut [[&mut [f32]; P]]) -> Result<()> {
         let down = packed(&self.down)?;
         let rank = down.outputs();
-        let inner = down.product(x, rows);
-        let addend = |Up { first, outputs, ranks, weight }: &Up| {
+        let inner = down.product(x, rows.len());
+        for Up { first, outputs, ranks, weight } in &self.ups {
             let inner: Cow<'_, [f32]> = if ranks.len() == rank {
                 Cow::Borrowed(&inner)
             } else {
                 inner.chunks_exact(rank).flat_map(|row| &row[ranks.clone()]).copied().collect()
             };
-            Ok(Addend { first: *first, outputs: *outputs, values: packed(weight)?.product(&inner, rows) })
-        };
-        self.ups.iter().map(addend).collect()
+            let values = packed(weight)?.product(&inner, rows.len());
+            for (parts, values) in rows.iter_mut().zip(values.chunks_exact(*outputs)) {
+                let mut start = 0;
+                for part in parts {
+                    let end = start + part.len();
+                    if (start..end).contains(first) {
+                        ntl_kernels::add(&mut part[first - start..][..*outputs], values);
+                    }
+                    start = end;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the change of rows `x`, `[rows, in]`, as f32 `[rows, outputs]`, with candle's operations.
@@ -251,24 +253,18 @@ impl AdaptedRows {
         }
         let (storage, layout) = x.storage_and_layout();
         let (x, inputs) = (slice(&storage, layout)?, x.dim(1)?);
-        let addends = |&(group, low_rank): &(&AdapterRows, &LowRank)| {
-            low_rank.addends(&group.gathered(x, inputs), group.rows.len())
-        };
-        let addends = groups.par_iter().map(addends).collect::<Result<Vec<_>>>()?;
-        let mut start = 0;
-        for (part, width) in parts.iter_mut().zip(widths) {
-            for ((group, _), addends) in groups.iter().zip(&addends) {
-                let of_part = |addend: &&Addend| (start..start + width).contains(&addend.first);
-                for Addend { first, outputs, values } in addends.iter().filter(of_part) {
-                    let from = first - start;
-                    for (&row, values) in group.rows.iter().zip(values.chunks_exact(*outputs)) {
-                        ntl_kernels::add(&mut part[row as usize * width + from..][..*outputs], values);
-                    }
-                }
-            }
-            start += width;
-        }
-        Ok(())
+        let mut rows = rows_of(parts, widths);
+        // A row has at most one adapter, so the adapters change disjoint rows.
+        let mut changes: Vec<_> = groups
+            .into_iter()
+            .map(|(group, low_rank)| {
+                let own = group.rows.iter().filter_map(|&row| rows[row as usize].take());
+                (group, low_rank, own.collect::<Vec<_>>())
+            })
+            .collect();
+        changes
+            .par_iter_mut()
+            .try_for_each(|(group, low_rank, rows)| low_rank.add(&group.gathered(x, inputs), rows))
     }
 
     /// Returns the changes of a layer with the input `x` `[R, in]` as f32 `[R, outputs]`, composed of candle's
@@ -294,6 +290,15 @@ impl AdaptedRows {
     }
 }
 
+/// Returns the rows of parts `[R, width]`, each with its place in every part.
+fn rows_of<const P: usize>(parts: &mut [Vec<f32>; P], widths: [usize; P]) -> Vec<Option<[&mut [f32]; P]>> {
+    let count = parts[0].len() / widths[0];
+    let mut parts = parts.each_mut().map(|part| part.as_mut_slice());
+    let row =
+        |_| Some(std::array::from_fn(|part| parts[part].split_off_mut(..widths[part]).unwrap_or_default()));
+    (0..count).map(row).collect()
+}
+
 impl AdapterRows {
     /// Returns its rows of `x`, `[R, inputs]`.
     fn gathered<'a>(&self, x: &'a [f32], inputs: usize) -> Cow<'a, [f32]> {
@@ -301,6 +306,6 @@ impl AdapterRows {
             return Cow::Borrowed(x);
         }
         let row = |&row: &u32| &x[row as usize * inputs..][..inputs];
-        Cow::Owned(self.rows.iter().flat_map(row).copied().collect())
+        Cow::Owned(self.rows.iter().map(row).collect::<Vec<_>>().concat())
     }
 }
