@@ -8,6 +8,7 @@ use std::arch::x86_64::{
     _mm256_sign_epi8, _mm256_xor_si256,
 };
 
+use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, OFFSET, Panel, QUAD, Quantized, WIDTH};
@@ -32,24 +33,26 @@ impl Avx2 {
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product<'a>(self, weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
-        bytes::product(weight, x, ROWS_MAX, move |tile, panel, out| self.set_tile(tile, panel, out))
+        bytes::product(weight, x, ROWS_MAX, move |tile, panel, ahead, out| {
+            self.set_tile(tile, panel, ahead, out);
+        })
     }
 
-    fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    fn set_tile(self, tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
         // SAFETY: `self` exists only if these instructions were detected.
         unsafe {
             match tile.rows {
-                1 => set_tile::<1>(tile, panel, out),
-                2 => set_tile::<2>(tile, panel, out),
-                3 => set_tile::<3>(tile, panel, out),
-                _ => set_tile::<ROWS_MAX>(tile, panel, out),
+                1 => set_tile::<1>(tile, panel, ahead, out),
+                2 => set_tile::<2>(tile, panel, ahead, out),
+                3 => set_tile::<3>(tile, panel, ahead, out),
+                _ => set_tile::<ROWS_MAX>(tile, panel, ahead, out),
             }
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
     let (quads, _) = tile.quads.as_chunks::<M>();
     let scales = tile.scales.as_chunks::<M>().0;
     let weights = bytemuck::cast_slice::<u8, [__m256i; VECTORS]>(panel.values);
@@ -58,6 +61,7 @@ fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     let mut sums = [[_mm256_setzero_ps(); VECTORS]; M];
     let groups = weights.chunks_exact(GROUP / QUAD).zip(quads.chunks_exact(GROUP / QUAD));
     for ((weights, quads), (weight_scales, scales)) in groups.zip(weight_scales.iter().zip(scales)) {
+        ahead.step();
         let mut integers = [[_mm256_setzero_si256(); VECTORS]; M];
         for (weights, quads) in weights.iter().zip(quads) {
             let weights = weights.map(|weights| Weights::new(_mm256_xor_si256(weights, offset)));

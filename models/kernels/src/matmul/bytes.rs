@@ -6,25 +6,27 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::ahead::Ahead;
 use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
 use super::tiles::by_tile;
 
 /// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
-/// writes `[rows, WIDTH]`.
+/// writes `[rows, WIDTH]`, and takes a step ahead with each group.
 pub(super) fn product<'a>(
     weight: &'a Quantized,
     x: &[f32],
     rows_max: usize,
-    set_tile: impl Fn(&Tile, Panel<'_>, &mut [f32]) + Sync + 'a,
+    set_tile: impl Fn(&Tile, Panel<'_>, &mut Ahead<'_>, &mut [f32]) + Sync + 'a,
 ) -> Columns<'a> {
     let (k, arch) = (weight.k, Arch::new());
     let tiles = by_tile(x, k, rows_max, |rows| arch.dispatch(Round { rows, k }));
     weight.by_panel(x.len() / k, move |panel, mut out| {
         let panel = weight.panel(panel);
+        let mut ahead = Ahead::new(panel.next, tiles.len() * weight.groups());
         for tile in &tiles {
             let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
-            set_tile(tile, panel, these);
+            set_tile(tile, panel, &mut ahead, these);
             out = rest;
         }
     })

@@ -5,6 +5,7 @@
 //! in order, in blocks of 128, regardless of the number of rows, so the result of a row never depends on the
 //! other rows.
 
+mod ahead;
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -114,6 +114,12 @@ impl<T: Pod + Send + Sync> Panels<T> {
         &values[from..values.len().min(from + size)]
     }
 
+    /// Returns the panels after this one.
+    pub(super) fn after(&self, index: usize) -> &[T] {
+        let values = self.values.as_slice();
+        &values[values.len().min((index + 1) * self.width() * self.k)..]
+    }
+
     pub(super) fn read_row(&self, n: usize, row: &mut [f32], convert: impl Fn(T) -> f32) {
         let panel = self.panel(n / self.width());
         let width = panel.len() / self.k.max(1);

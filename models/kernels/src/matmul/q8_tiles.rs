@@ -16,6 +16,7 @@ use std::arch::x86_64::{
 use half::f16;
 use pulp::{Arch, Simd, WithSimd};
 
+use super::ahead::Ahead;
 use super::amx::Amx;
 use super::bytes::round_group;
 use super::columns::{Columns, ColumnsShape};
@@ -31,7 +32,7 @@ const ROWS: usize = 16;
 const PANELS: usize = 4;
 
 /// With fewer rows, too much of the last tile is empty, and `vnni` is at least as fast.
-pub(super) const ROWS_MIN: usize = 40;
+pub(super) const ROWS_MIN: usize = 96;
 
 /// Proof that this CPU has the instructions.
 #[derive(Clone, Copy)]
@@ -62,8 +63,9 @@ impl Q8Tiles {
                 // SAFETY: `self` exists only if the instructions were detected, and the tiles are configured.
                 unsafe {
                     let weights = signed(panel.values);
+                    let mut ahead = Ahead::new(panel.next, tiles.len() * weight.groups());
                     for tile in &tiles {
-                        let sums = sums(tile, &weights, panel.scales);
+                        let sums = sums(tile, &weights, panel.scales, &mut ahead);
                         rows.by_ref()
                             .zip(&sums[..tile.rows])
                             .for_each(|(row, sums)| row.copy_from_slice(sums));
@@ -140,7 +142,12 @@ fn signed(values: &[u8]) -> Vec<__m512i> {
 /// # Safety
 /// The tiles must be configured with [`config`].
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn sums(tile: &RowTile, weights: &[__m512i], weight_scales: &[f16]) -> [[f32; WIDTH]; ROWS] {
+unsafe fn sums(
+    tile: &RowTile,
+    weights: &[__m512i],
+    weight_scales: &[f16],
+    ahead: &mut Ahead<'_>,
+) -> [[f32; WIDTH]; ROWS] {
     let x = tile.integers.as_slice().as_chunks::<{ ROWS * GROUP }>().0;
     let weights = weights.as_chunks::<{ GROUP / QUAD }>().0;
     let scales = tile.scales.as_chunks::<ROWS>().0;
@@ -150,6 +157,7 @@ unsafe fn sums(tile: &RowTile, weights: &[__m512i], weight_scales: &[f16]) -> [[
     for ((x, weights), (scales, &weight_scales)) in
         x.iter().zip(weights).zip(scales.iter().zip(weight_scales))
     {
+        ahead.step();
         // SAFETY: the tiles have the shapes of the arrays, and they are written before they are read.
         unsafe {
             asm!(

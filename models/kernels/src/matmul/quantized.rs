@@ -37,6 +37,8 @@ pub(super) struct Quantized {
 pub(super) struct Panel<'a> {
     pub(super) values: &'a [u8],
     pub(super) scales: &'a [f16],
+    /// The values of the next panel; none after the last one.
+    pub(super) next: &'a [u8],
 }
 
 impl Quantized {
@@ -60,11 +62,12 @@ impl Quantized {
     }
 
     pub(super) fn panel(&self, index: usize) -> Panel<'_> {
-        let from = index * self.groups();
-        let to = (index + 1) * self.groups();
+        let groups = self.groups();
+        let mut panels = self.values.as_slice()[index * groups * GROUP_BYTES..].chunks(groups * GROUP_BYTES);
         Panel {
-            values: &self.values.as_slice()[from * GROUP_BYTES..to * GROUP_BYTES],
-            scales: &self.scales.as_slice()[from * WIDTH..to * WIDTH],
+            values: panels.next().unwrap_or_default(),
+            scales: &self.scales.as_slice()[index * groups * WIDTH..][..groups * WIDTH],
+            next: panels.next().unwrap_or_default(),
         }
     }
 

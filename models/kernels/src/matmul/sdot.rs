@@ -7,6 +7,7 @@ use std::arch::aarch64::{
 };
 use std::arch::{asm, is_aarch64_feature_detected};
 
+use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized, WIDTH};
@@ -32,24 +33,26 @@ impl Sdot {
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product<'a>(self, weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
-        bytes::product(weight, x, ROWS_MAX, move |tile, panel, out| self.set_tile(tile, panel, out))
+        bytes::product(weight, x, ROWS_MAX, move |tile, panel, ahead, out| {
+            self.set_tile(tile, panel, ahead, out);
+        })
     }
 
-    fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    fn set_tile(self, tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
         // SAFETY: `self` exists only if the instruction was detected.
         unsafe {
             match tile.rows {
-                1 => set_tile::<1>(tile, panel, out),
-                2 => set_tile::<2>(tile, panel, out),
-                3 => set_tile::<3>(tile, panel, out),
-                _ => set_tile::<ROWS_MAX>(tile, panel, out),
+                1 => set_tile::<1>(tile, panel, ahead, out),
+                2 => set_tile::<2>(tile, panel, ahead, out),
+                3 => set_tile::<3>(tile, panel, ahead, out),
+                _ => set_tile::<ROWS_MAX>(tile, panel, ahead, out),
             }
         }
     }
 }
 
 #[target_feature(enable = "neon,dotprod")]
-fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
     let (quads, _) = tile.quads.as_chunks::<M>();
     let scales = tile.scales.as_chunks::<M>().0;
     let starts = tile.starts.as_chunks::<M>().0;
@@ -59,6 +62,7 @@ fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     let groups = weights.chunks_exact(GROUP / QUAD).zip(quads.chunks_exact(GROUP / QUAD));
     let of_group = weight_scales.iter().zip(scales.iter().zip(starts));
     for ((weights, quads), (weight_scales, (scales, starts))) in groups.zip(of_group) {
+        ahead.step();
         let mut integers = [[vdupq_n_s32(0); VECTORS]; M];
         for (integers, &start) in integers.iter_mut().zip(starts) {
             *integers = [vdupq_n_s32(start); VECTORS];

@@ -71,6 +71,10 @@ impl Tiles {
         Self { values, k, m, rows_max }
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.m.div_ceil(self.rows_max)
+    }
+
     /// Returns the tiles, each with its first row and its number of rows.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize, &[f32])> {
         let mut first = 0;

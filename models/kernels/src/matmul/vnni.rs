@@ -9,6 +9,7 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
 };
 
+use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized};
@@ -34,32 +35,34 @@ impl Vnni {
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product<'a>(self, weight: &'a Quantized, x: &[f32]) -> Columns<'a> {
-        bytes::product(weight, x, ROWS_MAX, move |tile, panel, out| self.set_tile(tile, panel, out))
+        bytes::product(weight, x, ROWS_MAX, move |tile, panel, ahead, out| {
+            self.set_tile(tile, panel, ahead, out);
+        })
     }
 
-    fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    fn set_tile(self, tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
         // SAFETY: `self` exists only if these instructions were detected.
         unsafe {
             match tile.rows {
-                1 => set_tile::<1>(tile, panel, out),
-                2 => set_tile::<2>(tile, panel, out),
-                3 => set_tile::<3>(tile, panel, out),
-                4 => set_tile::<4>(tile, panel, out),
-                5 => set_tile::<5>(tile, panel, out),
-                6 => set_tile::<6>(tile, panel, out),
-                7 => set_tile::<7>(tile, panel, out),
-                8 => set_tile::<8>(tile, panel, out),
-                9 => set_tile::<9>(tile, panel, out),
-                10 => set_tile::<10>(tile, panel, out),
-                11 => set_tile::<11>(tile, panel, out),
-                _ => set_tile::<ROWS_MAX>(tile, panel, out),
+                1 => set_tile::<1>(tile, panel, ahead, out),
+                2 => set_tile::<2>(tile, panel, ahead, out),
+                3 => set_tile::<3>(tile, panel, ahead, out),
+                4 => set_tile::<4>(tile, panel, ahead, out),
+                5 => set_tile::<5>(tile, panel, ahead, out),
+                6 => set_tile::<6>(tile, panel, ahead, out),
+                7 => set_tile::<7>(tile, panel, ahead, out),
+                8 => set_tile::<8>(tile, panel, ahead, out),
+                9 => set_tile::<9>(tile, panel, ahead, out),
+                10 => set_tile::<10>(tile, panel, ahead, out),
+                11 => set_tile::<11>(tile, panel, ahead, out),
+                _ => set_tile::<ROWS_MAX>(tile, panel, ahead, out),
             }
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
     let (quads, _) = tile.quads.as_chunks::<M>();
     let scales = tile.scales.as_chunks::<M>().0;
     let starts = tile.starts.as_chunks::<M>().0;
@@ -69,6 +72,7 @@ fn set_tile<const M: usize>(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
     let groups = weights.chunks_exact(GROUP / QUAD).zip(quads.chunks_exact(GROUP / QUAD));
     let of_group = weight_scales.iter().zip(scales.iter().zip(starts));
     for ((weights, quads), (&weight_scales, (scales, starts))) in groups.zip(of_group) {
+        ahead.step();
         let mut integers = [_mm512_setzero_si512(); M];
         for (integers, &start) in integers.iter_mut().zip(starts) {
             *integers = _mm512_set1_epi32(start);

@@ -2,6 +2,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::ahead::Ahead;
 use super::columns::{Columns, ColumnsShape};
 use super::float::Float;
 use super::panels::{Panels, ROWS_MAX, VECTORS_MAX};
@@ -12,6 +13,9 @@ use super::tiles::Tiles;
 /// of long sums small, and a block of a panel stays in the nearer caches for all rows.
 const BLOCK: usize = 128;
 
+/// Number of inputs between two requests of memory.
+const STEP: usize = 8;
+
 /// Returns `[M, N]` for panels of `[N, K]` and `x` `[M, K]`. Neither may be empty.
 pub(super) fn product<'a, T: Float>(panels: &'a Panels<T>, x: &[f32]) -> Columns<'a> {
     let tiles = Tiles::new(x, panels.k, ROWS_MAX);
@@ -19,7 +23,8 @@ pub(super) fn product<'a, T: Float>(panels: &'a Panels<T>, x: &[f32]) -> Columns
     let work = tiles.m * panels.n * panels.k;
     let shape = ColumnsShape { m: tiles.m, width: panels.width(), padded: panels.padded() };
     Columns::new(shape, work, move |panel, out| {
-        arch.dispatch(FloatPanel { x: &tiles, panel: panels.panel(panel), out });
+        let values = panels.panel(panel);
+        arch.dispatch(FloatPanel { x: &tiles, panel: values, after: panels.after(panel), out });
     })
 }
 
@@ -27,6 +32,8 @@ pub(super) fn product<'a, T: Float>(panels: &'a Panels<T>, x: &[f32]) -> Columns
 struct FloatPanel<'a, T> {
     x: &'a Tiles,
     panel: &'a [T],
+    /// The panels after it.
+    after: &'a [T],
     out: &'a mut [f32],
 }
 
@@ -49,9 +56,13 @@ impl<T: Float> FloatPanel<'_, T> {
     fn run<S: Simd, const V: usize>(self, simd: S) {
         let width = V * S::F32_LANES;
         let mut scratch = vec![0.0; if size_of::<T>() < 4 { BLOCK * width } else { 0 }];
-        for (block, weights) in self.panel.chunks(BLOCK * width).enumerate() {
+        let blocks = self.panel.chunks(BLOCK * width);
+        let after = self.after.chunks(BLOCK * width).next().unwrap_or_default();
+        let next = blocks.clone().skip(1).chain([after]);
+        for (block, (weights, next)) in blocks.zip(next).enumerate() {
+            let ahead = Ahead::new(next, self.x.count() * BLOCK / STEP);
             let weights = T::widen(weights, &mut scratch);
-            accumulate::<S, V>(simd, self.x, block * BLOCK, weights, self.out);
+            accumulate::<S, V>(simd, self.x, block * BLOCK, weights, self.out, ahead);
         }
     }
 }
@@ -86,19 +97,26 @@ impl WithSimd for QuantizedPanel<'_> {
             }
             let weights = &wide[..BLOCK.min(self.x.k - from) * WIDTH];
             match WIDTH / S::F32_LANES {
-                1 => accumulate::<S, 1>(simd, self.x, from, weights, self.out),
-                2 => accumulate::<S, 2>(simd, self.x, from, weights, self.out),
-                4 => accumulate::<S, 4>(simd, self.x, from, weights, self.out),
-                _ => accumulate::<S, WIDTH>(simd, self.x, from, weights, self.out),
+                1 => accumulate::<S, 1>(simd, self.x, from, weights, self.out, Ahead::none()),
+                2 => accumulate::<S, 2>(simd, self.x, from, weights, self.out, Ahead::none()),
+                4 => accumulate::<S, 4>(simd, self.x, from, weights, self.out, Ahead::none()),
+                _ => accumulate::<S, WIDTH>(simd, self.x, from, weights, self.out, Ahead::none()),
             }
         }
     }
 }
 
 /// Adds the products of one block of inputs, starting at `from`, to `out` `[M, width]`. The first block
-/// overwrites it.
+/// overwrites it. Each tile takes `ahead` one step further every [`STEP`] inputs.
 #[inline(always)]
-fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights: &[f32], out: &mut [f32]) {
+fn accumulate<S: Simd, const V: usize>(
+    simd: S,
+    x: &Tiles,
+    from: usize,
+    weights: &[f32],
+    out: &mut [f32],
+    mut ahead: Ahead<'_>,
+) {
     let width = V * S::F32_LANES;
     let (weights, _) = S::as_simd_f32s(weights);
     let (weights, _) = weights.as_chunks::<V>();
@@ -106,12 +124,12 @@ fn accumulate<S: Simd, const V: usize>(simd: S, x: &Tiles, from: usize, weights:
         let tile = &tile[from * rows..(from + weights.len()) * rows];
         let out = &mut out[first * width..(first + rows) * width];
         match rows {
-            1 => sum_tile::<S, 1, V>(simd, tile, weights, out, from == 0),
-            2 => sum_tile::<S, 2, V>(simd, tile, weights, out, from == 0),
-            3 => sum_tile::<S, 3, V>(simd, tile, weights, out, from == 0),
-            4 => sum_tile::<S, 4, V>(simd, tile, weights, out, from == 0),
-            5 => sum_tile::<S, 5, V>(simd, tile, weights, out, from == 0),
-            _ => sum_tile::<S, ROWS_MAX, V>(simd, tile, weights, out, from == 0),
+            1 => sum_tile::<S, 1, V>(simd, tile, weights, out, from == 0, &mut ahead),
+            2 => sum_tile::<S, 2, V>(simd, tile, weights, out, from == 0, &mut ahead),
+            3 => sum_tile::<S, 3, V>(simd, tile, weights, out, from == 0, &mut ahead),
+            4 => sum_tile::<S, 4, V>(simd, tile, weights, out, from == 0, &mut ahead),
+            5 => sum_tile::<S, 5, V>(simd, tile, weights, out, from == 0, &mut ahead),
+            _ => sum_tile::<S, ROWS_MAX, V>(simd, tile, weights, out, from == 0, &mut ahead),
         }
     }
 }
@@ -123,14 +141,18 @@ fn sum_tile<S: Simd, const M: usize, const V: usize>(
     weights: &[[S::f32s; V]],
     out: &mut [f32],
     is_first: bool,
+    ahead: &mut Ahead<'_>,
 ) {
     let mut sums = [[simd.splat_f32s(0.0); V]; M];
     let (x, _) = x.as_chunks::<M>();
-    for (x, weights) in x.iter().zip(weights) {
-        for (sums, &x) in sums.iter_mut().zip(x) {
-            let x = simd.splat_f32s(x);
-            for (sum, &weight) in sums.iter_mut().zip(weights) {
-                *sum = simd.mul_add_f32s(x, weight, *sum);
+    for (x, weights) in x.chunks(STEP).zip(weights.chunks(STEP)) {
+        ahead.step();
+        for (x, weights) in x.iter().zip(weights) {
+            for (sums, &x) in sums.iter_mut().zip(x) {
+                let x = simd.splat_f32s(x);
+                for (sum, &weight) in sums.iter_mut().zip(weights) {
+                    *sum = simd.mul_add_f32s(x, weight, *sum);
+                }
             }
         }
     }

@@ -7,7 +7,8 @@ use std::arch::x86_64::{
 };
 
 use super::rows::Rows;
-use super::{Panel, WIDTH};
+use super::{Panel, QUADS_PER_STEP, STEP_BYTES, WIDTH};
+use crate::matmul::ahead::Ahead;
 use crate::matmul::avx2::{Avx2, Weights};
 use crate::matmul::tiles::tile_sizes;
 
@@ -24,16 +25,18 @@ const VECTORS: usize = WIDTH / LANES;
 pub(super) fn panel(_: Avx2, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
     let mut first = 0;
     let mut rest = out;
+    let tiles = rows.len().div_ceil(ROWS_MAX);
+    let mut ahead = Ahead::new(panel.next, tiles * panel.values.len() / STEP_BYTES);
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
         // SAFETY: an `Avx2` exists only if these instructions were detected.
         unsafe {
             // The sums of a tile use half of the registers.
             match count {
-                1 => set_rows::<1, VECTORS>(rows, first, panel, out),
-                2 => set_rows::<2, { VECTORS / 2 }>(rows, first, panel, out),
-                3 => set_rows::<3, { VECTORS / 4 }>(rows, first, panel, out),
-                _ => set_rows::<ROWS_MAX, { VECTORS / 4 }>(rows, first, panel, out),
+                1 => set_rows::<1, VECTORS>(rows, first, panel, &mut ahead, out),
+                2 => set_rows::<2, { VECTORS / 2 }>(rows, first, panel, &mut ahead, out),
+                3 => set_rows::<3, { VECTORS / 4 }>(rows, first, panel, &mut ahead, out),
+                _ => set_rows::<ROWS_MAX, { VECTORS / 4 }>(rows, first, panel, &mut ahead, out),
             }
         }
         (first, rest) = (first + count, others);
@@ -42,7 +45,13 @@ pub(super) fn panel(_: Avx2, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
 
 /// Sets `out` `[M, WIDTH]` for rows starting at `first`, `V` registers of outputs at a time.
 #[target_feature(enable = "avx2")]
-fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &mut [f32]) {
+fn set_rows<const M: usize, const V: usize>(
+    rows: &Rows,
+    first: usize,
+    panel: Panel<'_>,
+    ahead: &mut Ahead<'_>,
+    out: &mut [f32],
+) {
     let weights = bytemuck::cast_slice::<i8, __m256i>(panel.values).as_chunks::<VECTORS>().0;
     let quads = weights.len();
     let mut x = [[].as_slice(); M];
@@ -50,6 +59,9 @@ fn set_rows<const M: usize, const V: usize>(rows: &Rows, first: usize, panel: Pa
     for part in (0..VECTORS).step_by(V) {
         let mut sums = [[_mm256_setzero_si256(); V]; M];
         for (quad, weights) in weights.iter().enumerate() {
+            if quad % QUADS_PER_STEP == 0 {
+                ahead.step();
+            }
             let mut these = [_mm256_setzero_si256(); V];
             these.copy_from_slice(&weights[part..part + V]);
             let weights = these.map(|weights| Weights::new(weights));

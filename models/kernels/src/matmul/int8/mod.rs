@@ -37,6 +37,12 @@ use super::vnni::Vnni;
 const WIDTH: usize = 64;
 /// Number of inputs whose integers are adjacent.
 const QUAD: usize = 4;
+/// Number of quads between two requests of memory.
+#[cfg(target_arch = "x86_64")]
+const QUADS_PER_STEP: usize = 2;
+/// Bytes of a panel between two requests of memory.
+#[cfg(target_arch = "x86_64")]
+const STEP_BYTES: usize = QUADS_PER_STEP * QUAD * WIDTH;
 /// Inputs are padded with zeros to a multiple of this number.
 const INPUTS: usize = 64;
 /// Offset that makes the integers of `x` unsigned.
@@ -63,6 +69,9 @@ struct Panel<'a> {
     values: &'a [i8],
     scales: &'a [f32; WIDTH],
     starts: &'a [i32; WIDTH],
+    /// The values of the next panel; none after the last one.
+    #[cfg(target_arch = "x86_64")]
+    next: &'a [i8],
 }
 
 impl Int8 {
@@ -95,8 +104,11 @@ impl Int8 {
 
     fn panel(&self, index: usize) -> Panel<'_> {
         let size = WIDTH * self.k.next_multiple_of(INPUTS);
+        let mut panels = self.values.as_slice()[index * size..].chunks(size);
         Panel {
-            values: &self.values.as_slice()[index * size..][..size],
+            values: panels.next().unwrap_or_default(),
+            #[cfg(target_arch = "x86_64")]
+            next: panels.next().unwrap_or_default(),
             scales: &self.scales.as_slice().as_chunks().0[index],
             starts: &self.starts.as_slice().as_chunks().0[index],
         }

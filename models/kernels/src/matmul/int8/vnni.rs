@@ -7,7 +7,8 @@ use std::arch::x86_64::{
 };
 
 use super::rows::Rows;
-use super::{Panel, WIDTH};
+use super::{Panel, QUADS_PER_STEP, STEP_BYTES, WIDTH};
+use crate::matmul::ahead::Ahead;
 use crate::matmul::tiles::tile_sizes;
 use crate::matmul::vnni::Vnni;
 
@@ -21,17 +22,19 @@ const VECTORS: usize = WIDTH / 16;
 pub(super) fn panel(_: Vnni, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
     let mut first = 0;
     let mut rest = out;
+    let tiles = rows.len().div_ceil(ROWS_MAX);
+    let mut ahead = Ahead::new(panel.next, tiles * panel.values.len() / STEP_BYTES);
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
         // SAFETY: a `Vnni` exists only if these instructions were detected.
         unsafe {
             match count {
-                1 => set_tile::<1>(rows, first, panel, out),
-                2 => set_tile::<2>(rows, first, panel, out),
-                3 => set_tile::<3>(rows, first, panel, out),
-                4 => set_tile::<4>(rows, first, panel, out),
-                5 => set_tile::<5>(rows, first, panel, out),
-                _ => set_tile::<ROWS_MAX>(rows, first, panel, out),
+                1 => set_tile::<1>(rows, first, panel, &mut ahead, out),
+                2 => set_tile::<2>(rows, first, panel, &mut ahead, out),
+                3 => set_tile::<3>(rows, first, panel, &mut ahead, out),
+                4 => set_tile::<4>(rows, first, panel, &mut ahead, out),
+                5 => set_tile::<5>(rows, first, panel, &mut ahead, out),
+                _ => set_tile::<ROWS_MAX>(rows, first, panel, &mut ahead, out),
             }
         }
         (first, rest) = (first + count, others);
@@ -39,7 +42,13 @@ pub(super) fn panel(_: Vnni, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn set_tile<const M: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &mut [f32]) {
+fn set_tile<const M: usize>(
+    rows: &Rows,
+    first: usize,
+    panel: Panel<'_>,
+    ahead: &mut Ahead<'_>,
+    out: &mut [f32],
+) {
     let weights = bytemuck::cast_slice::<i8, __m512i>(panel.values).as_chunks::<VECTORS>().0;
     let mut x = [[].as_slice(); M];
     for (row, x) in x.iter_mut().enumerate() {
@@ -48,6 +57,9 @@ fn set_tile<const M: usize>(rows: &Rows, first: usize, panel: Panel<'_>, out: &m
     let starts: [__m512i; VECTORS] = bytemuck::cast(*panel.starts);
     let mut sums = [starts; M];
     for (quad, weights) in weights.iter().enumerate() {
+        if quad % QUADS_PER_STEP == 0 {
+            ahead.step();
+        }
         for (sums, x) in sums.iter_mut().zip(x) {
             let x = _mm512_set1_epi32(x[quad]);
             for (sum, &weights) in sums.iter_mut().zip(weights) {
