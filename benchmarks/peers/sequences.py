@@ -38,15 +38,17 @@ def arguments():
 
 
 class Ours:
-    """Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers."""
+    """Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers.
+
+    One sequence is computed right before each measurement: `llama-batched-bench` begins with 16 tokens, too."""
 
     def __init__(self, args, dtype, prompts):
         work = lambda tokens: ["--ids", prompts, "--new-tokens", tokens, "--threads", args.threads]
         self.short, self.long = (sides.ours(args.model, work(tokens), dtype) for tokens in [1, args.new_tokens])
 
     def seconds(self, sequences):
-        prefill = self.short.ask(str(sequences))["seconds"]
-        return prefill, self.long.ask(str(sequences))["seconds"] - prefill
+        prefill, both = (side.ask(str(sequences), warm_up="1")["seconds"] for side in [self.short, self.long])
+        return prefill, both - prefill
 
     def close(self):
         self.short.close()

@@ -26,8 +26,14 @@ class Side:
         self.process = subprocess.Popen(list(map(str, command)), stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
         self.about = self._answer()
 
-    def ask(self, command: str) -> dict:
+    def ask(self, command: str, warm_up: str | None = None) -> dict:
+        """Runs a command, right after another one if `warm_up` is given."""
         time.sleep(REST_SECONDS)
+        if warm_up is not None:
+            self._run(warm_up)
+        return self._run(command)
+
+    def _run(self, command: str) -> dict:
         print(command, file=self.process.stdin, flush=True)
         return self._answer()
 

@@ -60,7 +60,8 @@ impl<T: Float> FloatPanel<'_, T> {
         let after = self.after.chunks(BLOCK * width).next().unwrap_or_default();
         let next = blocks.clone().skip(1).chain([after]);
         for (block, (weights, next)) in blocks.zip(next).enumerate() {
-            let ahead = Ahead::new(next, self.x.count() * BLOCK / STEP);
+            let steps = (weights.len() / width).div_ceil(STEP);
+            let ahead = Ahead::new(next, self.x.count() * steps);
             let weights = T::widen(weights, &mut scratch);
             accumulate::<S, V>(simd, self.x, block * BLOCK, weights, self.out, ahead);
         }
