@@ -63,8 +63,9 @@ impl ToolParser {
     pub fn finish(&mut self) -> Vec<ToolPart> {
         let mut parts = Vec::new();
         let has_begun = self.object.take().is_some_and(|object| object.returned.is_some());
-        let is_space_after_calls = self.calls > 0 && self.rest.trim().is_empty();
-        if !has_begun && !is_space_after_calls {
+        // In a guided text, only further calls follow a call, and the last one may have no arguments yet.
+        let is_markup_after_calls = self.calls > 0 && (self.is_guided || self.rest.trim().is_empty());
+        if !has_begun && !is_markup_after_calls {
             self.take_text(self.rest.len(), &mut parts);
         }
         parts

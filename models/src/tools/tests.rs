@@ -204,6 +204,15 @@ fn arguments_of_guided_calls_arrive_as_they_are_written() {
 }
 
 #[test]
+fn a_guided_call_that_ends_before_its_arguments_is_not_text() {
+    let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let begun = "\n<tool_call>\n{\"name\":";
+    let made = &[("add", "{\"a\": 1}")];
+    assert_eq!(parse(parser(ToolFormat::Hermes, true), [call, begun]), parsed("", made));
+    assert_eq!(parse(parser(ToolFormat::Hermes, false), [call, begun]), parsed(begun, made));
+}
+
+#[test]
 fn calls_beyond_the_maximum_are_dropped() {
     let text = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
     let functions: Arc<[String]> = ["add".to_owned()].into();
