@@ -20,7 +20,7 @@ pub trait Guide: std::fmt::Debug + Send + Sync {
 pub struct NumberField {
     /// Index of the call of a function whose arguments have it; `None` if the whole text is JSON.
     pub call: Option<usize>,
-    /// Where it is in the JSON, as a JSONPath such as `$.rooms[0].area`.
+    /// Its place in the JSON, as a JSONPath such as `$.rooms[0].area`.
     pub path: String,
     pub numbers: Arc<SchemaNumbers>,
 }

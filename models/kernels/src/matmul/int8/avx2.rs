@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 
 use super::rows::Rows;
-use super::{Panel, QUADS_PER_STEP, STEP_BYTES, WIDTH};
+use super::{Panel, QUADS_PER_STEP, WIDTH};
 use crate::matmul::ahead::Ahead;
 use crate::matmul::avx2::{Avx2, Weights};
 use crate::matmul::tiles::tile_sizes;
@@ -25,8 +25,7 @@ const VECTORS: usize = WIDTH / LANES;
 pub(super) fn panel(_: Avx2, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
     let mut first = 0;
     let mut rest = out;
-    let tiles = rows.len().div_ceil(ROWS_MAX);
-    let mut ahead = Ahead::new(panel.next, tiles * panel.values.len() / STEP_BYTES);
+    let mut ahead = panel.ahead(rows.len().div_ceil(ROWS_MAX));
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
         // SAFETY: an `Avx2` exists only if these instructions were detected.

@@ -22,6 +22,8 @@ use rayon::prelude::*;
 use portable::Portable;
 use rows::Rows;
 
+#[cfg(target_arch = "x86_64")]
+use super::ahead::Ahead;
 use super::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
@@ -40,9 +42,6 @@ const QUAD: usize = 4;
 /// Number of quads between two requests of memory.
 #[cfg(target_arch = "x86_64")]
 const QUADS_PER_STEP: usize = 2;
-/// Bytes of a panel between two requests of memory.
-#[cfg(target_arch = "x86_64")]
-const STEP_BYTES: usize = QUADS_PER_STEP * QUAD * WIDTH;
 /// Inputs are padded with zeros to a multiple of this number.
 const INPUTS: usize = 64;
 /// Offset that makes the integers of `x` unsigned.
@@ -72,6 +71,15 @@ struct Panel<'a> {
     /// The values of the next panel; none after the last one.
     #[cfg(target_arch = "x86_64")]
     next: &'a [i8],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a> Panel<'a> {
+    /// Requests the next panel while `tiles` tiles of rows are multiplied by this one, [`QUADS_PER_STEP`] quads in
+    /// each step.
+    fn ahead(self, tiles: usize) -> Ahead<'a> {
+        Ahead::new(self.next, tiles * self.values.len() / (QUADS_PER_STEP * QUAD * WIDTH))
+    }
 }
 
 impl Int8 {

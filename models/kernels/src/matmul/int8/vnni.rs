@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 
 use super::rows::Rows;
-use super::{Panel, QUADS_PER_STEP, STEP_BYTES, WIDTH};
+use super::{Panel, QUADS_PER_STEP, WIDTH};
 use crate::matmul::ahead::Ahead;
 use crate::matmul::tiles::tile_sizes;
 use crate::matmul::vnni::Vnni;
@@ -22,8 +22,7 @@ const VECTORS: usize = WIDTH / 16;
 pub(super) fn panel(_: Vnni, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
     let mut first = 0;
     let mut rest = out;
-    let tiles = rows.len().div_ceil(ROWS_MAX);
-    let mut ahead = Ahead::new(panel.next, tiles * panel.values.len() / STEP_BYTES);
+    let mut ahead = panel.ahead(rows.len().div_ceil(ROWS_MAX));
     for count in tile_sizes(rows.len(), ROWS_MAX) {
         let (out, others) = rest.split_at_mut(count * WIDTH);
         // SAFETY: a `Vnni` exists only if these instructions were detected.
