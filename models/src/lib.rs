@@ -26,6 +26,8 @@ mod logits_reducer;
 mod on_gpu;
 mod ops;
 mod options;
+#[cfg(test)]
+mod random;
 mod rope;
 pub mod t5;
 pub mod tokenizer;

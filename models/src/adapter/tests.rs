@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use candle_core::Shape;
 use ntl_core::Prompt;
 use ntl_core::contract::{
     BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, PrefillChunk, Row,
@@ -14,6 +15,7 @@ use super::*;
 use crate::causal::{Causal, CausalOptions};
 use crate::checkpoint::Choices;
 use crate::ops::composed;
+use crate::random::Random;
 use crate::{DtypeChoice, LoadOptions, LoadedModel, load};
 
 /// Decoder-only models without tokenizers.
@@ -55,8 +57,8 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name)
 }
 
-fn random(rows: usize, columns: usize, deviation: f32) -> Tensor {
-    Tensor::randn(0f32, deviation, (rows, columns), &Device::Cpu).unwrap()
+fn zeros(shape: impl Into<Shape>) -> Tensor {
+    Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap()
 }
 
 /// Creates a directory with an adapter.
@@ -73,10 +75,11 @@ fn config() -> Value {
         "base_model_name_or_path": "/models/base"})
 }
 
-/// A model, and the reader of its adapters.
+/// A model, the reader of its adapters, and the source of random ones.
 struct Opened {
     model: Box<dyn BatchModel>,
     reader: AdapterReader,
+    random: Random,
 }
 
 fn open_in(folder: &Path, dtype: DtypeChoice) -> Opened {
@@ -87,10 +90,10 @@ fn open_in(folder: &Path, dtype: DtypeChoice) -> Opened {
         let place = options.place().unwrap();
         let options = CausalOptions { tokens: 36, place, prefix_bytes_max: 1 << 20 };
         let model = Causal::load(&files, &options).unwrap();
-        return Opened { reader: model.adapters().clone(), model: Box::new(model) };
+        return Opened { reader: model.adapters().clone(), model: Box::new(model), random: Random::new(1) };
     }
     let LoadedModel { model, adapters, .. } = load(&files, options).unwrap();
-    Opened { model, reader: adapters.unwrap() }
+    Opened { model, reader: adapters.unwrap(), random: Random::new(1) }
 }
 
 fn open(name: &str) -> Opened {
@@ -107,9 +110,21 @@ impl Opened {
         self.reader.modules().map(|(name, shape)| (name.to_owned(), shape)).collect()
     }
 
+    /// Returns both random matrices of each module, of rank 2, under PEFT's names.
+    fn pairs(&self, modules: &BTreeMap<String, [usize; 2]>) -> HashMap<String, Tensor> {
+        let pair = |(module, &[output, input]): (&String, &[usize; 2])| {
+            let name = |part: &str| format!("base_model.model.{module}.{part}.weight");
+            [
+                (name("lora_A"), self.random.matrix(2, input, 0.3)),
+                (name("lora_B"), self.random.matrix(output, 2, 0.3)),
+            ]
+        };
+        modules.iter().flat_map(pair).collect()
+    }
+
     /// Returns a random adapter for all modules.
     fn random(&self) -> Adapter {
-        let folder = adapter(&config(), &pairs(&self.modules()));
+        let folder = adapter(&config(), &self.pairs(&self.modules()));
         self.read(folder.path()).unwrap()
     }
 
@@ -118,12 +133,12 @@ impl Opened {
         let all = self.modules();
         let is_other = |name: &&String| replaced.iter().all(|(module, _)| module != name);
         let changed = all.keys().find(|name| is_other(name)).unwrap();
-        let mut tensors = pairs(&modules(&[(changed, all[changed])]));
+        let mut tensors = self.pairs(&modules(&[(changed, all[changed])]));
         for (module, has_bias) in replaced {
             let [outputs, inputs] = all[*module];
-            tensors.insert(format!("{ROOT}{module}.weight"), random(outputs, inputs, 0.5));
+            tensors.insert(format!("{ROOT}{module}.weight"), self.random.matrix(outputs, inputs, 0.5));
             if *has_bias {
-                let bias = random(1, outputs, 0.5).squeeze(0).unwrap();
+                let bias = self.random.matrix(1, outputs, 0.5).squeeze(0).unwrap();
                 tensors.insert(format!("{ROOT}{module}.bias"), bias);
             }
         }
@@ -136,15 +151,6 @@ impl Opened {
         let prompt = Prompt::from(prompt.to_vec());
         self.model.begin(ContextRequest { adapter, ..ContextRequest::from(&prompt) }).unwrap()
     }
-}
-
-/// Returns both matrices of each module, of rank 2, under PEFT's names.
-fn pairs(modules: &BTreeMap<String, [usize; 2]>) -> HashMap<String, Tensor> {
-    let pair = |(module, &[output, input]): (&String, &[usize; 2])| {
-        let name = |part: &str| format!("base_model.model.{module}.{part}.weight");
-        [(name("lora_A"), random(2, input, 0.3)), (name("lora_B"), random(output, 2, 0.3))]
-    };
-    modules.iter().flat_map(pair).collect()
 }
 
 fn modules(modules: &[(&str, [usize; 2])]) -> BTreeMap<String, [usize; 2]> {
@@ -240,12 +246,12 @@ fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind()
         let mut model = open(name);
         let mut modules = model.modules();
         // The weight of a tied output layer is the table of embeddings, which adapters of other layers leave alone.
-        for missing in merged(name, &pairs(&modules), 1.0).1 {
+        for missing in merged(name, &model.pairs(&modules), 1.0).1 {
             assert!(missing.contains("lm_head"), "{name}: {missing}");
             modules.remove(&missing);
         }
         for by_root in [false, true] {
-            let tensors = pairs(&modules);
+            let tensors = model.pairs(&modules);
             let mut config = config();
             config["use_rslora"] = by_root.into();
             let scale = 3.0 / if by_root { 2f64.sqrt() } else { 2.0 };
@@ -301,7 +307,7 @@ fn an_adapter_of_a_tied_output_layer_changes_the_logits_and_not_the_embeddings()
     for name in ["gpt2-by-depth", "t5-ce"] {
         let mut model = open(name);
         let [outputs, inputs] = model.modules()["lm_head"];
-        let tensors = pairs(&modules(&[("lm_head", [outputs, inputs])]));
+        let tensors = model.pairs(&modules(&[("lm_head", [outputs, inputs])]));
         let folder = adapter(&config(), &tensors);
         let read = model.read(folder.path()).unwrap();
         let got = answers(&mut model, Some(&read));
@@ -430,7 +436,7 @@ fn devices_compute_the_same_with_their_operations() {
         ["qwen2", "gpt2-by-depth", "granite", "t5-ce", "t5-v11", "t5gemma", "t5gemma2", "regresslm-hf-head"]
     {
         let mut model = open(name);
-        let folders = [(); 2].map(|()| adapter(&config(), &pairs(&model.modules())));
+        let folders = [(); 2].map(|()| adapter(&config(), &model.pairs(&model.modules())));
         let read = |model: &Opened| folders.each_ref().map(|folder| model.read(folder.path()).unwrap());
         let want = prompts(&read(&model), &mut model);
         let got = composed::during(|| {
@@ -500,14 +506,13 @@ fn a_model_rejects_the_adapter_of_another_model() {
 #[test]
 fn the_memory_of_an_adapter_is_known_before_its_weights_are_read() {
     let model = open("gpt2-by-depth");
-    let folder = adapter(&config(), &pairs(&modules(&[("transformer.h.1.attn.c_attn", [48, 16])])));
+    let folder = adapter(&config(), &model.pairs(&modules(&[("transformer.h.1.attn.c_attn", [48, 16])])));
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     assert_eq!(model.reader.open(&files).unwrap().bytes(), 2 * (48 + 16) * 4);
     assert_eq!(adapter_base(&files).unwrap().as_deref(), Some("/models/base"));
     let model = open("bert-classes");
-    let pairs = pairs(&modules(&[("bert.encoder.layer.0.output.dense", [16, 20])]));
-    let saved =
-        [("weight", random(3, 16, 0.3)), ("bias", Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap())];
+    let pairs = model.pairs(&modules(&[("bert.encoder.layer.0.output.dense", [16, 20])]));
+    let saved = [("weight", zeros((3, 16))), ("bias", zeros(3))];
     let saved = saved.map(|(part, tensor)| (format!("{ROOT}classifier.{part}"), tensor));
     let mut config = config();
     config["modules_to_save"] = json!(["classifier"]);
@@ -524,7 +529,7 @@ fn modules_have_the_scales_of_their_patterns() {
     config["rank_pattern"] = json!({"q_proj": 2, "down_proj": 2});
     config["alpha_pattern"] = json!({r"layers\.\d+\.mlp\.down_proj": 8, "proj": 100});
     let mut model = open("qwen2");
-    let tensors = pairs(&modules(&[(query, [16, 16]), (down, [16, 24])]));
+    let tensors = model.pairs(&modules(&[(query, [16, 16]), (down, [16, 24])]));
     let folder = adapter(&config, &tensors);
     let read = model.read(folder.path()).unwrap();
     let got = answers(&mut model, Some(&read));
@@ -557,18 +562,18 @@ fn tensors_that_do_not_fit_are_rejected_with_their_names() {
         (("model.layers.9.mlp.up_proj", [24, 16]), ["layers.9.mlp.up_proj", "the model has no projection"]),
         (("model.embed_tokens", [36, 16]), ["embed_tokens", "the model has no projection"]),
     ] {
-        let message = message(&config(), &pairs(&modules(&[changed])));
+        let message = message(&config(), &model.pairs(&modules(&[changed])));
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
     let name = |part: &str| format!("base_model.model.{query}.{part}.weight");
-    let lonely = HashMap::from([(name("lora_A"), random(2, 16, 0.5))]);
+    let lonely = HashMap::from([(name("lora_A"), zeros((2, 16)))]);
     assert!(message(&config(), &lonely).ends_with("q_proj.lora_B.weight` is missing"));
-    let flat = HashMap::from([(name("lora_A"), Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap())]);
+    let flat = HashMap::from([(name("lora_A"), zeros(4))]);
     assert!(message(&config(), &flat).ends_with("shape [4] is not the shape of a matrix"));
-    let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), random(2, 2, 0.5))]);
+    let odd = HashMap::from([("base_model.model.x.lora_embedding_A".to_owned(), zeros((2, 2)))]);
     assert!(message(&config(), &odd).contains("is not part of a LoRA"));
     assert!(message(&config(), &HashMap::new()).ends_with("it holds no tensors"));
-    let good = pairs(&modules(&[(query, [16, 16])]));
+    let good = model.pairs(&modules(&[(query, [16, 16])]));
     let huge: HashMap<String, Tensor> =
         good.iter().map(|(name, tensor)| (name.clone(), (tensor * 1e30).unwrap())).collect();
     for (field, value, tensors, parts) in [
@@ -586,7 +591,7 @@ fn tensors_that_do_not_fit_are_rejected_with_their_names() {
 #[test]
 fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
     let model = open("qwen2");
-    let good = pairs(&modules(&[("model.layers.0.self_attn.q_proj", [16, 16])]));
+    let good = model.pairs(&modules(&[("model.layers.0.self_attn.q_proj", [16, 16])]));
     for (field, value, part) in [
         ("peft_type", json!("IA3"), "`IA3` is not supported"),
         ("use_dora", json!(true), "true is not supported"),
@@ -612,7 +617,6 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
 
 #[test]
 fn a_saved_module_that_cannot_replace_one_of_the_model_is_rejected_with_its_name() {
-    let vector = |length: usize| Tensor::zeros(length, DType::F32, &Device::Cpu).unwrap();
     let (weight, bias) = ("base_model.model.classifier.weight", "base_model.model.classifier.bias");
     let query = "bert.encoder.layer.0.attention.self.query";
     let score = "base_model.model.score.weight";
@@ -620,42 +624,42 @@ fn a_saved_module_that_cannot_replace_one_of_the_model_is_rejected_with_its_name
         (
             "bert-classes",
             "classifier",
-            vec![(weight, random(2, 16, 0.3)), (bias, vector(2))],
+            vec![(weight, zeros((2, 16))), (bias, zeros(2))],
             ["classifier.weight", "[2, 16] does not fit the weight [3, 16]"],
         ),
         (
             "bert-classes",
             "classifier",
-            vec![(weight, random(3, 16, 0.3)), (bias, vector(2))],
+            vec![(weight, zeros((3, 16))), (bias, zeros(2))],
             ["classifier.bias", "[2] does not fit"],
         ),
-        ("bert-classes", "classifier", vec![(weight, random(3, 16, 0.3))], ["classifier.bias", "missing"]),
-        ("bert-classes", "classifier", vec![(bias, vector(3))], ["classifier.weight", "missing"]),
+        ("bert-classes", "classifier", vec![(weight, zeros((3, 16)))], ["classifier.bias", "missing"]),
+        ("bert-classes", "classifier", vec![(bias, zeros(3))], ["classifier.weight", "missing"]),
         ("bert-classes", "classifier", vec![], ["classifier.weight", "missing"]),
         (
             "bert-classes",
             "score",
-            vec![(weight, random(3, 16, 0.3))],
+            vec![(weight, zeros((3, 16)))],
             ["classifier.weight", "not in `modules_to_save`"],
         ),
         (
             "bert-classes",
             "word_embeddings",
-            vec![("base_model.model.bert.embeddings.word_embeddings.weight", random(90, 16, 0.3))],
+            vec![("base_model.model.bert.embeddings.word_embeddings.weight", zeros((90, 16)))],
             ["word_embeddings.weight", "is not a layer that predicts the labels"],
         ),
         (
             "llama-reward",
             "score",
-            vec![(score, random(1, 16, 0.3)), ("base_model.model.score.bias", vector(1))],
+            vec![(score, zeros((1, 16))), ("base_model.model.score.bias", zeros(1))],
             ["score.bias", "has no bias"],
         ),
-        ("llama-reward", "score", vec![(score, vector(16))], ["score.weight", "not the shape of a matrix"]),
+        ("llama-reward", "score", vec![(score, zeros(16))], ["score.weight", "not the shape of a matrix"]),
         ("qwen2", "lm_head", vec![], ["lm_head.weight", "missing"]),
         (
             "qwen2",
             "lm_head",
-            vec![("base_model.model.lm_head.weight", random(36, 16, 0.3))],
+            vec![("base_model.model.lm_head.weight", zeros((36, 16)))],
             ["lm_head.weight", "is not a layer that predicts the labels"],
         ),
     ] {
@@ -663,7 +667,7 @@ fn a_saved_module_that_cannot_replace_one_of_the_model_is_rejected_with_its_name
         let model = open(name);
         let shape = model.modules()[query];
         let saved = saved.into_iter().map(|(name, tensor)| (name.to_owned(), tensor));
-        let tensors = pairs(&modules(&[(query, shape)])).into_iter().chain(saved).collect();
+        let tensors = model.pairs(&modules(&[(query, shape)])).into_iter().chain(saved).collect();
         let mut config = config();
         config["modules_to_save"] = json!([saves]);
         let message = model.read(adapter(&config, &tensors).path()).unwrap_err().to_string();

@@ -311,16 +311,15 @@ impl Mlp {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::ops::composed;
+    use crate::random::Random;
 
     /// Returns the scaled output of a layer in an element type, and the same matmul in f32.
     fn added(dtype: DType) -> [Vec<f32>; 2] {
-        let random = |rows, columns| Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap();
-        let x = random(3, 64);
-        let weight = random(5, 64).to_dtype(dtype).unwrap();
+        let random = Random::new(1);
+        let x = random.matrix(3, 64, 1.0);
+        let weight = random.matrix(5, 64, 1.0).to_dtype(dtype).unwrap();
         let x = x.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
         let exact = (x.matmul(&weight.to_dtype(DType::F32).unwrap().t().unwrap()).unwrap() * 0.22).unwrap();
         let place = Placement { dtype, ..Placement::default() };

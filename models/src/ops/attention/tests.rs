@@ -8,13 +8,16 @@ use ntl_kernels::{Heads, Phase, Visible};
 use super::batched::{self, Plan};
 use super::heads::QkvSource;
 use super::*;
+use crate::random::Random;
 
-fn random(rows: usize, columns: usize) -> Tensor {
-    Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu).unwrap()
-}
+impl Random {
+    fn queries(&self, rows: usize) -> Tensor {
+        self.matrix(rows, 48, 1.0)
+    }
 
-fn random_kv(rows: usize, columns: usize) -> KeyValues {
-    KeyValues { keys: random(rows, columns), values: random(rows, columns) }
+    fn kv(&self, rows: usize, columns: usize) -> KeyValues {
+        KeyValues { keys: self.matrix(rows, columns, 1.0), values: self.matrix(rows, columns, 1.0) }
+    }
 }
 
 fn bias() -> RelativeBias {
@@ -82,9 +85,10 @@ fn assert_close(got: &Tensor, want: &Tensor) {
 
 #[test]
 fn rows_over_prefixes_and_trees_equal_the_reference() {
+    let random = Random::new(1);
     let some_bias = bias();
     for (heads, bias) in HEADS.into_iter().flat_map(|heads| [(heads, None), (heads, Some(&some_bias))]) {
-        let kv = |rows| random_kv(rows, heads.keys * 8);
+        let kv = |rows| random.kv(rows, heads.keys * 8);
         let contexts = [kv(9), kv(2), kv(4)];
         let nodes = [0, 3, 7];
         let before = [&contexts[1], &contexts[2]];
@@ -102,7 +106,7 @@ fn rows_over_prefixes_and_trees_equal_the_reference() {
             group(&contexts[0], &queries[2..3]),
             with_prefix.clone(),
         ];
-        let q = random(5, 48);
+        let q = random.queries(5);
         let got = attend(&q, &groups, heads, bias).unwrap();
         assert_close(&planned(&q, &groups, heads, bias), &got);
         let together = got.to_vec2::<f32>().unwrap();
@@ -116,13 +120,14 @@ fn rows_over_prefixes_and_trees_equal_the_reference() {
 
 #[test]
 fn long_prompts_and_contexts_of_all_sizes_equal_the_reference() {
+    let random = Random::new(1);
     let heads = HEADS[1];
     let bias = bias();
-    let kv = [random_kv(530, 24), random_kv(3, 24), random_kv(40, 24)];
+    let kv = [random.kv(530, 24), random.kv(3, 24), random.kv(40, 24)];
     let queries =
         [530, 3, 17].map(|count| (0..count).map(|at| query(Visible::First(count), at)).collect::<Vec<_>>());
     let groups: Vec<_> = kv.iter().zip(&queries).map(|(kv, queries)| group(kv, queries)).collect();
-    let q = random(550, 48);
+    let q = random.queries(550);
     for bias in [Some(&bias), None] {
         let want = attend(&q, &groups, heads, bias).unwrap();
         assert_close(&planned(&q, &groups, heads, bias), &want);
@@ -131,10 +136,11 @@ fn long_prompts_and_contexts_of_all_sizes_equal_the_reference() {
 
 #[test]
 fn prompts_with_a_window_after_cached_positions_equal_the_reference() {
+    let random = Random::new(1);
     let heads = HEADS[1];
     let bias = bias();
-    let cached = random_kv(40, 24);
-    let own = [random_kv(530, 24), random_kv(9, 24)];
+    let cached = random.kv(40, 24);
+    let own = [random.kv(530, 24), random.kv(9, 24)];
     let queries = [530, 9].map(|count| {
         let query = |seen: usize| {
             let position = 40 + seen - 1;
@@ -146,7 +152,7 @@ fn prompts_with_a_window_after_cached_positions_equal_the_reference() {
     let group =
         |(own, queries)| TensorGroup { before: vec![&cached], phase: Phase::Prefill, ..group(own, queries) };
     let groups: Vec<_> = own.iter().zip(queries.iter().map(Vec::as_slice)).map(group).collect();
-    let q = random(539, 48);
+    let q = random.queries(539);
     for bias in [Some(&bias), None] {
         assert_close(&planned(&q, &groups, heads, bias), &attend(&q, &groups, heads, bias).unwrap());
     }
@@ -154,16 +160,17 @@ fn prompts_with_a_window_after_cached_positions_equal_the_reference() {
 
 #[test]
 fn chains_and_trees_under_many_contexts_equal_the_reference() {
+    let random = Random::new(1);
     let heads = HEADS[1];
     let bias = bias();
-    let contexts: Vec<KeyValues> = (0..40).map(|_| random_kv(30, 24)).collect();
+    let contexts: Vec<KeyValues> = (0..40).map(|_| random.kv(30, 24)).collect();
     let paths: [&[u32]; 5] = [&[0], &[0, 1], &[0, 1, 4], &[0, 2], &[0, 2, 3, 7, 29]];
     let queries = paths.map(|path| query(Visible::Nodes(path), path.len() - 1));
     // One row per context, chains, and trees of several sizes.
     for counts in [(|_| 1) as fn(usize) -> usize, |_| 3, |index| 1 + index % 5] {
         let groups = contexts.iter().enumerate().map(|(index, kv)| group(kv, &queries[..counts(index)]));
         let groups: Vec<_> = groups.collect();
-        let q = random((0..40).map(counts).sum(), 48);
+        let q = random.queries((0..40).map(counts).sum());
         assert_close(
             &planned(&q, &groups, heads, Some(&bias)),
             &attend(&q, &groups, heads, Some(&bias)).unwrap(),
@@ -192,10 +199,11 @@ fn groups_share_a_batch_if_padding_costs_less_than_another_batch() {
 
 #[test]
 fn sixteen_bit_results_are_rounded_once_per_operation() {
+    let random = Random::new(1);
     let heads = HEADS[1];
-    let kv = random_kv(50, 24);
+    let kv = random.kv(50, 24);
     let queries: Vec<_> = (1..=50).map(|seen| query(Visible::First(seen), seen - 1)).collect();
-    let q = random(50, 48);
+    let q = random.queries(50);
     let want = attend(&q, &[group(&kv, &queries)], heads, None).unwrap();
     let plan = Plan::new(vec![SlotGroup::packed((0..50).collect(), queries)], None, &Device::Cpu).unwrap();
     let slab = Tensor::cat(&[&kv.keys, &kv.values], 0).unwrap().to_dtype(DType::BF16).unwrap();
@@ -209,13 +217,14 @@ fn sixteen_bit_results_are_rounded_once_per_operation() {
 
 #[test]
 fn results_do_not_depend_on_how_the_positions_are_split() {
+    let random = Random::new(1);
     let heads = HEADS[1];
-    let whole = random_kv(11, 24);
+    let whole = random.kv(11, 24);
     let part = |from, count| KeyValues {
         keys: whole.keys.narrow(0, from, count).unwrap(),
         values: whole.values.narrow(0, from, count).unwrap(),
     };
-    let q = random(1, 48);
+    let q = random.queries(1);
     let queries = [AttentionQuery { hidden: 2, ..query(Visible::First(11), 10) }];
     let want = attend(&q, &[group(&whole, &queries)], heads, None).unwrap().to_vec2::<f32>().unwrap();
     for cut in 1..10 {
