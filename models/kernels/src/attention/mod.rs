@@ -32,6 +32,9 @@ const PROMPT_LANES_MAX: usize = 192;
 /// Minimum number of rows for which keys and values are gathered head by head.
 const GATHERED_MIN: usize = 4;
 
+/// Number of tasks per thread from which they need not be divided to be shared evenly.
+const EVEN_MIN: usize = 4;
+
 /// Number of positions that are read at a time without gathering: as many streams as a CPU can prefetch.
 const POSITIONS: usize = 8;
 
@@ -181,14 +184,27 @@ pub fn attend<E: Float>(
     for group in groups {
         let rows_max = match group.phase {
             Phase::Prefill => prompt_rows(rows, heads),
-            Phase::Decode => rows.div_ceil(rayon::current_num_threads()).clamp(GATHERED_MIN, ROWS_MAX),
+            Phase::Decode => ROWS_MAX,
         };
         for queries in group.queries.chunks(rows_max) {
             let (q, q_rest) = q_left.split_at(queries.len() * width);
             let (out, out_rest) = std::mem::take(&mut out_left).split_at_mut(queries.len() * width);
             (q_left, out_left) = (q_rest, out_rest);
+            let out = out.chunks_exact_mut(width).collect();
             let AttentionGroup { before, own, phase, .. } = group;
-            tasks.push(Task { q, before, own: *own, queries, phase: *phase, width, heads, bias, out });
+            let key_heads = 0..heads.keys;
+            tasks.push(Task {
+                q,
+                before,
+                own: *own,
+                queries,
+                phase: *phase,
+                width,
+                heads,
+                key_heads,
+                bias,
+                out,
+            });
         }
     }
     let work: usize = tasks.iter().map(|task| 2 * task.seen_max() * task.q.len()).sum();
@@ -196,6 +212,9 @@ pub fn attend<E: Float>(
     if work <= SERIAL_MAX {
         tasks.into_iter().for_each(|task| arch.dispatch(task));
     } else {
+        let threads = rayon::current_num_threads();
+        let parts = if tasks.len() < EVEN_MIN * threads { threads } else { 1 };
+        let tasks: Vec<_> = tasks.into_iter().flat_map(|task| task.divided(parts)).collect();
         tasks.into_par_iter().for_each(|task| arch.dispatch(task));
     }
     out
@@ -209,7 +228,7 @@ fn prompt_rows(rows: usize, heads: Heads) -> usize {
     rows.div_ceil(tasks).max(PROMPT_ROWS_MIN)
 }
 
-/// All heads of some rows with the same keys.
+/// Some heads of some rows with the same keys.
 struct Task<'a, E> {
     /// `[rows, width]`.
     q: &'a [f32],
@@ -220,9 +239,11 @@ struct Task<'a, E> {
     /// `H * D`.
     width: usize,
     heads: Heads,
+    /// The key heads that it computes, with all query heads that share them.
+    key_heads: Range<usize>,
     bias: Option<&'a DistanceBias>,
-    /// `[rows, width]`.
-    out: &'a mut [f32],
+    /// For each row, the lanes of its query heads.
+    out: Vec<&'a mut [f32]>,
 }
 
 impl<E: Float> WithSimd for Task<'_, E> {
@@ -244,6 +265,45 @@ impl<E: Float> WithSimd for Task<'_, E> {
 }
 
 impl<'a, E: Float> Task<'a, E> {
+    /// Divides its heads among up to `count` tasks.
+    fn divided(self, count: usize) -> Vec<Self> {
+        let share = self.key_heads.len().div_ceil(count).max(1);
+        let lanes = share * self.sharing() * self.dim();
+        let mut rows: Vec<_> = self.out.into_iter().map(|row| row.chunks_mut(lanes)).collect();
+        let firsts = self.key_heads.clone().step_by(share);
+        let part = |first: usize| Self {
+            key_heads: first..self.key_heads.end.min(first + share),
+            out: rows.iter_mut().filter_map(Iterator::next).collect(),
+            ..self
+        };
+        firsts.map(part).collect()
+    }
+
+    /// Returns the number of query heads that share a key head.
+    fn sharing(&self) -> usize {
+        self.heads.queries / self.heads.keys
+    }
+
+    /// Returns the query heads that it computes.
+    fn query_heads(&self) -> Range<usize> {
+        self.key_heads.start * self.sharing()..self.key_heads.end * self.sharing()
+    }
+
+    /// Returns the elements of the key heads that it reads, within a position.
+    fn key_lanes(&self) -> Range<usize> {
+        self.key_heads.start * self.dim()..self.key_heads.end * self.dim()
+    }
+
+    /// Returns the range of a query head within the output of a row.
+    fn place(&self, head: usize) -> Range<usize> {
+        self.lane(head - self.query_heads().start)
+    }
+
+    /// Returns the range of a query head's key within the elements that it reads.
+    fn key_place(&self, head: usize) -> Range<usize> {
+        self.lane(head / self.sharing() - self.key_heads.start)
+    }
+
     /// `D`.
     fn dim(&self) -> usize {
         self.width / self.heads.queries
@@ -256,8 +316,7 @@ impl<'a, E: Float> Task<'a, E> {
 
     /// Returns the range of a query head within its row, and the range of its key within a position.
     fn lanes(&self, head: usize) -> (Range<usize>, Range<usize>) {
-        let sharing = self.heads.queries / self.heads.keys;
-        (self.lane(head), self.lane(head / sharing))
+        (self.lane(head), self.lane(head / self.sharing()))
     }
 
     /// Returns the range of a head: of a query head within its row, or of a key head within a position.
@@ -328,14 +387,14 @@ impl<'a, E: Float> Task<'a, E> {
         let mut weights = vec![0.0_f32; self.seen_max()];
         let mut gathered = Vec::new();
         let mut wide = vec![0.0_f32; E::SCRATCH * 2 * dim * self.seen_max()];
-        for head in 0..self.heads.queries {
+        for head in self.query_heads() {
             let (lane, key_lane) = self.lanes(head);
+            let place = self.place(head);
             gather(&shared, key_lane.clone(), &mut wide, &mut gathered);
             let (keys, values) = gathered.split_at(gathered.len() / 2);
             let shared = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
             let shared: Vec<_> = shared.map(|(keys, values)| KvSlices { keys, values }).collect();
             for (index, (query, own)) in self.queries.iter().zip(&own).enumerate() {
-                let place = index * width + lane.start..index * width + lane.end;
                 let own: Option<Vec<_>> = own.as_ref().map(|own| {
                     let mut wide = wide.chunks_exact_mut(2 * dim);
                     let lanes = own.iter().map(|kv| kv.lanes(key_lane.clone()));
@@ -343,7 +402,7 @@ impl<'a, E: Float> Task<'a, E> {
                 });
                 let listed = own.as_ref().unwrap_or(&shared);
                 let seen = &listed[query.hidden..before + query.visible.count()];
-                let q = &self.q[place.clone()];
+                let q = &self.q[index * width..][lane.clone()];
                 let weights = &mut weights[..seen.len()];
                 for (weight, kv) in weights.iter_mut().zip(seen) {
                     *weight = dot(simd, q, kv.keys) * self.heads.scale;
@@ -351,43 +410,44 @@ impl<'a, E: Float> Task<'a, E> {
                 self.weigh(simd, weights, head, query);
                 let weighted = weights.iter().zip(seen).map(|(&weight, kv)| (weight, kv.values));
                 // The output is already zero.
-                add_weighted(simd, weighted, &mut self.out[place]);
+                add_weighted(simd, weighted, &mut self.out[index][place.clone()]);
             }
         }
     }
 
-    /// Computes a few positions at a time, for all heads.
+    /// Computes a few positions at a time, for all heads of the task.
     #[inline(always)]
     fn by_position<S: Simd>(&mut self, simd: S, index: usize) {
         let query = &self.queries[index];
         let width = self.width;
         let seen = &self.listed(query.visible)[query.hidden..];
         let q = &self.q[index * width..(index + 1) * width];
-        let mut weights = vec![0.0_f32; self.heads.queries * seen.len()];
-        let mut wide = vec![0.0_f32; E::SCRATCH * POSITIONS * self.key_width()];
+        let (query_heads, key_lanes) = (self.query_heads(), self.key_lanes());
+        let mut weights = vec![0.0_f32; query_heads.len() * seen.len()];
+        let mut wide = vec![0.0_f32; E::SCRATCH * POSITIONS * key_lanes.len()];
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
-            let keys = widened(seen_now.iter().map(|kv| kv.keys), &mut wide);
-            for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
-                let (lane, key_lane) = self.lanes(head);
+            let keys = widened(seen_now.iter().map(|kv| &kv.keys[key_lanes.clone()]), &mut wide);
+            for (head, weights) in query_heads.clone().zip(weights.chunks_exact_mut(seen.len())) {
+                let (lane, key_lane) = (self.lane(head), self.key_place(head));
                 let weights = weights[block * POSITIONS..].iter_mut();
                 for (weight, keys) in weights.zip(&keys[..seen_now.len()]) {
                     *weight = dot(simd, &q[lane.clone()], &keys[key_lane.clone()]) * self.heads.scale;
                 }
             }
         }
-        for (head, weights) in weights.chunks_exact_mut(seen.len()).enumerate() {
+        for (head, weights) in query_heads.clone().zip(weights.chunks_exact_mut(seen.len())) {
             self.weigh(simd, weights, head, query);
         }
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
-            let values = widened(seen_now.iter().map(|kv| kv.values), &mut wide);
-            for (head, weights) in weights.chunks_exact(seen.len()).enumerate() {
-                let (lane, key_lane) = self.lanes(head);
+            let values = widened(seen_now.iter().map(|kv| &kv.values[key_lanes.clone()]), &mut wide);
+            for (head, weights) in query_heads.clone().zip(weights.chunks_exact(seen.len())) {
+                let key_lane = self.key_place(head);
                 let weights = weights[block * POSITIONS..].iter();
                 let weighted = weights
                     .zip(&values[..seen_now.len()])
                     .map(|(&weight, values)| (weight, &values[key_lane.clone()]));
-                let out = &mut self.out[index * width + lane.start..index * width + lane.end];
-                add_weighted(simd, weighted, out);
+                let place = self.place(head);
+                add_weighted(simd, weighted, &mut self.out[index][place]);
             }
         }
     }
@@ -557,6 +617,42 @@ mod tests {
                 let divided: Vec<f32> =
                     parts.flat_map(|(q, queries)| attend(q, &[group(queries)], heads, Some(&bias))).collect();
                 assert_eq!(divided, together, "in chunks of {chunk}");
+            }
+        }
+    }
+
+    #[test]
+    fn results_do_not_depend_on_the_number_of_threads_that_share_the_heads() {
+        let bias = bias();
+        let heads = Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) };
+        let own = [numbers(1500 * 24, 1), numbers(1500 * 24, 2)];
+        let q = numbers(40 * 48, 5);
+        for (phase, rows) in [(Phase::Decode, 3), (Phase::Decode, 40), (Phase::Prefill, 5)] {
+            let query = |row: usize| AttentionQuery {
+                visible: Visible::First(1460 + row),
+                hidden: row,
+                position: 1460 + row,
+            };
+            let group = AttentionGroup {
+                before: Vec::new(),
+                own: KvSlices { keys: &own[0], values: &own[1] },
+                queries: (0..rows).map(query).collect(),
+                phase,
+            };
+            let q = &q[..rows * 48];
+            let computed = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| attend(q, std::slice::from_ref(&group), heads, Some(&bias)))
+            };
+            let want = computed(1);
+            for (row, got) in want.chunks(48).enumerate() {
+                for (got, want) in got.iter().zip(reference(&q[row * 48..][..48], &group, row, heads, &bias))
+                {
+                    assert!((f64::from(*got) - want).abs() < 1e-5, "row {row}: got {got}, expected {want}");
+                }
+            }
+            for threads in [2, 3, 8] {
+                assert_eq!(computed(threads), want, "{phase:?}, {rows} rows, {threads} threads");
             }
         }
     }

@@ -29,7 +29,7 @@ const fn vectors_max<S: Simd>() -> usize {
 }
 
 impl<E: Float> Task<'_, E> {
-    /// Computes all heads, tile by tile.
+    /// Computes tile by tile.
     #[inline(always)]
     pub(super) fn by_tile<S: Simd>(&mut self, simd: S) {
         let ranges: Vec<Range<usize>> = self.queries.iter().map(|query| self.range(query)).collect();
@@ -39,7 +39,7 @@ impl<E: Float> Task<'_, E> {
         let seen = self.listed(Visible::First(own_end));
         let mut tile = Tile::new(self.dim());
         let mut scores = vec![0.0; TILE * vectors_max::<S>() * S::F32_LANES];
-        for key_head in 0..self.heads.keys {
+        for key_head in self.key_heads.clone() {
             let mut panels = Panel::all::<E, S>(self, key_head, &ranges);
             for from in (start / TILE * TILE..end).step_by(TILE) {
                 tile.load(from, &seen[from..end.min(from + TILE)], self.lane(key_head));
@@ -112,7 +112,7 @@ impl Panel {
     fn all<E: Float, S: Simd>(task: &Task<'_, E>, key_head: usize, ranges: &[Range<usize>]) -> Vec<Self> {
         let width = vectors_max::<S>() * S::F32_LANES;
         let rows = ranges.len();
-        let sharing = task.heads.queries / task.heads.keys;
+        let sharing = task.sharing();
         let first = key_head * sharing;
         let panel = |from: usize| {
             let lanes = from..(from + width).min(sharing * rows);
@@ -284,10 +284,10 @@ impl Panel {
         let width = self.starts.len();
         let lanes = self.runs.iter().flat_map(|run| run.rows.clone().map(|row| (run.head, row)));
         for (lane, (head, row)) in lanes.enumerate() {
-            let place = task.lane(head);
+            let place = task.place(head);
             let share = self.totals[lane].recip() as f32;
             let sums = self.sums[lane..].iter().step_by(width);
-            let out = &mut task.out[row * task.width..][place];
+            let out = &mut task.out[row][place];
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * share);
         }
     }
