@@ -3,12 +3,16 @@
 
 use candle_core::{Result, Tensor};
 use ntl_core::contract::{NodeCapacity, PREFILL_TOKENS_MAX};
+use rayon::prelude::*;
 
 use super::store::{KeyView, KvPass, KvStore, Location, PositionShape, Positions, WrittenRows, not_here};
 use crate::ops::{Heads, KeyValues, KvInput, QkvInput, TensorGroup, attend};
 
 /// Initial capacity for the nodes of one context. It doubles when it is full.
 const CAPACITY_MIN: usize = 32;
+
+/// Number of rows from which their keys and values are copied in parallel.
+const PARALLEL_MIN: usize = 32;
 
 /// Size of a tensor without its elements: the tensor, its storage and its shape, in bytes.
 const TENSOR: usize = 384;
@@ -22,10 +26,15 @@ impl TensorStore {
         Self { shape }
     }
 
+    /// Returns keys or values of one layer.
+    fn zeros(&self, capacity: usize) -> Result<Tensor> {
+        Tensor::zeros((capacity, self.shape.width), self.shape.dtype, &self.shape.device)
+    }
+
     /// Grows layer by layer, so that at most one layer exists twice.
     fn grow(&self, layers: &mut Vec<KeyValues>, capacity: usize) -> Result<()> {
         let grown = |old: Option<Tensor>| -> Result<Tensor> {
-            let new = Tensor::zeros((capacity, self.shape.width), self.shape.dtype, &self.shape.device)?;
+            let new = self.zeros(capacity)?;
             if let Some(old) = old {
                 new.slice_set(&old, 0, 0)?;
             }
@@ -71,8 +80,9 @@ impl KvStore for TensorStore {
     }
 
     fn allocate(&mut self, count: usize) -> Result<Positions> {
-        let mut layers = Vec::new();
-        self.grow(&mut layers, count)?;
+        let layer = |_| Ok(KeyValues { keys: self.zeros(count)?, values: self.zeros(count)? });
+        // Clearing the memory of long prompts takes as long as some layers.
+        let layers = (0..self.shape.layers).into_par_iter().map(layer).collect::<Result<_>>()?;
         Ok(Positions(Location::Tensors(layers)))
     }
 
@@ -122,9 +132,17 @@ impl TensorPass<'_> {
         let mut first_row = 0;
         for rows in &self.written {
             let kv = &rows.positions.tensors()[layer];
-            for (from, to) in [(keys, &kv.keys), (values, &kv.values)] {
+            let copy = |from: &Tensor, to: &Tensor| -> Result<()> {
                 let from = from.narrow(0, first_row, rows.count)?.to_dtype(to.dtype())?;
-                to.slice_set(&from, 0, rows.first)?;
+                to.slice_set(&from, 0, rows.first)
+            };
+            let (copy_keys, copy_values) = (|| copy(keys, &kv.keys), || copy(values, &kv.values));
+            if rows.count < PARALLEL_MIN {
+                copy_keys()?;
+                copy_values()?;
+            } else {
+                let (keys, values) = rayon::join(copy_keys, copy_values);
+                keys.and(values)?;
             }
             first_row += rows.count;
         }

@@ -210,20 +210,21 @@ impl Linear {
     /// Returns `norm(factor * forward(x)) + residual`. `residual` is f32 `[M, out]`, and no other tensor may
     /// share its storage: a device adds in place.
     pub(crate) fn added(&self, x: &Tensor, residual: Tensor, rows: &AdaptedRows) -> Result<Tensor> {
-        if let Some(norm) = &self.norm {
-            return residual + norm.forward(&self.multiplied(x, rows)?)?;
-        }
-        match (&self.weight, &self.bias) {
-            (Weight::Packed(matrix), None) if uses_kernels(&residual) => {
+        match (&self.weight, &self.bias, &self.norm) {
+            (Weight::Packed(matrix), None, norm) if uses_kernels(&residual) => {
                 let [mut values] = self.values(matrix, x, self.widths, rows)?;
                 if let Some(factor) = self.factor {
                     values.iter_mut().for_each(|value| *value *= factor as f32);
+                }
+                if let Some(norm) = norm {
+                    norm.apply(&mut values)?;
                 }
                 let (storage, layout) = residual.storage_and_layout();
                 ntl_kernels::add(&mut values, slice(&storage, layout)?);
                 tensor(x, values, matrix.outputs())
             }
-            (Weight::Whole(weight), None) => {
+            (_, _, Some(norm)) => residual + norm.forward(&self.multiplied(x, rows)?)?,
+            (Weight::Whole(weight), None, None) => {
                 let factor = self.factor.unwrap_or(1.0);
                 let sum = add_product(residual, &x.to_dtype(weight.dtype())?, weight, factor)?;
                 match rows.change(self.site, x, self.outputs())? {

@@ -4,7 +4,8 @@ use candle_core::{DType, Result, Tensor};
 
 use super::tensors::{slice, to_vec, uses_kernels};
 
-/// Normalisation with a learned scale. If there is a bias, the mean is also subtracted.
+/// Normalisation of each row `x` with a learned scale, in f32: `x / sqrt(mean(x²) + eps) * weight` as in T5 and the Llama
+/// family; with a bias, `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` as in GPT-2.
 pub(crate) struct Norm {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -57,44 +58,32 @@ impl Norm {
 
     /// Normalises in f32.
     fn wide(&self, x: &Tensor) -> Result<Tensor> {
+        if uses_kernels(x) && uses_kernels(&self.weight) {
+            let mut values = to_vec(x)?;
+            self.apply(&mut values)?;
+            return Tensor::from_vec(values, x.shape(), x.device());
+        }
+        // As candle's fused operations require.
+        let x = x.to_dtype(DType::F32)?.contiguous()?;
         match &self.bias {
-            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
-            None => rms_norm(x, &self.weight, self.eps),
+            Some(bias) => candle_nn::ops::layer_norm(&x, &self.weight, bias, self.eps as f32),
+            None => candle_nn::ops::rms_norm(&x, &self.weight, self.eps as f32),
         }
     }
-}
 
-/// Returns `x / sqrt(mean(x²) + eps) * weight` over the last axis, computed in f32, as in T5 and the Llama
-/// family.
-///
-/// * `x` is `[M, K]` and `weight` f32 `[K]`. Returns f32 `[M, K]`.
-fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if !uses_kernels(x) || !uses_kernels(weight) {
-        return candle_nn::ops::rms_norm(&wide(x)?, weight, eps as f32);
+    /// Normalises rows `[M, width]` in place, on the CPU.
+    pub(super) fn apply(&self, rows: &mut [f32]) -> Result<()> {
+        let (storage, layout) = self.weight.storage_and_layout();
+        let weight = slice(&storage, layout)?;
+        match &self.bias {
+            Some(bias) => {
+                let (storage, layout) = bias.storage_and_layout();
+                ntl_kernels::layer_norm(rows, weight, slice(&storage, layout)?, self.eps);
+            }
+            None => ntl_kernels::rms_norm(rows, weight, self.eps),
+        }
+        Ok(())
     }
-    let (storage, layout) = weight.storage_and_layout();
-    let mut values = to_vec(x)?;
-    ntl_kernels::rms_norm(&mut values, slice(&storage, layout)?, eps);
-    Tensor::from_vec(values, x.shape(), x.device())
-}
-
-/// Converts to contiguous f32, as candle's fused operations require.
-fn wide(x: &Tensor) -> Result<Tensor> {
-    x.to_dtype(DType::F32)?.contiguous()
-}
-
-/// Returns `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis, as in GPT-2.
-///
-/// * `x` is `[M, K]`, and `weight` and `bias` are f32 `[K]`. Returns f32 `[M, K]`.
-fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
-    if !uses_kernels(x) || !uses_kernels(weight) || !uses_kernels(bias) {
-        return candle_nn::ops::layer_norm(&wide(x)?, weight, bias, eps as f32);
-    }
-    let ((w_storage, w_layout), (b_storage, b_layout)) =
-        (weight.storage_and_layout(), bias.storage_and_layout());
-    let mut values = to_vec(x)?;
-    ntl_kernels::layer_norm(&mut values, slice(&w_storage, w_layout)?, slice(&b_storage, b_layout)?, eps);
-    Tensor::from_vec(values, x.shape(), x.device())
 }
 
 #[cfg(test)]
@@ -115,12 +104,13 @@ mod tests {
     fn rows_are_scaled_to_unit_mean_square() {
         let x = Tensor::new(&[[3f32, 4.0], [0.0, 0.0]], &Device::Cpu).unwrap();
         let weight = Tensor::new(&[1f32, 2.0], &Device::Cpu).unwrap();
-        let got = rms_norm(&x, &weight, 1e-6).unwrap().to_vec2::<f32>().unwrap();
+        let norm = Norm::new(&weight, None, 1e-6).unwrap();
+        let got = norm.wide(&x).unwrap().to_vec2::<f32>().unwrap();
         let scale = 12.5_f32.sqrt();
         assert!((got[0][0] - 3.0 / scale).abs() < 1e-5 && (got[0][1] - 8.0 / scale).abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.0, 0.0]);
-        let want = composed::during(|| rms_norm(&x, &weight, 1e-6)).unwrap();
-        assert_close(&rms_norm(&x, &weight, 1e-6).unwrap(), &want, 1e-6);
+        let want = composed::during(|| norm.wide(&x)).unwrap();
+        assert_close(&norm.wide(&x).unwrap(), &want, 1e-6);
     }
 
     #[test]
@@ -128,13 +118,14 @@ mod tests {
         let x = Tensor::new(&[[1f32, 5.0], [7.0, 7.0]], &Device::Cpu).unwrap();
         let weight = Tensor::new(&[3f32, 1.0], &Device::Cpu).unwrap();
         let bias = Tensor::new(&[0.5f32, -1.0], &Device::Cpu).unwrap();
-        let got = layer_norm(&x, &weight, &bias, 1e-9).unwrap().to_vec2::<f32>().unwrap();
+        let normed = |eps, x: &Tensor| Norm::new(&weight, Some(&bias), eps).unwrap().wide(x);
+        let got = normed(1e-9, &x).unwrap().to_vec2::<f32>().unwrap();
         assert!((got[0][0] + 2.5).abs() < 1e-5 && got[0][1].abs() < 1e-5, "{got:?}");
         assert_eq!(got[1], [0.5, -1.0]);
         // Two nearly equal numbers would amplify their rounding errors.
         let x = Tensor::new(&[[3f32, -2.5], [0.4, 9.0], [-7.0, -1.2], [5.5, 2.0]], &Device::Cpu).unwrap();
-        let want = composed::during(|| layer_norm(&x, &weight, &bias, 1e-5)).unwrap();
-        assert_close(&layer_norm(&x, &weight, &bias, 1e-5).unwrap(), &want, 1e-5);
+        let want = composed::during(|| normed(1e-5, &x)).unwrap();
+        assert_close(&normed(1e-5, &x).unwrap(), &want, 1e-5);
     }
 
     #[test]

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_kernels::{Format, Matrix};
+use rayon::prelude::*;
 
 use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels};
+
+/// Number of a table's rows from which threads share reading them.
+const PARALLEL_MIN: usize = 32;
 
 /// The device and the element types in which a model stores and computes.
 #[derive(Debug, Clone)]
@@ -172,8 +176,11 @@ impl Weight {
             Self::Packed(matrix) => {
                 let k = matrix.inputs();
                 let mut rows = vec![0.0; ids.len() * k];
-                for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(k.max(1))) {
-                    matrix.read_row(id as usize, row);
+                let read = |(&id, row): (&u32, &mut [f32])| matrix.read_row(id as usize, row);
+                if ids.len() < PARALLEL_MIN {
+                    ids.iter().zip(rows.chunks_exact_mut(k.max(1))).for_each(read);
+                } else {
+                    ids.par_iter().zip(rows.par_chunks_exact_mut(k.max(1))).for_each(read);
                 }
                 Tensor::from_vec(rows, (ids.len(), k), &Device::Cpu)
             }

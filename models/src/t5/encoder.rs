@@ -155,7 +155,7 @@ impl Encoder {
             let group = TensorGroup { before: Vec::new(), own: seen, queries: &rows, phase: Phase::Prefill };
             let q = queries.narrow(0, first, count)?;
             x = layer.rest(&attend(&q, &[group], self.heads, kind.bias.as_ref())?, x, adapted)?;
-            all.slice_set(&x, 0, first)?;
+            put(all, x.clone(), first)?;
         }
         let output = match self.layers.get(*stage) {
             Some(layer) => {
@@ -164,8 +164,8 @@ impl Encoder {
                 let normed = normed.as_deref().unwrap_or(&x);
                 let input = layer.attention.input(normed, self.heads, rope.as_ref(), adapted);
                 let projections = input.parts()?;
-                for (all, some) in [&*queries, &next.keys, &next.values].into_iter().zip(&projections) {
-                    all.slice_set(some, 0, first)?;
+                for (all, some) in [queries, &mut next.keys, &mut next.values].into_iter().zip(projections) {
+                    put(all, some, first)?;
                 }
                 None
             }
@@ -179,6 +179,15 @@ impl Encoder {
         }
         Ok(output)
     }
+}
+
+/// Writes rows, which begin at row `first` of all rows. Copies nothing if they are all rows.
+fn put(all: &mut Tensor, rows: Tensor, first: usize) -> Result<()> {
+    if rows.dim(0)? < all.dim(0)? {
+        return all.slice_set(&rows, 0, first);
+    }
+    *all = rows;
+    Ok(())
 }
 
 impl EncoderLayer {
