@@ -12,6 +12,7 @@
 //!
 //! The decodings are in `ntl_core::decoding`; the model implements `ntl_core::contract::BatchModel`.
 
+mod awake;
 mod budget;
 mod channel;
 mod engine;

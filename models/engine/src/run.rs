@@ -11,6 +11,7 @@ use ntl_core::contract::{
 };
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 
+use crate::awake::awake;
 use crate::budget::{EngineBudget, Pool};
 use crate::channel::EventSender;
 use crate::guard::guarded;
@@ -508,12 +509,17 @@ impl Runner {
     }
 }
 
+/// Calls `compute`. The threads of the pool stay awake meanwhile if the model uses them.
+fn pass<T>(model: &mut dyn BatchModel, compute: impl FnOnce(&mut dyn BatchModel) -> T) -> T {
+    if model.uses_pool() { awake(|| compute(model)) } else { compute(model) }
+}
+
 /// Computes chunks, and checks that there is progress for each.
 fn prefill_all(
     model: &mut dyn BatchModel,
     chunks: &[PrefillChunk],
 ) -> Result<Vec<PrefillProgress>, ModelError> {
-    let progress = model.prefill(chunks)?;
+    let progress = pass(model, |model| model.prefill(chunks))?;
     if progress.len() == chunks.len() {
         return Ok(progress);
     }
@@ -522,7 +528,7 @@ fn prefill_all(
 
 /// Steps rows, and checks that there are logits for every row.
 fn step_all(model: &mut dyn BatchModel, rows: &[Row]) -> Result<Logits, ModelError> {
-    let logits = model.step(rows)?;
+    let logits = pass(model, |model| model.step(rows))?;
     if logits.rows() == rows.len() {
         return Ok(logits);
     }

@@ -293,6 +293,10 @@ impl BatchModel for Causal {
     }
 
     /// Opens a context. An empty prompt is replaced by the token that begins a text.
+    fn uses_pool(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
         let mut tokens: Vec<u32> = request.prompt.ids().collect();

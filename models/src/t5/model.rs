@@ -174,6 +174,10 @@ impl BatchModel for T5 {
         &self.info
     }
 
+    fn uses_pool(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         if let Some(xval) = &self.xval {
             xval.check(request.prompt)?;

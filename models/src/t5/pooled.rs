@@ -241,6 +241,10 @@ impl BatchModel for PooledEncoder {
         &self.info
     }
 
+    fn uses_pool(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         self.prompts.check(request)?;
         let adapter = self.adapters.weights(request.adapter)?;

@@ -198,6 +198,10 @@ impl BatchModel for RegressionHead {
         &self.info
     }
 
+    fn uses_pool(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let mut opened = self.stacks.begin(request)?;
         self.inputs.insert(opened.context, self.decoder_input(request.prompt));

@@ -152,6 +152,11 @@ pub trait BatchModel: Send {
     /// Constant over the model's life.
     fn info(&self) -> &ModelInfo;
 
+    /// Returns whether it computes on the threads of the caller's pool. Constant over the model's life.
+    fn uses_pool(&self) -> bool {
+        false
+    }
+
     /// Opens a context without computing its prompt.
     ///
     /// # Errors
