@@ -184,7 +184,7 @@ pub fn attend<E: Float>(
     for group in groups {
         let rows_max = match group.phase {
             Phase::Prefill => prompt_rows(rows, heads),
-            Phase::Decode => ROWS_MAX,
+            Phase::Decode => decoded_rows(rows, heads),
         };
         for queries in group.queries.chunks(rows_max) {
             let (q, q_rest) = q_left.split_at(queries.len() * width);
@@ -218,6 +218,16 @@ pub fn attend<E: Float>(
         tasks.into_par_iter().for_each(|task| arch.dispatch(task));
     }
     out
+}
+
+/// Returns the number of decoded rows per task: as many as possible if threads can share the heads evenly, and otherwise
+/// as many for each thread.
+fn decoded_rows(rows: usize, heads: Heads) -> usize {
+    let threads = rayon::current_num_threads();
+    if heads.keys.is_multiple_of(threads) {
+        return ROWS_MAX;
+    }
+    rows.div_ceil(threads).clamp(GATHERED_MIN, ROWS_MAX)
 }
 
 /// Returns the number of a prompt's rows per task: as few tasks as possible, and as many for each thread.
@@ -624,10 +634,12 @@ mod tests {
     #[test]
     fn results_do_not_depend_on_the_number_of_threads_that_share_the_heads() {
         let bias = bias();
-        let heads = Heads { queries: 6, keys: 3, scale: 0.35, cap: Some(0.4) };
-        let own = [numbers(1500 * 24, 1), numbers(1500 * 24, 2)];
         let q = numbers(40 * 48, 5);
-        for (phase, rows) in [(Phase::Decode, 3), (Phase::Decode, 40), (Phase::Prefill, 5)] {
+        let cases =
+            [(3, Phase::Decode, 3), (3, Phase::Decode, 40), (1, Phase::Decode, 40), (3, Phase::Prefill, 5)];
+        for (keys, phase, rows) in cases {
+            let heads = Heads { queries: 6, keys, scale: 0.35, cap: Some(0.4) };
+            let own = [1, 2].map(|seed| numbers(1500 * 8 * keys, seed));
             let query = |row: usize| AttentionQuery {
                 visible: Visible::First(1460 + row),
                 hidden: row,
@@ -652,7 +664,11 @@ mod tests {
                 }
             }
             for threads in [2, 3, 8] {
-                assert_eq!(computed(threads), want, "{phase:?}, {rows} rows, {threads} threads");
+                assert_eq!(
+                    computed(threads),
+                    want,
+                    "{keys} key heads, {phase:?}, {rows} rows, {threads} threads"
+                );
             }
         }
     }
