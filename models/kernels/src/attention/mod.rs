@@ -15,7 +15,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::matmul::Float;
+use crate::matmul::{Float, request};
 use crate::vector::{add_weighted, dot, soft_cap, softmax};
 
 /// Below this many multiplications, a second thread costs more than it saves.
@@ -309,6 +309,15 @@ impl<'a, E: Float> Task<'a, E> {
         self.lane(head - self.query_heads().start)
     }
 
+    /// Requests what the next positions contain for a key head from memory, with its first query head.
+    #[inline(always)]
+    fn request(&self, head: usize, next: impl Iterator<Item = &'a [E]>) {
+        if head.is_multiple_of(self.sharing()) {
+            let lane = self.lane(head / self.sharing());
+            next.for_each(|position| request(&position[lane.clone()]));
+        }
+    }
+
     /// Returns the range of a query head's key within the elements that it reads.
     fn key_place(&self, head: usize) -> Range<usize> {
         self.lane(head / self.sharing() - self.key_heads.start)
@@ -437,8 +446,10 @@ impl<'a, E: Float> Task<'a, E> {
         let mut wide = vec![0.0_f32; E::SCRATCH * POSITIONS * key_lanes.len()];
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
             let keys = widened(seen_now.iter().map(|kv| &kv.keys[key_lanes.clone()]), &mut wide);
+            let next = seen.chunks(POSITIONS).nth(block + 1).unwrap_or_default();
             for (head, weights) in query_heads.clone().zip(weights.chunks_exact_mut(seen.len())) {
                 let (lane, key_lane) = (self.lane(head), self.key_place(head));
+                self.request(head, next.iter().map(|kv| kv.keys));
                 let weights = weights[block * POSITIONS..].iter_mut();
                 for (weight, keys) in weights.zip(&keys[..seen_now.len()]) {
                     *weight = dot(simd, &q[lane.clone()], &keys[key_lane.clone()]) * self.heads.scale;
@@ -450,8 +461,10 @@ impl<'a, E: Float> Task<'a, E> {
         }
         for (block, seen_now) in seen.chunks(POSITIONS).enumerate() {
             let values = widened(seen_now.iter().map(|kv| &kv.values[key_lanes.clone()]), &mut wide);
+            let next = seen.chunks(POSITIONS).nth(block + 1).unwrap_or_default();
             for (head, weights) in query_heads.clone().zip(weights.chunks_exact(seen.len())) {
                 let key_lane = self.key_place(head);
+                self.request(head, next.iter().map(|kv| kv.values));
                 let weights = weights[block * POSITIONS..].iter();
                 let weighted = weights
                     .zip(&values[..seen_now.len()])

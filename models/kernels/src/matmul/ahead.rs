@@ -1,4 +1,4 @@
-//! Requests weights from memory while the processor multiplies the ones before them.
+//! Requests numbers from memory while the processor multiplies the ones before them.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "prefetches take pointers"))]
 
 use std::slice::Chunks;
@@ -29,19 +29,24 @@ impl<'a> Ahead<'a> {
     /// Requests the next share for the second cache. The first one is for the present weights.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        for line in self.shares.next().unwrap_or_default().chunks(LINE_BYTES) {
-            request(line);
-        }
+        request(self.shares.next().unwrap_or_default());
     }
+}
+
+/// Requests all of `memory` for the second cache.
+#[inline(always)]
+pub(crate) fn request<T: Pod>(memory: &[T]) {
+    let memory: &[u8] = bytemuck::cast_slice(memory);
+    memory.chunks(LINE_BYTES).for_each(request_line);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn request(line: &[u8]) {
+fn request_line(line: &[u8]) {
     use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
     // SAFETY: a prefetch changes no memory, and every x86-64 processor has the instruction.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn request(_: &[u8]) {}
+fn request_line(_: &[u8]) {}

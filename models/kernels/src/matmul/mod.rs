@@ -32,6 +32,7 @@ mod widened;
 
 use half::{bf16, f16};
 
+pub(crate) use ahead::request;
 use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;
