@@ -7,6 +7,7 @@
 //! rayon pool. Tensors and devices are in `ntl-models`.
 
 mod activation;
+mod ahead;
 mod attention;
 mod matmul;
 mod norm;

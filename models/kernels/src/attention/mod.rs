@@ -15,7 +15,8 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::matmul::{Float, request};
+use crate::ahead::request;
+use crate::matmul::Float;
 use crate::vector::{add_weighted, dot, soft_cap, softmax};
 
 /// Below this many multiplications, a second thread costs more than it saves.
@@ -32,7 +33,7 @@ const PROMPT_LANES_MAX: usize = 192;
 /// Minimum number of rows for which keys and values are gathered head by head.
 const GATHERED_MIN: usize = 4;
 
-/// Number of tasks per thread from which they need not be divided to be shared evenly.
+/// With at least this many tasks per thread, threads share them evenly enough without dividing them.
 const EVEN_MIN: usize = 4;
 
 /// Number of positions that are read at a time without gathering: as many streams as a CPU can prefetch.
@@ -220,8 +221,7 @@ pub fn attend<E: Float>(
     out
 }
 
-/// Returns the number of decoded rows per task: as many as possible if threads can share the heads evenly, and otherwise
-/// as many for each thread.
+/// Returns the maximum number of decoded rows per task. If the heads cannot be divided evenly among threads, the rows are.
 fn decoded_rows(rows: usize, heads: Heads) -> usize {
     let threads = rayon::current_num_threads();
     if heads.keys.is_multiple_of(threads) {
@@ -309,7 +309,7 @@ impl<'a, E: Float> Task<'a, E> {
         self.lane(head - self.query_heads().start)
     }
 
-    /// Requests what the next positions contain for a key head from memory, with its first query head.
+    /// Requests the keys or values of the next positions from memory, once for each key head.
     #[inline(always)]
     fn request(&self, head: usize, next: impl Iterator<Item = &'a [E]>) {
         if head.is_multiple_of(self.sharing()) {

@@ -8,10 +8,10 @@ use std::arch::x86_64::{
     _mm256_sign_epi8, _mm256_xor_si256,
 };
 
-use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, OFFSET, Panel, QUAD, Quantized, WIDTH};
+use crate::ahead::Ahead;
 
 /// Number of vectors for the outputs of a panel.
 const VECTORS: usize = WIDTH / 8;

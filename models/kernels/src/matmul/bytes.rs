@@ -6,10 +6,10 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::ahead::Ahead;
 use super::columns::Columns;
 use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
 use super::tiles::by_tile;
+use crate::ahead::Ahead;
 
 /// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
 /// writes `[rows, WIDTH]`, and takes a step ahead with each group.

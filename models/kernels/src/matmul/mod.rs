@@ -5,7 +5,6 @@
 //! in order, in blocks of 128, regardless of the number of rows, so the result of a row never depends on the
 //! other rows.
 
-mod ahead;
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -32,7 +31,6 @@ mod widened;
 
 use half::{bf16, f16};
 
-pub(crate) use ahead::request;
 use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;

@@ -16,7 +16,6 @@ use std::arch::x86_64::{
 use half::f16;
 use pulp::{Arch, Simd, WithSimd};
 
-use super::ahead::Ahead;
 use super::amx::Amx;
 use super::bytes::round_group;
 use super::columns::{Columns, ColumnsShape};
@@ -24,6 +23,7 @@ use super::panels::Aligned;
 use super::quantized::{GROUP, OFFSET, QUAD, Quantized, WIDTH};
 use super::tiles::by_tile;
 use super::vnni::Vnni;
+use crate::ahead::Ahead;
 
 /// Number of rows in a tile. A tile with fewer rows of `x` is filled up with zeros.
 const ROWS: usize = 16;

@@ -7,10 +7,10 @@ use std::arch::aarch64::{
 };
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized, WIDTH};
+use crate::ahead::Ahead;
 
 /// Number of vectors for the outputs of a panel.
 const VECTORS: usize = WIDTH / 4;

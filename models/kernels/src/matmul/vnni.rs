@@ -9,10 +9,10 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
 };
 
-use super::ahead::Ahead;
 use super::bytes::{self, Tile};
 use super::columns::Columns;
 use super::quantized::{GROUP, Panel, QUAD, Quantized};
+use crate::ahead::Ahead;
 
 /// Maximum number of rows in a tile. Their sums, as integers and as f32, fill the registers.
 const ROWS_MAX: usize = 12;

@@ -2,12 +2,12 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::ahead::Ahead;
 use super::columns::{Columns, ColumnsShape};
 use super::float::Float;
 use super::panels::{Panels, ROWS_MAX, VECTORS_MAX};
 use super::quantized::{GROUP, GROUP_BYTES, Panel, Quantized, WIDTH, widen};
 use super::tiles::Tiles;
+use crate::ahead::Ahead;
 
 /// Number of inputs that are added up before their sum is added to the output. This keeps the rounding errors
 /// of long sums small, and a block of a panel stays in the nearer caches for all rows.

@@ -22,8 +22,6 @@ use rayon::prelude::*;
 use portable::Portable;
 use rows::Rows;
 
-#[cfg(target_arch = "x86_64")]
-use super::ahead::Ahead;
 use super::amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
@@ -34,6 +32,8 @@ use super::quantized::nearest;
 use super::sdot::Sdot;
 #[cfg(target_arch = "x86_64")]
 use super::vnni::Vnni;
+#[cfg(target_arch = "x86_64")]
+use crate::ahead::Ahead;
 
 /// Number of outputs in a panel.
 const WIDTH: usize = 64;

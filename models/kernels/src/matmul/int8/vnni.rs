@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 
 use super::rows::Rows;
 use super::{Panel, QUADS_PER_STEP, WIDTH};
-use crate::matmul::ahead::Ahead;
+use crate::ahead::Ahead;
 use crate::matmul::tiles::tile_sizes;
 use crate::matmul::vnni::Vnni;
 

@@ -8,27 +8,27 @@ use bytemuck::Pod;
 const LINE_BYTES: usize = 64;
 
 /// Memory that is needed next, requested in equal shares.
-pub(super) struct Ahead<'a> {
+pub(crate) struct Ahead<'a> {
     shares: Chunks<'a, u8>,
 }
 
 impl<'a> Ahead<'a> {
     /// Requests `memory` in `steps` steps.
     #[inline(always)]
-    pub(super) fn new<T: Pod>(memory: &'a [T], steps: usize) -> Self {
+    pub(crate) fn new<T: Pod>(memory: &'a [T], steps: usize) -> Self {
         let memory: &[u8] = bytemuck::cast_slice(memory);
         let share = memory.len().div_ceil(steps).next_multiple_of(LINE_BYTES);
         Self { shares: memory.chunks(share.max(LINE_BYTES)) }
     }
 
     /// Requests nothing.
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self::new(&[0u8; 0], 1)
     }
 
     /// Requests the next share for the second cache. The first one is for the present weights.
     #[inline(always)]
-    pub(super) fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         request(self.shares.next().unwrap_or_default());
     }
 }
