@@ -16,7 +16,7 @@ pub(crate) fn awake<T>(compute: impl FnOnce() -> T) -> T {
     let caller = rayon::current_thread_index();
     let ended = AtomicBool::new(false);
     rayon::in_place_scope(|scope| {
-        // Only a broadcast reaches each thread once. The caller could take over a spawned job while it waits for others.
+        // A broadcast reaches each thread once. The caller could take over a spawned job while it waits for others.
         scope.spawn_broadcast(|_, thread| {
             if caller != Some(thread.index()) {
                 help(&ended);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_the_work_of_a_pass_and_return_its_result() {
+    fn a_pass_returns_its_result_with_any_number_of_threads() {
         for threads in [1, 2, 5] {
             let sums = in_pool(threads, || {
                 let pass = |_| awake(|| (0..1000).into_par_iter().map(|number| number * 2).sum::<u64>());
