@@ -28,6 +28,7 @@ def arguments():
     parser.add_argument("--vocabulary", type=int, required=True, help="number of token ids")
     parser.add_argument("--gguf", type=pair, action="append", default=[], help="DTYPE=FILE: the same weights for llama.cpp")
     parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["f32", "int8", "q8_0"])
+    parser.add_argument("--kv-cache-dtype", default="auto", help="element type of our keys and values (llama.cpp's are f16)")
     parser.add_argument("--prompt-tokens", type=numbers, default=[64, 1000])
     parser.add_argument("--sequences", type=numbers, default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, default=33)
@@ -43,7 +44,8 @@ class Ours:
     One sequence is computed right before each measurement: `llama-batched-bench` begins with 16 tokens, too."""
 
     def __init__(self, args, dtype, prompts):
-        work = lambda tokens: ["--ids", prompts, "--new-tokens", tokens, "--threads", args.threads]
+        fixed = ["--ids", prompts, "--threads", args.threads, "--kv-cache-dtype", args.kv_cache_dtype]
+        work = lambda tokens: [*fixed, "--new-tokens", tokens]
         self.short, self.long = (sides.ours(args.model, work(tokens), dtype) for tokens in [1, args.new_tokens])
 
     def seconds(self, sequences):

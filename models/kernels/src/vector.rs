@@ -11,8 +11,46 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     for (&a, &b) in a_body.iter().zip(b_body) {
         sum = simd.mul_add_f32s(a, b, sum);
     }
-    sum = simd.mul_add_f32s(simd.partial_load_f32s(a_tail), simd.partial_load_f32s(b_tail), sum);
+    if !a_tail.is_empty() {
+        sum = simd.mul_add_f32s(simd.partial_load_f32s(a_tail), simd.partial_load_f32s(b_tail), sum);
+    }
     simd.reduce_sum_f32s(sum)
+}
+
+/// Sets each `place` to `scale` times the dot product of `a` and its row. The rows have the length of `a`.
+#[inline(always)]
+pub(super) fn dots<'a, S: Simd>(
+    simd: S,
+    a: &[f32],
+    scale: f32,
+    rows: impl Iterator<Item = (&'a mut f32, &'a [f32])>,
+) {
+    let (vectors, tail) = S::as_simd_f32s(a);
+    match (vectors.len(), tail.len()) {
+        (4, 0) => dots_of::<S, 4>(simd, a, scale, rows),
+        (8, 0) => dots_of::<S, 8>(simd, a, scale, rows),
+        (16, 0) => dots_of::<S, 16>(simd, a, scale, rows),
+        _ => rows.for_each(|(place, row)| *place = dot(simd, a, row) * scale),
+    }
+}
+
+/// Does the same for `V` vectors, which stay in registers.
+#[inline(always)]
+fn dots_of<'a, S: Simd, const V: usize>(
+    simd: S,
+    a: &[f32],
+    scale: f32,
+    rows: impl Iterator<Item = (&'a mut f32, &'a [f32])>,
+) {
+    let vectors = |row| S::as_simd_f32s(row).0.as_chunks::<V>().0[0];
+    let a: [S::f32s; V] = vectors(a);
+    for (place, row) in rows {
+        let mut sum = simd.splat_f32s(0.0);
+        for (a, b) in a.into_iter().zip(vectors(row)) {
+            sum = simd.mul_add_f32s(a, b, sum);
+        }
+        *place = simd.reduce_sum_f32s(sum) * scale;
+    }
 }
 
 /// Number of registers for a weighted sum.
@@ -186,9 +224,42 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 
 #[cfg(test)]
 mod tests {
-    use pulp::Scalar;
+    use pulp::{Arch, Scalar, WithSimd};
 
     use super::*;
+
+    #[test]
+    fn dot_products_with_many_rows_are_bit_identical_to_those_of_single_rows() {
+        struct Compare(usize);
+        impl WithSimd for Compare {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, simd: S) {
+                let numbers = |count: usize, seed: f32| -> Vec<f32> {
+                    (0..count).map(|index| (index as f32 * 0.731 + seed).sin()).collect()
+                };
+                let (a, rows) = (numbers(self.0, 0.0), numbers(5 * self.0, 1.0));
+                let rows = || rows.chunks_exact(self.0);
+                let mut got = [0.0; 5];
+                dots(simd, &a, 0.35, got.iter_mut().zip(rows()));
+                let want: Vec<f32> = rows().map(|row| dot(simd, &a, row) * 0.35).collect();
+                assert_eq!(
+                    got.map(f32::to_bits)[..],
+                    want.iter().map(|dot| dot.to_bits()).collect::<Vec<_>>()
+                );
+                for (got, row) in got.iter().zip(rows()) {
+                    let products = a.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                    let off = f64::from(*got) - 0.35 * products.sum::<f64>();
+                    assert!(off.abs() < 1e-4, "{off}, {} elements", self.0);
+                }
+            }
+        }
+        for length in [1, 4, 8, 15, 16, 20, 32, 64, 80, 128, 256] {
+            Arch::new().dispatch(Compare(length));
+            Compare(length).with_simd(Scalar::new());
+        }
+    }
 
     #[test]
     fn exponentials_are_accurate_to_the_last_places() {

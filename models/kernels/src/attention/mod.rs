@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use crate::ahead::request;
 use crate::matmul::Float;
-use crate::vector::{add_weighted, dot, soft_cap, softmax};
+use crate::vector::{add_weighted, dots, soft_cap, softmax};
 
 /// Below this many multiplications, a second thread costs more than it saves.
 const SERIAL_MAX: usize = 1 << 19;
@@ -423,9 +423,8 @@ impl<'a, E: Float> Task<'a, E> {
                 let seen = &listed[query.hidden..before + query.visible.count()];
                 let q = &self.q[index * width..][lane.clone()];
                 let weights = &mut weights[..seen.len()];
-                for (weight, kv) in weights.iter_mut().zip(seen) {
-                    *weight = dot(simd, q, kv.keys) * self.heads.scale;
-                }
+                let keys = seen.iter().map(|kv| kv.keys);
+                dots(simd, q, self.heads.scale, weights.iter_mut().zip(keys));
                 self.weigh(simd, weights, head, query);
                 let weighted = weights.iter().zip(seen).map(|(&weight, kv)| (weight, kv.values));
                 // The output is already zero.
@@ -451,9 +450,8 @@ impl<'a, E: Float> Task<'a, E> {
                 let (lane, key_lane) = (self.lane(head), self.key_place(head));
                 self.request(head, next.iter().map(|kv| kv.keys));
                 let weights = weights[block * POSITIONS..].iter_mut();
-                for (weight, keys) in weights.zip(&keys[..seen_now.len()]) {
-                    *weight = dot(simd, &q[lane.clone()], &keys[key_lane.clone()]) * self.heads.scale;
-                }
+                let keys = keys[..seen_now.len()].iter().map(|keys| &keys[key_lane.clone()]);
+                dots(simd, &q[lane.clone()], self.heads.scale, weights.zip(keys));
             }
         }
         for (head, weights) in query_heads.clone().zip(weights.chunks_exact_mut(seen.len())) {
