@@ -34,7 +34,7 @@ pub(super) fn dots<'a, S: Simd>(
     }
 }
 
-/// Does the same for `V` vectors, which stay in registers.
+/// Does the same for `a` of `V` vectors. With a constant number, they can stay in registers.
 #[inline(always)]
 fn dots_of<'a, S: Simd, const V: usize>(
     simd: S,
