@@ -3,8 +3,9 @@
     people.py DATA MODEL SAMPLES [--limit N]
 
 DATA has SET-train.jsonl.gz and SET-test.jsonl.gz with `id`, `text`, `mean` and `ratings`, every rater's integer from -4 to 4. MODEL is a chat
-model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. Sets that it already has are not rated again. NTL_SERVER and NTL_EVAL
-name the programs. Standard library only.
+model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. Sets that it already has are not rated again.
+SAMPLES/training-ratings.json gets the number of training ratings of each score, by set. NTL_SERVER and NTL_EVAL name the programs. Standard
+library only.
 """
 
 import argparse
@@ -20,12 +21,12 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ratings import HIGH, LOW, MIDDLE
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
 from served import Server
 
 SETS = ("tweets", "movies", "products", "editorials")
-LOW, HIGH = 1, 9
-MIDDLE = (LOW + HIGH) // 2
 EXAMPLES = 8
 EXAMPLE_CHARACTERS_MAX = 120
 # deepeval leaves out less probable tokens, and OpenAI's API returns at most this many.
@@ -43,6 +44,14 @@ ZERO_SHOT = (
 def items_of(data, name, split):
     with gzip.open(data / f"{name}-{split}.jsonl.gz", "rt") as lines:
         return [json.loads(line) for line in lines]
+
+
+def keep_training_ratings(data, samples):
+    counts = {}
+    for name in SETS:
+        ratings = [rating + MIDDLE for item in items_of(data, name, "train") for rating in item["ratings"]]
+        counts[name] = [ratings.count(score) for score in range(LOW, HIGH + 1)]
+    (samples / "training-ratings.json").write_text(json.dumps(counts) + "\n")
 
 
 def few_shot(data, name):
@@ -138,6 +147,7 @@ def main():
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
     arguments = parser.parse_args()
     arguments.samples.mkdir(parents=True, exist_ok=True)
+    keep_training_ratings(arguments.data, arguments.samples)
     # Requests wait as long as a busy machine needs.
     with Server("--model", arguments.model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
         for name in SETS:

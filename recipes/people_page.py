@@ -1,6 +1,6 @@
 """Writes the page that compares a model's ratings with people's, from the samples that people.py and people_tuned.py keep.
 
-    people_page.py SAMPLES TRAIN_DATA --page FILE
+    people_page.py SAMPLES --page FILE
 
 The text above the mark in FILE stays, and the tables below it are replaced. Needs numpy and scipy.
 """
@@ -21,6 +21,7 @@ from people_scores import (
     crps,
     energy_distance,
     lead,
+    mapped,
     mapped_rmse,
     pearson,
     resampled,
@@ -28,11 +29,19 @@ from people_scores import (
     spearman,
     spread,
 )
+from ratings import MIDDLE
+from tables import p_value, replace_below, table
 
-MIDDLE = 5
 MARK = "<!-- Below: written by recipes/people_page.py. -->\n"
 READINGS = {"mean": "mean", "median": "median", "mode": "mode", "one_token": "one token", "greedy": "greedy text"}
 HEAD = "regression head"
+# For each measure of a comparison, what is done with the ratings first. The linear map is not fitted again on each resample.
+MEASURES = {
+    "RMSE": (lambda ratings, truth: ratings, rmse),
+    "RMSE after a linear map": (mapped, rmse),
+    "Pearson correlation": (lambda ratings, truth: ratings, pearson),
+    "Spearman correlation": (lambda ratings, truth: ratings, spearman),
+}
 
 
 class Run:
@@ -80,11 +89,6 @@ def given(samples, field):
     return np.array([MIDDLE if sample[field] is None else sample[field] for sample in samples], dtype=float)
 
 
-def table(header, rows):
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def correlations(runs, correlation):
     rows = []
     for run in runs:
@@ -101,14 +105,17 @@ def correlations(runs, correlation):
     return table(["", *READINGS.values()], rows)
 
 
-def leads(runs):
+def interval(first, second, digits=3):
+    """Returns the interval of the difference between two resampled measures, and its p-value, as text."""
+    low, high, p, is_bound = lead(first, second)
+    return f"{low:+.{digits}f} to {high:+.{digits}f}", f"p {p_value(p, is_bound)}"
+
+
+def leads(runs, prepared, measure):
     rows = []
     for run in runs:
-        again, cells = resampled(run.readings, run.truth, pearson), []
-        for name in list(READINGS)[1:]:
-            low, high, p = lead(again["mean"], again[name])
-            cells.append(f"{low:+.3f} to {high:+.3f}, p {p:.3g}")
-        rows.append([f"{run.name}, {run.prompt}", *cells])
+        again = resampled({name: prepared(values, run.truth) for name, values in run.readings.items()}, run.truth, measure)
+        rows.append([f"{run.name}, {run.prompt}", *(", ".join(interval(again["mean"], again[name])) for name in list(READINGS)[1:])])
     return table(["", *list(READINGS.values())[1:]], rows)
 
 
@@ -119,13 +126,6 @@ def errors(runs):
         constant = mapped_rmse(np.zeros_like(run.truth), run.truth)
         rows.append([f"{run.name}, {run.prompt}", *cells, f"{constant:.3f}", f"{run.closed.mean():.2f}", f"{run.written.mean():.2f}"])
     return table(["", *READINGS.values(), "constant", "closed mass", "text begins with a score"], rows)
-
-
-def marginal(data, name):
-    """Returns the distribution of all ratings of the training split."""
-    with gzip.open(data / f"{name}-train.jsonl.gz", "rt") as lines:
-        ratings = [rating + MIDDLE for line in lines for rating in json.loads(line)["ratings"]]
-    return histogram(ratings)
 
 
 def distribution_row(label, distribution, people):
@@ -150,8 +150,9 @@ def prompted_parts(runs, always):
     return [
         "## Zero-shot and few-shot: Pearson correlation with the people's mean\n",
         correlations(runs, pearson),
-        "## Lead of the mean over other readings\n\nThe 95% interval of the difference in Pearson correlation, and its p-value.\n",
-        leads(runs),
+        "## Lead of the mean over other readings\n\nThe 95% interval of the difference, and its p-value. A negative RMSE and a positive correlation mean "
+        "that the mean is better.\n",
+        *(f"{name}:\n\n{leads(runs, *MEASURES[name])}" for name in list(MEASURES)[1:]),
         "## Spearman correlation\n",
         correlations(runs, spearman),
         "## RMSE after a linear map\n\nThe map is fitted on four fifths of the texts and applied to the others.\n",
@@ -180,12 +181,13 @@ def tuned_errors(runs):
 
 
 def difference(first, second, truth):
-    """Returns the difference in RMSE and in Pearson correlation between two readings, each with its interval and p-value."""
+    """Returns the difference in every measure between two readings, each with its interval and p-value."""
     cells = []
-    for measure in (rmse, pearson):
-        again = resampled({"first": first, "second": second}, truth, measure)
-        low, high, p = lead(again["first"], again["second"])
-        cells.append(f"{measure(first, truth) - measure(second, truth):+.3f} ({low:+.3f} to {high:+.3f}), p {p:.3g}")
+    for prepared, measure in MEASURES.values():
+        both = {"first": prepared(first, truth), "second": prepared(second, truth)}
+        again = resampled(both, truth, measure)
+        between, p = interval(again["first"], again["second"])
+        cells.append(f"{measure(both['first'], truth) - measure(both['second'], truth):+.3f} ({between}), {p}")
     return cells
 
 
@@ -209,7 +211,7 @@ def comparisons(runs):
             pairs = [("greedy", "greedy"), ("greedy", "mean"), ("mean", "mean")] if run.model is not None else [("mean", "mean"), ("mean", "greedy")]
             for reading, other in pairs:
                 row(name, reading, plain, other)
-    return table(["", "RMSE", "Pearson"], rows)
+    return table(["", *MEASURES], rows)
 
 
 def text_parts(found):
@@ -227,8 +229,7 @@ def text_parts(found):
                 continue
             others = np.array(found[plain])
             again = [values[chosen][:, :, nats].sum(axis=1) / values[chosen][:, :, tokens].sum(axis=1) for values in (figures, others)]
-            low, high, p = lead(*again)
-            cells.append(f"{low:+.4f} to {high:+.4f}, p {p:.3g}")
+            cells.append(", ".join(interval(*again, digits=4)))
         rows.append([name, *cells])
     header = ["", "words", "minus CE of the same seed", "digits", "minus CE of the same seed"]
     return [
@@ -256,15 +257,15 @@ def pooled(files):
     return [Run("all sets", model, found) for model, found in samples.items()]
 
 
-def marginals(files, data):
+def marginals(files, always):
     """Returns the distribution of the training ratings of each text's set, in the order of the pooled texts."""
     sizes = {name: len(found) for name, _, found in files}
-    return np.concatenate([np.broadcast_to(marginal(data, name), (size, len(SCORES))) for name, size in sizes.items()])
+    return np.concatenate([np.broadcast_to(always[name], (size, len(SCORES))) for name, size in sizes.items()])
 
 
-def tuned_parts(files, records, data):
+def tuned_parts(files, records, always):
     runs, apart = pooled(files), [Run(*file) for file in files]
-    constant = marginals(files, data)
+    constant = marginals(files, always)
     texts, sets = len(constant), {run.name for run in apart}
     return [
         f"## Fine-tuned: the models\n\nAll of them rated the same {texts:,} test texts of {len(sets)} sets, which the tables below pool.\n",
@@ -288,9 +289,10 @@ def tuned_parts(files, records, data):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samples", type=Path)
-    parser.add_argument("data", type=Path)
     parser.add_argument("--page", type=Path, required=True)
     arguments = parser.parse_args()
+    counts = json.loads((arguments.samples / "training-ratings.json").read_text())
+    always = {name: np.array(ratings) / sum(ratings) for name, ratings in counts.items()}
     files, tuned = [], []
     for path in sorted(arguments.samples.glob("*.jsonl.gz")):
         name, prompt, samples = samples_of(path)
@@ -298,14 +300,13 @@ def main():
         (files if model == prompt else tuned).append((name, model, samples))
     parts = []
     if tuned:
-        parts += tuned_parts(tuned, json.loads((arguments.samples / "tuned.json").read_text()), arguments.data)
+        parts += tuned_parts(tuned, json.loads((arguments.samples / "tuned.json").read_text()), always)
         if (text := arguments.samples / "text.json").is_file():
             parts += text_parts(json.loads(text.read_text()))
     if files:
-        runs, always = [Run(*file) for file in files], {name: marginal(arguments.data, name) for name, _, _ in files}
-        parts += prompted_parts(pooled(files) + runs, always | {"all sets": marginals(files, arguments.data)})
-    before = arguments.page.read_text().partition(MARK)[0] if arguments.page.is_file() else ""
-    arguments.page.write_text(before + MARK + "\n" + "\n".join(parts))
+        runs = pooled(files) + [Run(*file) for file in files]
+        parts += prompted_parts(runs, always | {"all sets": marginals(files, always)})
+    replace_below(MARK, arguments.page, "\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import numpy as np
 from scipy.stats import rankdata
 
-SCORES = np.arange(1, 10)
+from ratings import HIGH, LOW
+
+SCORES = np.arange(LOW, HIGH + 1)
 RESAMPLES = 2_000
 FOLDS = 5
 COVERAGE = 0.9
@@ -21,19 +23,23 @@ def spearman(predicted, truth):
     return pearson(rankdata(predicted, axis=-1), rankdata(truth, axis=-1))
 
 
-def mapped_rmse(predicted, truth):
-    """Returns the RMSE after a linear map that is fitted on the other folds."""
+def mapped(predicted, truth):
+    """Returns each prediction after a linear map that is fitted on the other folds."""
     fold = np.arange(len(truth)) % FOLDS
-    errors = np.empty_like(truth)
+    result = np.empty_like(truth)
     for number in range(FOLDS):
         rest, here = fold != number, fold == number
         design = np.stack([predicted, np.ones_like(predicted)], axis=1)
-        errors[here] = design[here] @ np.linalg.lstsq(design[rest], truth[rest], rcond=None)[0] - truth[here]
-    return np.sqrt((errors**2).mean())
+        result[here] = design[here] @ np.linalg.lstsq(design[rest], truth[rest], rcond=None)[0]
+    return result
 
 
 def rmse(predicted, truth):
     return np.sqrt(((predicted - truth) ** 2).mean(axis=-1))
+
+
+def mapped_rmse(predicted, truth):
+    return rmse(mapped(predicted, truth), truth)
 
 
 def resampled(readings, truth, measure):
@@ -43,10 +49,10 @@ def resampled(readings, truth, measure):
 
 
 def lead(first, second):
-    """Returns the interval of the difference between two resampled measures, and its two-sided p-value."""
+    """Returns the interval of the difference between two resampled measures, its two-sided p-value, and whether that is only an upper bound."""
     low, high = np.quantile(first - second, [0.025, 0.975])
     beyond = min((first <= second).mean(), (first >= second).mean())
-    return low, high, min(1.0, 2 * max(beyond, 1 / len(first)))
+    return low, high, min(1.0, 2 * max(beyond, 1 / len(first))), beyond == 0
 
 
 def crps(distribution, people):

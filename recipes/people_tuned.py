@@ -2,8 +2,9 @@
 
     people_tuned.py DATA MODELS SAMPLES [--limit N]
 
-MODELS is the OUTPUT of people_queue. SAMPLES/SET-tuned-NAME.jsonl.gz gets one line per text, and SAMPLES/tuned.json the record of each
-model's training. A second call skips models that were not trained in between.
+MODELS is the OUTPUT of people_queue. SAMPLES/SET-tuned-NAME.jsonl.gz gets one line per text, SAMPLES/tuned.json the record of each model's
+training, and SAMPLES/training-ratings.json the same as from people.py. A second call skips models that were not trained in between, and
+replaces the answers of those that were.
 
 The distribution has the probabilities of the tokens 1 to 9 after the space that precedes every answer. The states of the frozen layers are
 kept with those of the training texts, so that all models together cost little more than one.
@@ -21,10 +22,10 @@ from pathlib import Path
 import torch
 
 from kinds import KINDS
-from people import HIGH, LOW, SETS, TOP_TOKENS, items_of, one_token
-from ratings import MIDDLE, question
+from people import SETS, TOP_TOKENS, items_of, keep_training_ratings, one_token
+from ratings import HIGH, LOW, MIDDLE, question
 
-SCORES = [str(score) for score in range(LOW, HIGH + 1)]
+ANSWERS = [str(score) for score in range(LOW, HIGH + 1)]
 BATCH = 16
 
 
@@ -35,7 +36,7 @@ def numbers(kind, model, tokenizer, ids):
 
 def texts(kind, model, tokenizer, ids):
     """Returns the distribution and the greedy score for each sequence of token ids."""
-    answers = [kind.answer_ids(tokenizer, score) for score in SCORES]
+    answers = [kind.answer_ids(tokenizer, answer) for answer in ANSWERS]
     lead, digits = answers[0][:-2], [answer[-2] for answer in answers]
     with kind.trained_layers():
         inputs = kind.inputs(tokenizer, [row + lead for row in ids])
@@ -82,6 +83,7 @@ def main(arguments=None):
     arguments = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     arguments.samples.mkdir(parents=True, exist_ok=True)
+    keep_training_ratings(arguments.data, arguments.samples)
     index = arguments.samples / "tuned.json"
     known = json.loads(index.read_text()) if index.is_file() else {}
     for record in sorted(arguments.models.glob("*/training.json")):

@@ -2,9 +2,10 @@
 
 import math
 from html import escape
+from itertools import cycle
 
-WIDTH, LABELS, RIGHT, TOP, ROW, AXIS = 820, 190, 30, 44, 22, 34
-COLOURS = ["#2264ab", "#c6571a", "#3b8a52", "#7a4fa3"]
+WIDTH, LABELS, RIGHT, TOP, ROW, AXIS = 880, 250, 30, 44, 22, 34
+COLOURS = ["#2264ab", "#c6571a", "#3b8a52", "#7a4fa3", "#a8325a", "#7c6a12"]
 
 
 def round_step(span, ticks=6):
@@ -19,7 +20,7 @@ def dots(title, groups, line, line_label):
     A vertical line marks `line`. Values beyond 1.4 times the line are drawn as arrows at the edge, with the value.
     """
     limit = 1.4 * line
-    rows = [(colour, f"{name}, {label}", values) for colour, (name, rows) in zip(COLOURS, groups.items()) for label, values in rows.items()]
+    rows = [(colour, f"{name}, {label}", values) for colour, (name, rows) in zip(cycle(COLOURS), groups.items()) for label, values in rows.items()]
     height = TOP + ROW * len(rows) + AXIS
     bottom = height - AXIS
 

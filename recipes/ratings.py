@@ -2,17 +2,15 @@
 
 import random
 
-from torch.utils.data import Dataset
-
 # The raters' scale, -4 to 4, is moved to the digits 1 to 9.
-MIDDLE = 5
+LOW, MIDDLE, HIGH = 1, 5, 9
 
 
 def question(text):
     return f"{text}\nSentiment:"
 
 
-class RatedTexts(Dataset):
+class RatedTexts:
     """Questions for any number of passes over items `text` and `ratings`. Every pass draws one rating of each text.
 
     Row i depends only on the seed and i. Each pass has a random order in which `RUN` neighbours have similar lengths.

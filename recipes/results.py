@@ -7,17 +7,19 @@ of rjokes run in NTL_TRAIN_PYTHON, a Python that has requirements.txt.
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 from functools import cache
 from math import comb
 from pathlib import Path
-from statistics import StatisticsError, correlation, mean, median, stdev
+from statistics import StatisticsError, correlation, fmean, mean, median, quantiles, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "server/conformance"))
 from generated import GeneratedQuestions
 from pictures import dots
 from served import Server
+from tables import p_value, replace_below, table
 
 # Arguments of ntl-eval for each task, given the directory of the data and the directory of the task's runs.
 TASKS = {
@@ -32,7 +34,7 @@ SUMS = 2_000
 # Additional arguments of each mode.
 MODES = {
     "text": {},
-    "regress": {"rjokes": ["--range", "0,11"], "sums": ["--range=-199998,199998", "--split", "interpolate"]},
+    "regress": {"rjokes": ["--range", "0,11"], "sums": ["--range=-199998,199998"]},
 }
 # Modes with one split only. A distribution over longer sums is so broad that its search needs a hundred times the CPU time of a text.
 ONLY = {("sums", "regress"): "interpolate"}
@@ -42,6 +44,7 @@ OBJECTIVES = {
 }  # fmt: skip
 # The objective that another one is compared with, unless it is "ce".
 PLAIN = {"smollm2-ntl-was": "smollm2-ce"}
+NTL = {"ntl-mse", "ntl-was", "smollm2-ntl-was"}
 ESTIMATES = {
     "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
     "weighted_sum": "weighted sum",
@@ -51,7 +54,7 @@ METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "p
 HIGHER = {"accuracy", "r2", "pearson"}
 LEVEL = 0.05  # of the corrected p-values
 RESAMPLES = 2_000
-SCORES = {"crps": "CRPS", "log_score": "log score", "winkler": "Winkler", "coverage": "coverage of 90%"}
+DISTRIBUTION_SCORES = {"crps": "CRPS", "log_score": "log score", "winkler": "Winkler", "coverage": "coverage of 90%"}
 NOTE = {
     "rjokes": "RMSE and Pearson in the paper: T5-small with CE 2.01 and 0.41, with NTL-WAS 1.81 and 0.44, with a regression head 1.82 and 0.45; "
     "regression heads of BERT 1.62 and 0.47, RoBERTa 1.61 and 0.47, XLNet 1.74 and 0.46.",
@@ -84,6 +87,12 @@ class Model:
         wrong = (sample for sample in samples if not sample["accuracy"] and sample["absolute_error"] is not None)
         return {sample["doc_id"]: sample["absolute_error"] for sample in wrong}
 
+    @cache
+    def crps(self, split):
+        """Returns the CRPS by item. An item has none if the server left more than a hundredth of the mass open."""
+        samples = map(json.loads, (self.runs / "regress" / split / "samples.jsonl").read_text().splitlines())
+        return {sample["doc_id"]: sample["crps"] for sample in samples if sample.get("crps") is not None}
+
     def answered(self, mode):
         """Returns the prediction and the truth of each item with a prediction, by item."""
         samples = map(json.loads, (self.runs / mode / "samples.jsonl").read_text().splitlines())
@@ -108,11 +117,11 @@ def held_out_sums(runs):
     return folder
 
 
-def trained(folder, runs, kept):
-    """Returns all models of a directory, in the order of the objectives. With `kept` answers, a model needs no weights."""
+def trained(folder, runs, tasks, kept):
+    """Returns all models of the tasks in a directory, in the order of the objectives. With `kept` answers, a model needs no weights."""
     records = folder.glob("*/*/training.json")
     found = [Model(path.parent, runs) for path in records if kept or (path.parent / "model.safetensors").is_file()]
-    known = [model for model in found if model.task in TASKS and model.objective in OBJECTIVES]
+    known = [model for model in found if model.task in tasks and model.objective in OBJECTIVES]
     return sorted(known, key=lambda model: (model.task, list(OBJECTIVES).index(model.objective), model.seed))
 
 
@@ -120,10 +129,11 @@ def evaluate(model, data, limit):
     """Runs ntl-eval in every mode. It does not request answers again that it already has."""
     with Server("--model", f"{model.folder.name}={model.folder}", program=os.environ["NTL_SERVER"]) as server:
         for mode, more in MODES.items():
-            out = model.runs / mode / ONLY.get((model.task, mode), "")
+            only = ONLY.get((model.task, mode))
+            out = model.runs / mode / (only or "")
             going_on = ["--resume"] if list(out.rglob("journal.jsonl")) else []
             limited = ["--limit", str(limit)] if limit else []
-            task = [*TASKS[model.task](data, model.runs.parent), *more.get(model.task, [])]
+            task = [*TASKS[model.task](data, model.runs.parent), *more.get(model.task, []), *(["--split", only] if only else [])]
             command = [os.environ["NTL_EVAL"], *task, "--endpoint", server.url, "--mode", mode, "--out", out]
             subprocess.run([*command, *limited, *going_on], check=True, stdout=subprocess.DEVNULL)
 
@@ -185,11 +195,6 @@ def over_seeds(values):
         return "–"
     missing = f" ({len(found)} of {len(values)})" if len(found) < len(values) else ""
     return figure(mean(found)) + (f" ± {figure(stdev(found))}" if len(found) > 1 else "") + missing
-
-
-def table(header, rows):
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def estimates_of(model, split):
@@ -282,9 +287,38 @@ def distribution_table(models, split):
     rows = []
     for objective in dict.fromkeys(model.objective for model in models if model.objective != "head"):
         reports = [model.report("regress", split) for model in models if model.objective == objective]
-        cells = [over_seeds([report["metrics"].get(name, {}).get("value") for report in reports]) for name in SCORES]
-        rows.append([OBJECTIVES[objective], *cells, over_seeds([report.get("mass_closed") for report in reports])])
-    return table(["", *SCORES.values(), "closed mass"], rows)
+        crps, *cells = [over_seeds([report["metrics"].get(name, {}).get("value") for report in reports]) for name in DISTRIBUTION_SCORES]
+        counts = [report["metrics"].get("crps", {}).get("n", 0) for report in reports]
+        items = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
+        rows.append([OBJECTIVES[objective], crps, items, *cells, over_seeds([report.get("mass_closed") for report in reports])])
+    crps, *others = DISTRIBUTION_SCORES.values()
+    return table(["", crps, f"items with a {crps}", *others, "closed mass"], rows)
+
+
+def with_plain(models):
+    """Returns the models of other objectives, each with the model of plain cross entropy and the same seed, if there is one."""
+    by_name = {(model.objective, model.seed): model for model in models}
+    found = [(model, by_name.get((PLAIN.get(model.objective, "ce"), model.seed))) for model in models if model.objective != "ce"]
+    return [(model, plain) for model, plain in found if plain]
+
+
+def crps_table(models, split):
+    """Compares the CRPS of the items for which both models have one. Intervals are from a bootstrap of these items."""
+    rows = []
+    for model, plain in with_plain(models):
+        if model.objective not in NTL:
+            continue
+        scores, others = model.crps(split), plain.crps(split)
+        items = sorted(scores.keys() & others.keys())
+        if not items:
+            continue
+        differences = [scores[item] - others[item] for item in items]
+        draw = random.Random(0)
+        cuts = quantiles((fmean(draw.choices(differences, k=len(items))) for _ in range(RESAMPLES)), n=40)
+        means = [figure(fmean(values)) for values in ([found[item] for item in items] for found in (others, scores))]
+        between = f"{figure(fmean(differences))} ({figure(cuts[0])} to {figure(cuts[-1])})"
+        rows.append([f"{OBJECTIVES[model.objective]}, seed {model.seed}", f"{len(items):,}", *means, between])
+    return table(["", "items", "CE", "NTL", "difference"], rows) if rows else ""
 
 
 def shown(difference):
@@ -297,7 +331,7 @@ def shown(difference):
 def outcome(differences):
     """Returns the average difference, the numbers of seeds for which B is better and worse, and the corrected p-values, as text."""
     better, worse = (sum(shown(difference) == sign for difference in differences) for sign in (1, -1))
-    p = ", ".join(f"{d['p_holm']:.2g}" for d in differences if d["p_holm"] is not None)
+    p = ", ".join(p_value(d["p_holm"], d["p_holm_is_bound"], 2) for d in differences if d["p_holm"] is not None)
     return f"{over_seeds([d['difference'] for d in differences])} (better {better}, worse {worse} of {len(differences)}; p {p})"
 
 
@@ -311,16 +345,19 @@ def comparison_table(models, split):
             cells = [[one[name] for one in found if name in one] for name in METRICS]
             rows.append([label, *(outcome(cell) if cell else "–" for cell in cells)])
 
-    by_name = {(model.objective, model.seed): model for model in models}
     for objective in dict.fromkeys(model.objective for model in models if model.objective != "head"):
         own = [model for model in models if model.objective == objective]
         add(f"{OBJECTIVES[objective]}: numbers less greedy text", [(model, "text", model, "regress") for model in own])
-    for mode, name in (("text", "greedy text"), ("regress", "numbers")):
-        for objective in dict.fromkeys(model.objective for model in models if model.objective != "ce"):
-            plain = PLAIN.get(objective, "ce")
-            pairs = [(by_name[plain, model.seed], mode, model, mode) for model in models
-                     if model.objective == objective and (plain, model.seed) in by_name]  # fmt: skip
-            add(f"{name}: {OBJECTIVES[objective]} less {OBJECTIVES[plain]}", pairs)
+    paired = with_plain(models)
+    for label, mode, plain_mode in (
+        ("greedy text: {} less {}", "text", "text"),
+        ("numbers: {} less {}", "regress", "regress"),
+        ("greedy text of {} less numbers of {}", "text", "regress"),
+    ):
+        for objective in dict.fromkeys(model.objective for model, _ in paired):
+            if mode == plain_mode or objective in NTL:
+                pairs = [(plain, plain_mode, model, mode) for model, plain in paired if model.objective == objective]
+                add(label.format(OBJECTIVES[objective], OBJECTIVES[PLAIN.get(objective, "ce")]), pairs)
     return table(["", *METRICS.values()], rows) if rows else ""
 
 
@@ -351,7 +388,7 @@ def wrong_table(models, split):
     return table(header, rows)
 
 
-def findings(model, split):
+def best_estimates(model, split):
     """Returns one line: for each metric the best estimate, its lead and the p-value."""
     scores = model.report("regress", split).get("estimates", {})
     parts = []
@@ -366,7 +403,7 @@ def findings(model, split):
             p = behind[runner]["p"]
             parts.append(
                 f"{title}: {ESTIMATES[best]}, by {figure(abs(behind[runner]['difference']))} over the "
-                f"{ESTIMATES[runner]}" + (f" (p {p:.2g})" if p is not None else "")
+                f"{ESTIMATES[runner]}" + (f" (p {p_value(p, behind[runner]['p_is_bound'], 2)})" if p is not None else "")
             )
     place = f" {split}" if split else ""
     return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
@@ -400,9 +437,11 @@ def page(models, costs, pictures, jokes):
                 (pictures / name).write_text(picture(own, split), encoding="utf-8")
                 parts.append(f"![RMSE by objective and estimate, {title}]({pictures.name}/{name})\n")
             baselines = jokes() if task == "rjokes" else {}
-            parts += [estimates_table(own, split, baselines), distribution_table(own, split), "Paired comparisons over the same items:\n"]
-            parts.append(comparison_table(own, split))
-            parts.append("\n".join(filter(None, (findings(model, split) for model in own))) + "\n")
+            parts += [estimates_table(own, split, baselines), distribution_table(own, split)]
+            if shared := crps_table(own, split):
+                parts += ["CRPS of the items for which both models of a seed have one, with the 95% interval of the difference:\n", shared]
+            parts += ["Paired comparisons over the same items:\n", comparison_table(own, split)]
+            parts.append("\n".join(filter(None, (best_estimates(model, split) for model in own))) + "\n")
             if task == "rjokes":
                 repeated = jokes("--repeated")
                 parts.append(f"All {n:,} jokes, and the {n - len(repeated):,} *new* ones, whose words are not a joke of `dev`:\n")
@@ -426,14 +465,15 @@ def main():
     parser.add_argument("models", type=Path, metavar="MODELS", help="OUTPUT of recipes/queue")
     parser.add_argument("data", type=Path, metavar="DATA", help="directory of the data, as for recipes/queue")
     parser.add_argument("runs", type=Path, metavar="RUNS", help="directory for the runs of ntl-eval")
+    parser.add_argument("--task", choices=TASKS, help="evaluate the models of this task only")
     parser.add_argument("--page", type=Path, metavar="FILE", help="replace the text below the mark in this page; without it, print")
     parser.add_argument("--limit", type=int, metavar="N", help="evaluate N items only")
     parser.add_argument("--without-cost", action="store_true", help="do not measure the cost of a number")
     parser.add_argument("--kept", action="store_true", help="request no answers: RUNS has all, and MODELS needs only each training.json")
     args = parser.parse_args()
-    models = trained(args.models, args.runs, args.kept)
+    models = trained(args.models, args.runs, [args.task] if args.task else TASKS, args.kept)
     if not models:
-        parser.exit(1, f"results: no trained model in {args.models}\n")
+        parser.exit(1, f"results: no trained model{f' of {args.task}' if args.task else ''} in {args.models}\n")
     for model in [] if args.kept else models:
         print(f"== {model.task} {model.folder.name}", file=sys.stderr)
         evaluate(model, args.data, args.limit)
@@ -449,8 +489,7 @@ def main():
     pictures = args.page.with_suffix("")
     pictures.mkdir(exist_ok=True)
     text = page(models, costs, pictures, jokes)
-    above = args.page.read_text(encoding="utf-8").partition(MARK)[0]
-    args.page.write_text(f"{above}{MARK}\n{text}", encoding="utf-8")
+    replace_below(MARK, args.page, text)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,17 @@ def test_correlations_equal_scipys_and_a_linear_map_removes_scale():
 
 
 def test_no_lead_is_more_certain_than_the_resamples_allow():
-    low, high, p = lead(np.full(100, 0.5), np.full(100, 0.25))
-    assert (low, high, p) == (0.25, 0.25, 0.02)
-    assert lead(np.full(100, 0.5), np.full(100, 0.5))[2] == 1.0
+    assert lead(np.full(100, 0.5), np.full(100, 0.25)) == (0.25, 0.25, 0.02, True)
+    assert lead(np.full(100, 0.5), np.full(100, 0.5)) == (0.0, 0.0, 1.0, False)
+    assert lead(np.arange(100), np.full(100, 0.5))[2:] == (0.02, False)
+
+
+@pytest.fixture
+def samples(tmp_path):
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    (folder / "training-ratings.json").write_text(json.dumps({"tweets": [2, 0, 0, 0, 4, 0, 0, 0, 2]}))
+    return folder
 
 
 @pytest.fixture
@@ -85,8 +93,9 @@ def written_samples(path, lines):
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
 
 
-def page_of(samples, data, page):
-    subprocess.run([sys.executable, RECIPES / "people_page.py", samples, data, "--page", page], check=True)
+def page_of(samples):
+    page = samples.with_name("page.md")
+    subprocess.run([sys.executable, RECIPES / "people_page.py", samples, "--page", page], check=True)
     return page.read_text()
 
 
@@ -98,35 +107,34 @@ def answers():
     ]
 
 
-def test_the_page_keeps_the_text_above_the_mark(data, tmp_path, answers):
-    samples, page = tmp_path / "samples", tmp_path / "page.md"
-    samples.mkdir()
+def test_the_page_keeps_the_text_above_the_mark(samples, answers):
     written_samples(samples / "tweets-few-shot.jsonl.gz", answers)
-    page.write_text(f"# People\n\nProse.\n\n{MARK}\nold tables\n")
-    text = page_of(samples, data, page)
+    samples.with_name("page.md").write_text(f"# People\n\nProse.\n\n{MARK}\nold tables\n")
+    text = page_of(samples)
     assert text.startswith(f"# People\n\nProse.\n\n{MARK}") and "old tables" not in text
     assert "| tweets, few-shot | **1.000 (1.000 to 1.000)** |" in text and "always the same" in text
+    # The standard deviation of two ratings of 1, four of 5 and two of 9.
+    assert text.splitlines()[-2].startswith("| tweets, always all training ratings |") and text.splitlines()[-2].endswith("| 2.828 |")
 
 
-def test_the_page_compares_tuned_models_and_is_the_same_when_it_is_written_again(data, tmp_path, answers):
-    samples, page = tmp_path / "samples", tmp_path / "page.md"
-    samples.mkdir()
+def test_the_page_compares_tuned_models_and_is_the_same_when_it_is_written_again(samples, answers):
     written_samples(samples / "tweets-tuned-ce-1.jsonl.gz", answers)
     written_samples(samples / "tweets-tuned-ntl-was-1.jsonl.gz", [answer | {"greedy": 1 + n % 9} for n, answer in enumerate(answers)])
     head = [{"id": answer["id"], "ratings": answer["ratings"], "value": float(n % 9)} for n, answer in enumerate(answers)]
     written_samples(samples / "tweets-tuned-head-1.jsonl.gz", head)
     record = {"seed": 1, "steps": 50, "batch": 16, "lr": 3e-4, "seconds": 120.0}
     (samples / "tuned.json").write_text(json.dumps({name: record for name in ("ce-1", "head-1", "ntl-was-1")}))
-    text = page_of(samples, data, page)
+    text = page_of(samples)
     for line in (
         "| head-1 | 1 | 50 | 16 | 0.0003 | 2 |",
         "| all sets, head-1 | 1.000 (1.000 to 1.000) |",
+        "|  | RMSE | RMSE after a linear map | Pearson correlation | Spearman correlation |",
         "| ntl-was-1, greedy text against ce-1, greedy text | ",
         "| head-1, regression head against ce-1, mean | ",
         "| all sets, the people | ",
     ):
         assert line in text, line
-    assert page_of(samples, data, page) == text
+    assert page_of(samples) == text
 
 
 def test_the_cross_entropy_of_text_is_compared_with_the_model_of_plain_cross_entropy():
@@ -136,4 +144,4 @@ def test_the_cross_entropy_of_text_is_compared_with_the_model_of_plain_cross_ent
     assert "The first 5 questions" in heading
     rows = table.splitlines()[2:]
     assert rows[0] == "| before training | 2.0000 |  | 1.0000 |  |"
-    assert rows[2] == "| ntl-was-1 | 2.5000 | +0.5000 to +0.5000, p 0.001 | 1.2500 | -0.2500 to -0.2500, p 0.001 |"
+    assert rows[2] == "| ntl-was-1 | 2.5000 | +0.5000 to +0.5000, p ≤ 0.001 | 1.2500 | -0.2500 to -0.2500, p ≤ 0.001 |"

@@ -69,6 +69,8 @@ def test_models_are_rated_again_only_after_more_training(tmp_path, capsys):
         assert len(list(lines)) == 5
     kept = {path.name: path.read_bytes() for path in samples.glob("*.gz")}
     assert len(kept) == 2 * len(SETS) and rated() == []
+    # Eight training texts per set, with ratings from -4 to 3.
+    assert json.loads((samples / "training-ratings.json").read_text()) == {name: [1] * 8 + [0] for name in SETS}
     trained("llama", "ce-1", 2)
     assert rated() == ["ce-1 2"]
     assert (samples / "movies-tuned-head-1.jsonl.gz").read_bytes() == kept["movies-tuned-head-1.jsonl.gz"]

@@ -6,15 +6,16 @@ NTL_SERVER is the server; ntl-eval is NTL_EVAL, or it is in the same directory.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from conftest import RECIPES
 
+import people_page
 import results
 import train
 
@@ -72,15 +73,15 @@ def test_a_directory_without_models_is_an_error_of_one_line(tmp_path):
     assert (ended.returncode, ended.stderr) == (1, f"results: no trained model in {tmp_path}\n")
 
 
-@pytest.mark.parametrize("name", ["sums", "jokes"])
-def test_the_published_tables_follow_from_the_kept_answers(name, tmp_path, monkeypatch):
-    published = RECIPES.parent / f"docs/RESULTS/{name}.md"
-    with tarfile.open(published.with_suffix("") / "answers.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    page = tmp_path / f"{name}.md"
-    page.write_text(results.MARK)
-    command = ["results", tmp_path / "models", tmp_path, tmp_path / "runs", "--kept", "--page", page]
-    monkeypatch.setenv("NTL_EVAL", str(EVAL))
-    monkeypatch.setattr(sys, "argv", list(map(str, command)))
-    results.main()
-    assert page.read_text() == results.MARK + published.read_text().partition(results.MARK)[2]
+def test_one_command_writes_the_published_pages_from_the_kept_answers(tmp_path):
+    published, pages = RECIPES.parent / "docs/RESULTS", tmp_path / "RESULTS"
+    shutil.copytree(published, pages)
+    (pages / "jokes/rjokes.svg").unlink()
+    for name, mark in (("sums", results.MARK), ("jokes", results.MARK), ("people", people_page.MARK)):
+        page = pages / f"{name}.md"
+        above, _, tables = page.read_text().partition(mark)
+        assert tables
+        page.write_text(above + mark)
+    subprocess.run([RECIPES / "pages", pages], env=os.environ | {"NTL_EVAL": str(EVAL), "NTL_TRAIN_PYTHON": sys.executable}, check=True)
+    for path in filter(Path.is_file, published.rglob("*")):
+        assert (pages / path.relative_to(published)).read_bytes() == path.read_bytes(), path

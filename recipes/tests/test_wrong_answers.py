@@ -1,4 +1,4 @@
-"""The tables of incorrect answers and of repeated jokes, from runs that are written by hand."""
+"""The tables of incorrect answers, of CRPS and of repeated jokes, from runs that are written by hand, and the picture."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import binomtest
 
 import results
+from pictures import COLOURS, dots
 
 
 def model_with(work, name, answers):
@@ -28,6 +29,28 @@ def test_errors_of_wrong_answers_are_compared_where_both_models_are_wrong(tmp_pa
     # CE: four wrong of six, and a text without a number. NTL-WAS: five wrong; both are wrong on 2, 3 and 4.
     assert lines[2] == "| CE | 0.6667 | 15.000 | 0.5000 | 0.2500 | – |"
     assert lines[3] == "| NTL-WAS | 0.8333 | 3.000 | 1.000 | 0.0000 | 2 to 1 (p 1) |"
+
+
+def test_crps_is_compared_on_the_items_for_which_both_models_have_one(tmp_path):
+    def model(name, scores):
+        found = model_with(tmp_path, name, [])
+        run = found.runs / "regress"
+        run.mkdir()
+        samples = [{"doc_id": item} | ({} if score is None else {"crps": score}) for item, score in enumerate(scores)]
+        (run / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        return found
+
+    models = [model("ce-2", [4, 1, 3, None]), model("ntl-was-2", [None, 3, 5, 9]), model("ntl-was-3", [1, 1, 1, 1]), model("head-2", [1, 1, 1, 1])]
+    lines = results.crps_table(models, "").splitlines()
+    assert lines[2:] == ["| NTL-WAS, seed 2 | 2 | 2.000 | 4.000 | 2.000 (2.000 to 2.000) |"]
+    assert results.crps_table(models[2:], "") == ""
+
+
+def test_a_picture_has_every_objective():
+    assert len(set(COLOURS)) == len(results.OBJECTIVES)
+    groups = {name: {"mean": [1.0]} for name in [*results.OBJECTIVES, "another"]}
+    svg = dots("RMSE", groups, 1.0, "constant")
+    assert svg.count("<circle") == len(groups) and all(f"{name}, mean" in svg for name in groups)
 
 
 @pytest.mark.parametrize(("closer", "farther"), [(0, 0), (3, 9), (40, 60), (61, 39)])
