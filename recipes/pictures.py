@@ -4,7 +4,7 @@ import math
 from html import escape
 from itertools import cycle
 
-WIDTH, LABELS, RIGHT, TOP, ROW, AXIS = 880, 250, 30, 44, 22, 34
+WIDTH, LABELS, RIGHT, TOP, ROW, AXIS = 900, 270, 30, 44, 22, 34
 COLOURS = ["#2264ab", "#c6571a", "#3b8a52", "#7a4fa3", "#a8325a", "#7c6a12"]
 
 
