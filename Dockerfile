@@ -5,7 +5,7 @@
 # With CUDA, on a GPU of the host:
 #
 #     docker build --build-arg FEATURES=cuda -t ntl-server:cuda .
-#     docker run --rm --gpus all -p 8000:8000 -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
+#     docker run --rm --gpus all -p 8000:8000 -v kernels:/var/cache/ntl-server -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
 #
 # The build needs BuildKit, for the cache mounts (the default since Docker 23), or buildah.
 # FEATURES are cargo features of ntl-server. BASE selects the base images: `cpu`, `otel` (the same

@@ -82,6 +82,9 @@ impl Inputs<'_> {
         let got = results(self.device).map_err(|error| error.to_string())?;
         let want = results(&Device::Cpu).map_err(|error| error.to_string())?;
         for ((tolerance, got), (_, want)) in got.iter().zip(&want) {
+            if got.len() != want.len() {
+                return Err(format!("{} numbers instead of {}", got.len(), want.len()));
+            }
             for (got, want) in got.iter().zip(want) {
                 // Also false if the result is NaN.
                 let is_close = (got - want).abs() <= tolerance * want.abs().max(1.0);

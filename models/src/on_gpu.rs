@@ -53,8 +53,7 @@ impl<M: BatchModel> BatchModel for OnGpu<M> {
     fn prefill_time(&mut self) -> Option<Duration> {
         let (start, end) = self.last_prefill.take()?;
         // If it fails, so does the next step, which reports the error.
-        let milliseconds = start.elapsed_ms(&end).ok()?;
-        Some(Duration::from_secs_f32(milliseconds / 1e3))
+        ntl_cuda::elapsed(&start, &end).ok()
     }
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {

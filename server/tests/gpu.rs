@@ -202,14 +202,14 @@ fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
 
 /// Deliberate faults of the fake driver, and the kernel that each of them breaks.
 const BROKEN_KERNELS: [(&str, &str); 8] = [
-    ("skip:norm_", "norm"),
-    ("skip:activate_", "activation"),
+    ("wrong:norm_", "norm"),
+    ("wrong:activate_", "activation"),
     ("hide:store_kv_", "cache_store"),
-    ("skip:attend_", "slot_attention"),
-    ("skip:add_parts_", "slot_attention"),
-    ("skip:weigh_", "prompt_attention"),
+    ("wrong:attend_", "slot_attention"),
+    ("wrong:add_parts_", "slot_attention"),
+    ("wrong:weigh_", "prompt_attention"),
     ("hide:unpack_heads_", "prompt_attention"),
-    ("skip:summarize_", "logits_summary"),
+    ("wrong:summarize_", "logits_summary"),
 ];
 
 #[test]
@@ -251,8 +251,8 @@ fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_rig
 fn keys_and_values_in_fp8_need_the_kernels_of_the_cache() {
     let faults = [
         ("NTL_KERNELS", "composed", "cache_store"),
-        ("NTL_FAKE_CUDA_BREAK", "skip:store_kv_f8e4m3", "cache_store"),
-        ("NTL_FAKE_CUDA_BREAK", "skip:attend_f8e4m3_bf16_4", "slot_attention"),
+        ("NTL_FAKE_CUDA_BREAK", "wrong:store_kv_f8e4m3", "cache_store"),
+        ("NTL_FAKE_CUDA_BREAK", "wrong:attend_f8e4m3_bf16_4", "slot_attention"),
         ("NTL_FAKE_CUDA_BREAK", "hide:pack_heads_f8e4m3_bf16", "prompt_attention"),
     ];
     for (variable, fault, kernel) in faults {

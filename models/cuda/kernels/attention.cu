@@ -14,9 +14,6 @@ constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / WARP;
 // Maximum number of elements of a head.
 constexpr int DIM_MAX = WARP * HELD;
-// Less than every score, and finite, so that the difference of two such values is a number.
-constexpr float LOWEST = -1e30f;
-constexpr float LOG2_E = 1.4426950408889634f;
 
 // The keys that a row sees, as positions in a list of slots: `shared_count` slots starting at `shared`,
 // followed by the slots starting at `own`. The row sees only the range of these from `first` to `end`

@@ -11,6 +11,9 @@
 
 // Number of elements of a head per thread.
 constexpr int HELD = 8;
+// Less than every score, and finite, so that the difference of two such values is a number.
+constexpr float LOWEST = -1e30f;
+constexpr float LOG2_E = 1.4426950408889634f;
 
 __device__ inline void store(float *at, float value) { *at = value; }
 __device__ inline void store(__half *at, float value) { *at = __float2half_rn(value); }

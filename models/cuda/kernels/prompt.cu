@@ -4,9 +4,6 @@
 
 #include "elements.cuh"
 
-// Less than every score, and finite, so that the difference of two such values is a number.
-constexpr float LOWEST = -1e30f;
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int WARPS_MAX = 8;
 constexpr int THREADS_MAX = 32 * WARPS_MAX;
 
@@ -16,20 +13,20 @@ struct Query {
   uint32_t row, first, end, position;
 };
 
-// Copies a row of `count` elements, whose place in `to` depends on the head. The blocks of one `x` process one row.
-template <typename S, typename Place>
-__device__ inline void copy_row(const S *from, int count, bool in_fours, Place place) {
+// Copies a row of `count` elements. `from` and `to` return the addresses of an element. The blocks of one `x` process one row.
+template <typename From, typename To>
+__device__ inline void copy_row(int count, bool in_fours, From from, To to) {
   const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
   if (in_fours) {
     for (int at = thread * 4; at < count; at += threads * 4) {
-      const auto four = load_four(from + at);
+      const auto four = load_four(from(at));
       float values[4];
 #pragma unroll
       for (int e = 0; e < 4; e++) values[e] = widen(four.values[e]);
-      store_four(place(at), values);
+      store_four(to(at), values);
     }
   } else {
-    for (int at = thread; at < count; at += threads) store(place(at), widen(from[at]));
+    for (int at = thread; at < count; at += threads) store(to(at), widen(*from(at)));
   }
 }
 
@@ -50,17 +47,17 @@ __device__ inline void pack_heads(
     const uint32_t row = reinterpret_cast<const Query *>(queries)[blockIdx.x].row;
     if (row >= rows_count) return;
     const size_t group = blockIdx.x / rows, place = blockIdx.x % rows;
-    copy_row(q + size_t(row) * q_width, heads * dim, in_fours && are_aligned(q, packed_q), [&](int at) {
-      return packed_q + ((group * heads + at / dim) * rows + place) * dim + at % dim;
-    });
+    copy_row(
+        heads * dim, in_fours && are_aligned(q, packed_q), [&](int at) { return q + size_t(row) * q_width + at; },
+        [&](int at) { return packed_q + ((group * heads + at / dim) * rows + place) * dim + at % dim; });
     return;
   }
   const size_t index = blockIdx.x - groups * rows, group = index / keys, place = index % keys;
   const size_t slot = min(slots[index], slots_count - 1);
   auto copy = [&](const S *from, T *packed) {
-    copy_row(from + slot * kv_width, num_kv_heads * dim, in_fours && are_aligned(from, packed), [&](int at) {
-      return packed + ((group * num_kv_heads + at / dim) * keys + place) * dim + at % dim;
-    });
+    copy_row(
+        num_kv_heads * dim, in_fours && are_aligned(from, packed), [&](int at) { return from + slot * kv_width + at; },
+        [&](int at) { return packed + ((group * num_kv_heads + at / dim) * keys + place) * dim + at % dim; });
   };
   copy(kv + keys_at, packed_keys);
   copy(kv + values_at, packed_values);
@@ -134,15 +131,11 @@ __device__ inline void unpack_heads(
   const uint32_t row = reinterpret_cast<const Query *>(queries)[blockIdx.x].row;
   if (row >= rows_count) return;
   const size_t group = blockIdx.x / rows, place = blockIdx.x % rows;
-  const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
   out += size_t(row) * heads * dim;
-  auto from = [&](int at) { return packed + ((group * heads + at / dim) * rows + place) * dim + at % dim; };
-  if (dim % 4 == 0 && are_aligned(packed, out)) {
-    for (int at = thread * 4; at < heads * dim; at += threads * 4)
-      *reinterpret_cast<Adjacent<T, 4> *>(out + at) = load_four(from(at));
-  } else {
-    for (int at = thread; at < heads * dim; at += threads) out[at] = *from(at);
-  }
+  copy_row(
+      heads * dim, dim % 4 == 0 && are_aligned(packed, out),
+      [&](int at) { return packed + ((group * heads + at / dim) * rows + place) * dim + at % dim; },
+      [&](int at) { return out + at; });
 }
 
 #define PACK(NAME, S, T)                                                                                          \

@@ -2,7 +2,7 @@
 
 use candle_core::cuda::cudarc::driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg};
 use candle_core::cuda::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, DType, Result, Storage, Tensor};
+use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
 use crate::image::Image;
 use crate::reuse::uninitialised;
@@ -25,6 +25,13 @@ impl Grid {
         let threads = width.div_ceil(Self::AT_ONCE).next_multiple_of(32).min(Self::THREADS);
         let blocks = [rows, width.div_ceil(Self::THREADS * Self::AT_ONCE), 1];
         Self { blocks, threads, shared_bytes: 0 }
+    }
+}
+
+pub(crate) fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
+    match tensor.device() {
+        Device::Cuda(device) => Ok(device),
+        other => candle_core::bail!("this operation is for GPUs, not {other:?}"),
     }
 }
 

@@ -1,21 +1,14 @@
 //! The operations of a layer between its matmuls, in one launch each: normalisation, writing keys and values
 //! to the cache, activations.
 
-use candle_core::{CudaDevice, DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::image::LAYER;
-use crate::launch::{Call, Grid, cached_suffix, output, suffix};
+use crate::launch::{Call, Grid, cached_suffix, gpu, output, suffix};
 
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 const THREADS_MAX: usize = 1024;
-
-fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
-    match tensor.device() {
-        Device::Cuda(device) => Ok(device),
-        other => candle_core::bail!("this operation is for GPUs, not {other:?}"),
-    }
-}
 
 /// Normalises the rows of `x` f32 `[M, K]` by their root mean square or, with a bias, by mean and variance.
 /// Weight and bias are f32 `[K]`. The result is rounded once, to `dtype`.

@@ -15,6 +15,7 @@ mod logits;
 mod product;
 mod prompt;
 mod reuse;
+mod time;
 mod version;
 
 use std::ffi::c_void;
@@ -31,6 +32,7 @@ pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};
 pub use reuse::{Step, reuse};
+pub use time::elapsed;
 pub use version::check_driver;
 
 /// Environment variables with which a user orders the GPUs. If one is set, the driver already uses the user's

@@ -1,10 +1,10 @@
 //! The operations of prompt attention (many queries over the same keys) around its two matmuls: one launch
 //! each.
 
-use candle_core::{CudaDevice, DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::image::PROMPT;
-use crate::launch::{Call, Grid, cached_suffix, output, reach, suffix};
+use crate::launch::{Call, Grid, cached_suffix, gpu, output, reach, suffix};
 
 /// Number of entries per query in the table of a batch. They are:
 ///
@@ -53,13 +53,6 @@ pub struct PackedHeads {
     pub q: Tensor,
     /// Keys and values, each `[C * G, N, D]`, if slots are given.
     pub kv: Option<[Tensor; 2]>,
-}
-
-fn gpu(tensor: &Tensor) -> Result<&CudaDevice> {
-    match tensor.device() {
-        Device::Cuda(device) => Ok(device),
-        other => candle_core::bail!("this operation is for GPUs, not {other:?}"),
-    }
 }
 
 impl HeadBatch<'_> {

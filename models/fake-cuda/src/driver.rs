@@ -13,7 +13,7 @@ use crate::fatbin::Fatbin;
 use crate::fault::{Code, Fault};
 use crate::memory::Memory;
 use crate::product::Product;
-use crate::ptx::{self, Kernel, Launch};
+use crate::ptx::{self, Execution, Kernel, Launch};
 use crate::sabotage::Sabotage;
 
 /// Limits of a launch on a device.
@@ -179,7 +179,7 @@ impl Driver {
         let kept = (!is_pinned).then(|| unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec());
         let from = from as usize;
         self.enqueue(move |driver| {
-            driver.memory.check("an upload", to, bytes)?;
+            driver.memory.check("an upload", to, bytes)?.set_written(to, bytes, true);
             let from = kept.as_ref().map_or(from as *const u8, |kept| kept.as_ptr());
             // SAFETY: the table contains the target. The source is ours, or pinned memory, which is freed only after
             // all work is done.
@@ -200,7 +200,10 @@ impl Driver {
         if bytes > 0 {
             let to = to as usize;
             self.enqueue(move |driver| {
-                driver.memory.check("a download", from, bytes)?;
+                let source = driver.memory.check("a download", from, bytes)?;
+                if driver.numerics {
+                    source.check_written("a download", from, bytes)?;
+                }
                 // SAFETY: the table contains the source. The target is the caller's, who waits, or pinned memory.
                 unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
                 Ok(())
@@ -221,8 +224,9 @@ impl Driver {
             return;
         }
         self.enqueue(move |driver| {
-            driver.memory.check("the source of a copy", from, bytes)?;
-            driver.memory.check("the target of a copy", to, bytes)?;
+            let source = driver.memory.check("the source of a copy", from, bytes)?;
+            let target = driver.memory.check("the target of a copy", to, bytes)?;
+            target.copy_written(to, &source, from, bytes);
             // SAFETY: the table contains both.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             Ok(())
@@ -235,7 +239,7 @@ impl Driver {
             return;
         }
         self.enqueue(move |driver| {
-            driver.memory.check("a fill", to, bytes)?;
+            driver.memory.check("a fill", to, bytes)?.set_written(to, bytes, true);
             // SAFETY: the table contains the range.
             unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) };
             Ok(())
@@ -265,6 +269,7 @@ impl Driver {
             unsafe {
                 std::ptr::copy_nonoverlapping(initial.as_ptr(), address as *mut u8, initial.len().min(bytes))
             };
+            self.memory.check("a variable", address, bytes)?.set_written(address, bytes, true);
             globals.insert(name.to_owned(), address as u64);
         }
         let handle = self.handle();
@@ -329,13 +334,15 @@ impl Driver {
     }
 
     fn run_kernel(&self, kernel: &Kernel, mut launch: Launch) -> Result<(), Fault> {
-        let mut numerics = self.numerics;
+        let mut execution = if self.numerics { Execution::Right } else { Execution::Skipped };
         if let Some(sabotage) = &self.sabotage {
             sabotage.check().map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
             sabotage.parameters(kernel, &mut launch.parameters);
-            numerics &= !sabotage.skips(kernel.name());
+            if self.numerics && sabotage.falsifies(kernel.name()) {
+                execution = Execution::Wrong;
+            }
         }
-        ptx::launch(kernel, &launch, &self.memory, numerics)
+        ptx::launch(kernel, &launch, &self.memory, execution)
     }
 
     fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch) -> Result<(), Fault> {

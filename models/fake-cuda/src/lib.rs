@@ -2,7 +2,7 @@
 //! it.
 //!
 //! * Memory is host memory, with a table of allocations. Kernels, matmuls and copies are checked against the
-//!   table.
+//!   table. A kernel or a download fails if it reads memory that nothing has written.
 //! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code. An image with
 //!   machine code must also contain PTX, which runs.
 //! * cuBLAS matmuls are plain loops.
@@ -28,10 +28,11 @@ mod memory;
 mod product;
 mod ptx;
 mod sabotage;
+mod written;
 
 pub use counts::{Counts, Total};
 pub use driver::{Driver, driver};
 pub use fault::{Code, Fault};
 pub use memory::Memory;
 pub use product::{Matrix, Product, Scalar};
-pub use ptx::{Kernel, Launch, Module, launch};
+pub use ptx::{Kernel, Launch, Module};

@@ -1,4 +1,4 @@
-//! Device memory: host memory with a table of allocations.
+//! Device memory: host memory with a table of allocations, and of the bytes that something has written.
 //!
 //! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. There is a
 //! gap after each allocation, so that a range beyond the end of one never lies inside the next. Addresses of freed
@@ -8,6 +8,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use crate::fault::{Code, Fault};
+use crate::written::Written;
 
 const ALIGNMENT: usize = 256;
 const GAP: usize = 256;
@@ -22,7 +23,7 @@ const QUARANTINE_BYTES: usize = 64 << 20;
 pub struct Memory {
     /// The reported size, which allocations cannot exceed.
     total: usize,
-    live: BTreeMap<usize, usize>,
+    live: BTreeMap<usize, Live>,
     used: usize,
     /// Allocations that are freed once the device has done the work before.
     released: HashSet<usize>,
@@ -31,16 +32,49 @@ pub struct Memory {
     freed_bytes: usize,
 }
 
-/// One allocation: its first address and the address after its last byte.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
-    pub start: usize,
-    pub end: usize,
+struct Live {
+    bytes: usize,
+    written: Written,
 }
 
-impl Extent {
-    pub fn holds(self, address: usize, bytes: usize) -> bool {
+/// One allocation: its first address and the address after its last byte.
+#[derive(Clone, Copy)]
+pub struct Extent<'a> {
+    pub start: usize,
+    pub end: usize,
+    written: &'a Written,
+}
+
+impl Extent<'_> {
+    pub fn holds(&self, address: usize, bytes: usize) -> bool {
         self.start <= address && address.checked_add(bytes).is_some_and(|end| end <= self.end)
+    }
+
+    /// Records whether these bytes, which the extent holds, have a value.
+    pub fn set_written(&self, address: usize, bytes: usize, is_written: bool) {
+        self.written.set(address - self.start, bytes, is_written);
+    }
+
+    pub fn is_written(&self, address: usize, bytes: usize) -> bool {
+        self.written.all(address - self.start, bytes)
+    }
+
+    /// Fails if nothing has written one of these bytes, which the extent holds.
+    pub fn check_written(&self, what: &str, address: usize, bytes: usize) -> Result<(), Fault> {
+        if self.is_written(address, bytes) {
+            return Ok(());
+        }
+        let message = format!(
+            "{what} of {bytes} bytes, {} bytes after the start of an allocation of {} bytes: nothing has written them",
+            address - self.start,
+            self.end - self.start
+        );
+        Err(Fault::new(Code::LaunchFailed, message))
+    }
+
+    /// Gives bytes the state of those that are copied to them.
+    pub fn copy_written(&self, address: usize, from: &Self, source: usize, bytes: usize) {
+        self.written.copy(address - self.start, from.written, source - from.start, bytes);
     }
 }
 
@@ -84,7 +118,7 @@ impl Memory {
             return Err(Fault::new(Code::OutOfMemory, message));
         }
         self.used += bytes;
-        self.live.insert(pointer as usize, bytes);
+        self.live.insert(pointer as usize, Live { bytes, written: Written::new(bytes) });
         Ok(pointer as usize)
     }
 
@@ -95,8 +129,8 @@ impl Memory {
 
     /// Makes the bytes of an allocation available to others. Its address stays valid until `retire`.
     pub fn release(&mut self, address: usize) -> Result<(), Fault> {
-        let bytes = self.live.get(&address).filter(|_| !self.released.contains(&address));
-        let bytes = *bytes.ok_or_else(|| self.not_live(address))?;
+        let live = self.live.get(&address).filter(|_| !self.released.contains(&address));
+        let bytes = live.ok_or_else(|| self.not_live(address))?.bytes;
         self.used -= bytes;
         self.released.insert(address);
         Ok(())
@@ -105,7 +139,7 @@ impl Memory {
     /// Ends the use of a released allocation.
     pub fn retire(&mut self, address: usize) -> Result<(), Fault> {
         self.released.remove(&address);
-        let bytes = self.live.remove(&address).ok_or_else(|| self.not_live(address))?;
+        let Live { bytes, .. } = self.live.remove(&address).ok_or_else(|| self.not_live(address))?;
         self.freed_bytes += bytes;
         self.freed.push_back((address, bytes));
         while self.freed_bytes > QUARANTINE_BYTES
@@ -135,14 +169,14 @@ impl Memory {
     }
 
     /// Returns the allocation that contains these bytes.
-    pub fn find(&self, address: usize, bytes: usize) -> Option<Extent> {
-        let (&start, &length) = self.live.range(..=address).next_back()?;
-        let extent = Extent { start, end: start + length };
+    pub fn find(&self, address: usize, bytes: usize) -> Option<Extent<'_>> {
+        let (&start, live) = self.live.range(..=address).next_back()?;
+        let extent = Extent { start, end: start + live.bytes, written: &live.written };
         extent.holds(address, bytes).then_some(extent)
     }
 
     /// Fails unless these bytes lie inside one live allocation.
-    pub fn check(&self, what: &str, address: usize, bytes: usize) -> Result<Extent, Fault> {
+    pub fn check(&self, what: &str, address: usize, bytes: usize) -> Result<Extent<'_>, Fault> {
         self.find(address, bytes).ok_or_else(|| {
             let message = format!(
                 "{what} of {bytes} bytes at {address:#x} outside of live memory{}",
@@ -159,11 +193,11 @@ impl Memory {
         }
         let below = self.live.range(..=address).next_back();
         let above = self.live.range(address..).next();
-        let distance = |(start, bytes): (&usize, &usize)| {
-            if address < *start { start - address } else { (address + 1).saturating_sub(start + bytes) }
+        let distance = |(start, live): (&usize, &Live)| {
+            if address < *start { start - address } else { (address + 1).saturating_sub(start + live.bytes) }
         };
         let nearest = [below, above].into_iter().flatten().min_by_key(|&allocation| distance(allocation));
-        nearest.map_or_else(String::new, |(start, bytes)| {
+        nearest.map_or_else(String::new, |(start, Live { bytes, .. })| {
             let place = match address.checked_sub(*start) {
                 None => format!("{} bytes before its start", start - address),
                 Some(offset) => format!("{offset} bytes after its start"),
@@ -176,7 +210,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let freed = std::mem::take(&mut self.freed);
-        let all = self.live.iter().map(|(&address, &bytes)| (address, bytes)).chain(freed);
+        let all = self.live.iter().map(|(&address, live)| (address, live.bytes)).chain(freed);
         all.for_each(|(address, bytes)| give_back(address, bytes));
     }
 }

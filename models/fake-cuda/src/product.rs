@@ -1,11 +1,11 @@
 //! cuBLAS matmuls: column-major, in batches with strides, checked against the memory they access, and
-//! computed by plain loops. Sums of 16-bit and 32-bit types are kept in f32, in the order of the inner
+//! computed by plain loops. A result that depends on memory that nothing has written counts as unwritten, too. Sums of 16-bit and 32-bit types are kept in f32, in the order of the inner
 //! dimension.
 
 use half::{bf16, f16};
 
 use crate::fault::{Code, Fault};
-use crate::memory::Memory;
+use crate::memory::{Extent, Memory};
 
 /// Element types with CUDA's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ impl Product {
             return Ok(());
         }
         for member in 0..self.batch as usize {
+            self.set_written(memory, member)?;
             if self.c.scalar == Scalar::F64 { self.member::<f64>(member) } else { self.member::<f32>(member) }
         }
         Ok(())
@@ -124,6 +125,30 @@ impl Product {
                     "results of {rows} x {columns} with a stride of {} overlap",
                     matrix.stride
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records which results have a value: those that depend on no element that nothing has written.
+    fn set_written(&self, memory: &Memory, member: usize) -> Result<(), Fault> {
+        let [m, n, k] = [self.m, self.n, self.k].map(|size| size as usize);
+        let extent = |matrix: &Matrix| memory.check("a matrix", matrix.address, 1);
+        let (a, b, c) = (extent(&self.a)?, extent(&self.b)?, extent(&self.c)?);
+        let is_written = |extent: &Extent<'_>, matrix: &Matrix, row, column| {
+            extent.is_written(matrix.at(member, row, column), matrix.scalar.bytes())
+        };
+        let rows: Vec<bool> = (0..m).map(|row| (0..k).all(|at| is_written(&a, &self.a, row, at))).collect();
+        for column in 0..n {
+            let column_is_written = (0..k).all(|at| is_written(&b, &self.b, at, column));
+            for (row, row_is_written) in rows.iter().enumerate() {
+                let is_kept = self.beta == 0.0 || is_written(&c, &self.c, row, column);
+                let address = self.c.at(member, row, column);
+                c.set_written(
+                    address,
+                    self.c.scalar.bytes(),
+                    column_is_written && *row_is_written && is_kept,
+                );
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel`,
-//! `pointer`, `skip:PREFIX`, `hide:PREFIX`, or `address:FILE`.
+//! `pointer`, `wrong:PREFIX`, `hide:PREFIX`, or `address:FILE`.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ pub(crate) enum Sabotage {
     Pointer,
     /// Kernels whose names start with this are missing.
     Hide(String),
-    /// Kernels whose names start with this compute nothing.
-    Skip(String),
+    /// Kernels whose names start with this write wrong numbers.
+    Wrong(String),
     /// Kernels access an invalid address once this file exists.
     Address(PathBuf),
 }
@@ -30,7 +30,7 @@ impl Sabotage {
             // candle's kernels that add.
             ("kernel", "") => Some(Self::Hide("badd_".to_owned())),
             ("hide", prefix) => Some(Self::Hide(prefix.to_owned())),
-            ("skip", prefix) => Some(Self::Skip(prefix.to_owned())),
+            ("wrong", prefix) => Some(Self::Wrong(prefix.to_owned())),
             ("address", file) => Some(Self::Address(file.into())),
             _ => None,
         }
@@ -49,8 +49,8 @@ impl Sabotage {
         matches!(self, Self::Hide(prefix) if kernel.starts_with(prefix.as_str()))
     }
 
-    pub(crate) fn skips(&self, kernel: &str) -> bool {
-        matches!(self, Self::Skip(prefix) if kernel.starts_with(prefix.as_str()))
+    pub(crate) fn falsifies(&self, kernel: &str) -> bool {
+        matches!(self, Self::Wrong(prefix) if kernel.starts_with(prefix.as_str()))
     }
 
     /// Fails if a kernel accesses an invalid address now.

@@ -1,6 +1,7 @@
 //! Operations that a GPU would reject, or that would break it, return an error with the reason.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(unsafe_code, reason = "a download goes to an address")]
 
 mod common;
 
@@ -188,6 +189,48 @@ fn copies_outside_their_allocations_are_faults() {
     assert_illegal(&|driver| driver.copy(to, from + 4, 5), "the source of a copy");
     assert_illegal(&|driver| driver.copy(to + 1, from, 8), "the target of a copy");
     assert_illegal(&|driver| driver.fill(to, 0, 9), "a fill");
+}
+
+#[test]
+fn memory_that_nothing_has_written_cannot_be_read() {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let to = device.driver.allocate(16).unwrap();
+    let from = device.put(&[1f32; 3]);
+    device.launch(function, (1, 32), &[from, to], &[3]).unwrap();
+    assert_eq!(device.get::<f32>(to, 3), [2.0; 3]);
+    assert_fault(
+        device.launch(function, (1, 32), &[to, to], &[4]),
+        Code::LaunchFailed,
+        &["kernel increment", "thread [3, 0, 0] of block [0, 0, 0]", "12 bytes after the start"],
+    );
+
+    let mut device = Device::new();
+    let [whole, part] = [(); 2].map(|()| device.driver.allocate(130).unwrap());
+    device.driver.fill(whole, 7, 130);
+    device.driver.copy(part + 1, whole + 1, 128);
+    assert_eq!(device.get::<u8>(part + 1, 128), [7; 128]);
+    let mut byte = [0u8];
+    // SAFETY: the array has one byte.
+    let read = unsafe { device.driver.download(byte.as_mut_ptr(), part + 129, 1) };
+    assert_fault(read, Code::LaunchFailed, &["a download of 1 bytes, 129 bytes after the start"]);
+
+    let mut device = Device::new();
+    let mut product = product(&mut device);
+    product.c.address = device.driver.allocate(64).unwrap();
+    device.driver.product("product", &product).unwrap();
+    assert_eq!(device.get::<f32>(product.c.address, 16), [3.0; 16]);
+    // The first member of the batch, and the first column of the second one.
+    product.b.address = device.driver.allocate(96).unwrap();
+    device.driver.fill(product.b.address, 0, 60);
+    device.driver.product("product", &product).unwrap();
+    assert_eq!(device.get::<f32>(product.c.address, 10), [0.0; 10]);
+    let function = device.function(INCREMENT, "increment").unwrap();
+    assert_fault(
+        device.launch(function, (1, 32), &[product.c.address, product.c.address], &[11]),
+        Code::LaunchFailed,
+        &["thread [10, 0, 0]", "40 bytes after the start"],
+    );
 }
 
 #[test]

@@ -1,4 +1,8 @@
 //! Functions of `libcuda.so.1`. Handles are numbers that are never reused.
+//!
+//! All of them are in the drivers of CUDA 12.0, the oldest for which the program can be built. A program that refers to a
+//! later function does not start on the fake driver. It would not start with an old driver either, and could not say that the
+//! driver is too old.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -239,7 +243,7 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) -> Status {
     within_context(|driver| give(milliseconds, driver.elapsed(start, end)?))
 }
 

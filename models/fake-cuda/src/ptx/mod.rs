@@ -14,5 +14,6 @@ mod source;
 mod types;
 
 pub use program::Kernel;
-pub use run::{Launch, launch};
+pub use run::Launch;
+pub(crate) use run::{Execution, launch};
 pub use source::Module;

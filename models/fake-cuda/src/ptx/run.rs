@@ -4,8 +4,8 @@
 //! The threads of a warp run in lockstep. When they diverge, the threads at the first instruction run
 //! first. Therefore they converge again after branches and loops. Warps run alternately in ascending and
 //! descending order. Every access is checked: global memory against the live allocations, shared and local
-//! memory against their sizes, and shared memory for accesses that no barrier orders. Shared and local memory initially consist of ones (NaN), so that unwritten
-//! memory is visible in results.
+//! memory against their sizes, and shared memory for accesses that no barrier orders. Loads of global memory that nothing has
+//! written are faults. Shared and local memory initially consist of ones (NaN), so that unwritten memory is visible in results.
 
 use super::alu::{LANES, Lanes};
 use super::program::{
@@ -29,15 +29,30 @@ pub struct Launch {
 /// Number of instructions, in all warps together, after which a launch counts as endless.
 const INSTRUCTIONS_MAX: u64 = 1 << 32;
 
-/// Runs a kernel; if `execute` is false, only checks its pointers.
-pub fn launch(kernel: &Kernel, launch: &Launch, memory: &Memory, execute: bool) -> Result<(), Fault> {
+/// What a launch does after its pointers are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Execution {
+    Skipped,
+    Right,
+    /// In everything that the kernel writes to global memory, a bit is wrong.
+    Wrong,
+}
+
+pub(crate) fn launch(
+    kernel: &Kernel,
+    launch: &Launch,
+    memory: &Memory,
+    execution: Execution,
+) -> Result<(), Fault> {
     let within = |fault: Fault| fault.within(&format!("kernel {}", kernel.name));
     let parameters = arrange(kernel, launch).map_err(within)?;
     check_pointers(kernel, launch, memory).map_err(within)?;
-    if !execute {
+    if execution == Execution::Skipped {
         return Ok(());
     }
-    Block::new(kernel, launch, memory, parameters).run_all().map_err(within)
+    let mut block = Block::new(kernel, launch, memory, parameters);
+    block.is_wrong = execution == Execution::Wrong;
+    block.run_all().map_err(within)
 }
 
 /// Returns the parameters at their offsets.
@@ -93,8 +108,10 @@ struct Block<'a> {
     shared: Vec<u8>,
     accesses: SharedAccesses,
     /// For each instruction, the allocation that it accessed last.
-    extents: Vec<Extent>,
+    extents: Vec<Option<Extent<'a>>>,
     instructions: u64,
+    /// Whether a bit of everything that is written to global memory is wrong.
+    is_wrong: bool,
 }
 
 fn lanes(mask: u32) -> impl Iterator<Item = usize> {
@@ -115,8 +132,18 @@ impl<'a> Block<'a> {
     fn new(kernel: &'a Kernel, launch: &'a Launch, memory: &'a Memory, parameters: Vec<u8>) -> Self {
         let shared = vec![0; kernel.shared_bytes + launch.dynamic_shared_bytes];
         let accesses = SharedAccesses::new(shared.len());
-        let extents = vec![Extent::default(); kernel.code.len()];
-        Self { kernel, launch, memory, parameters, shared, accesses, extents, instructions: 0 }
+        let extents = vec![None; kernel.code.len()];
+        Self {
+            kernel,
+            launch,
+            memory,
+            parameters,
+            shared,
+            accesses,
+            extents,
+            instructions: 0,
+            is_wrong: false,
+        }
     }
 
     fn run_all(&mut self) -> Result<(), Fault> {
@@ -224,7 +251,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * to.len(), "load")?;
-                    self.check_race(warp, lane, bytes, size * to.len(), Access::Read)?;
+                    self.record(warp, at, lane, bytes, size * to.len(), Access::Read)?;
                     for (index, to) in to.iter().enumerate() {
                         let value = self.read(warp, bytes, index * size, size);
                         warp.registers[*to as usize][lane] = widen(value, *kind, *width);
@@ -235,7 +262,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * from.len(), "store")?;
-                    self.check_race(warp, lane, bytes, size * from.len(), Access::Write)?;
+                    self.record(warp, at, lane, bytes, size * from.len(), Access::Write)?;
                     for (index, from) in from.iter().enumerate() {
                         let value = warp.registers[*from as usize][lane];
                         self.write(warp, bytes, index * size, size, value);
@@ -246,6 +273,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size, "atomic access")?;
+                    self.check_written(warp, at, lane, bytes, size)?;
                     let old = self.read(warp, bytes, 0, size);
                     let [first, second] = from.map(|from| warp.registers[from as usize][lane]);
                     self.write(warp, bytes, 0, size, update(old, first, second));
@@ -316,11 +344,7 @@ impl<'a> Block<'a> {
             space => (space, target),
         };
         let target = target as usize;
-        let who = || {
-            let thread: [u64; 3] = std::array::from_fn(|axis| warp.registers[axis][lane]);
-            let block: [u64; 3] = std::array::from_fn(|axis| warp.registers[6 + axis][lane]);
-            format!("thread {thread:?} of block {block:?}: {what}")
-        };
+        let who = || format!("{}: {what}", warp.thread(lane));
         let inside = |length: usize, name: &str| {
             if target.checked_add(bytes).is_some_and(|end| end <= length) {
                 return Ok(());
@@ -338,27 +362,61 @@ impl<'a> Block<'a> {
             Space::Local => inside(self.kernel.local_bytes, "local")
                 .map(|()| Place::Local(lane * self.kernel.local_bytes + target)),
             _ => {
-                if !self.extents[at].holds(target, bytes) {
-                    self.extents[at] = match self.memory.find(target, bytes) {
+                if !self.extents[at].is_some_and(|extent| extent.holds(target, bytes)) {
+                    self.extents[at] = Some(match self.memory.find(target, bytes) {
                         Some(extent) => extent,
                         None => self.memory.check(&who(), target, bytes)?,
-                    };
+                    });
                 }
                 Ok(Place::Global(target))
             }
         }
     }
 
-    /// Fails if an access to shared memory races with an access of another thread.
-    fn check_race(
+    /// Records an access. Fails if it reads global memory that nothing has written, or races with an access of another
+    /// thread to shared memory.
+    fn record(
         &mut self,
         warp: &Warp,
+        at: usize,
         lane: usize,
         place: Place,
         bytes: usize,
         access: Access,
     ) -> Result<(), Fault> {
-        let Place::Shared(at) = place else { return Ok(()) };
+        match (place, access) {
+            (Place::Global(_), Access::Read) => self.check_written(warp, at, lane, place, bytes),
+            (Place::Global(address), Access::Write) => {
+                if let Some(extent) = self.extents[at] {
+                    extent.set_written(address, bytes, true);
+                }
+                Ok(())
+            }
+            (Place::Shared(at), _) => self.check_race(warp, lane, at, bytes, access),
+            (Place::Local(_), _) => Ok(()),
+        }
+    }
+
+    fn check_written(
+        &self,
+        warp: &Warp,
+        at: usize,
+        lane: usize,
+        place: Place,
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        let (Place::Global(address), Some(extent)) = (place, self.extents[at]) else { return Ok(()) };
+        extent.check_written("a load", address, bytes).map_err(|fault| fault.within(&warp.thread(lane)))
+    }
+
+    fn check_race(
+        &mut self,
+        warp: &Warp,
+        lane: usize,
+        at: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), Fault> {
         let by = Accessor { thread: warp.index * LANES as u32 + lane as u32, phase: warp.phase };
         let recorded = match access {
             Access::Read => self.accesses.read(by, at, bytes),
@@ -391,6 +449,8 @@ impl<'a> Block<'a> {
     }
 
     fn write(&mut self, warp: &mut Warp, place: Place, offset: usize, bytes: usize, value: u64) {
+        let is_wrong = self.is_wrong && matches!(place, Place::Global(_));
+        let value = if is_wrong { value ^ mantissa_bit(bytes) } else { value };
         let value = &value.to_le_bytes()[..bytes];
         match place {
             Place::Shared(at) => self.shared[at + offset..][..bytes].copy_from_slice(value),
@@ -461,6 +521,13 @@ impl Warp {
         self.others.clear();
         (self.index, self.phase) = (index as u32, 0);
         self.local.fill(0xff);
+    }
+
+    /// Names a lane's thread and its block.
+    fn thread(&self, lane: usize) -> String {
+        let thread: [u64; 3] = std::array::from_fn(|axis| self.registers[axis][lane]);
+        let block: [u64; 3] = std::array::from_fn(|axis| self.registers[6 + axis][lane]);
+        format!("thread {thread:?} of block {block:?}")
     }
 
     fn guarded(&self, instruction: &Instruction) -> u32 {
@@ -538,6 +605,16 @@ fn read(bytes: &[u8], count: usize) -> u64 {
     let mut value = [0; 8];
     value[..count].copy_from_slice(&bytes[..count]);
     u64::from_le_bytes(value)
+}
+
+/// The highest bit of the mantissa of a float of this size: E4M3, bf16, f32 or f64.
+fn mantissa_bit(bytes: usize) -> u64 {
+    1 << match bytes {
+        1 => 2,
+        2 => 6,
+        4 => 22,
+        _ => 51,
+    }
 }
 
 /// Widens a loaded value to a register of `width` bytes.
