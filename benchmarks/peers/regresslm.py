@@ -29,6 +29,8 @@ HEAD = "model.lm_head.out_proj.weight"
 # The scale of the head that `ntl-bench random` writes.
 WRITTEN_SCALE = 14
 SIGNS, DIGITS = range(1, 3), range(3, 13)
+# Levels of the quantiles that locate a median of samples in the exact distribution.
+LEVELS = [level / 100 for level in range(1, 100)]
 # Threads of the side that has just worked may spin for this long before they sleep.
 REST_SECONDS = 0.4
 
@@ -76,8 +78,8 @@ class Server:
                 time.sleep(0.1)
         self.process.send_signal(signal.SIGSTOP)
 
-    def number(self, prompt: list[int]) -> tuple[float, dict]:
-        number = {"objective": "median", "precision": 0, "interval": 0.9, "tolerance": 1e-9, "quantiles": [0.05, 0.5, 0.95], "support": 1}
+    def number(self, prompt: list[int], quantiles: list[float] = [0.05, 0.5, 0.95]) -> tuple[float, dict]:
+        number = {"objective": "median", "precision": 0, "interval": 0.9, "tolerance": 1e-9, "quantiles": quantiles, "support": 1}
         body = json.dumps({"prompt": prompt, "number": number}).encode()
         request = urllib.request.Request(self.url + "/v1/completions", body, {"content-type": "application/json"})
         self.process.send_signal(signal.SIGCONT)
@@ -125,6 +127,12 @@ def value(ids: list[int]) -> float:
     return float(f"{sign * int(''.join(map(str, digits[2:])))}e{exponent - 4}")
 
 
+def distance(median: float, quantiles: list[float]) -> float:
+    """Returns how far the level of a median of samples is from 0.5, to a hundredth. `quantiles` are exact, at [`LEVELS`]."""
+    below, up_to = sum(value < median for value in quantiles), sum(value <= median for value in quantiles)
+    return max(0.0, below / 100 - 0.5, 0.5 - (up_to + 1) / 100)
+
+
 @torch.inference_mode()
 def samples(network, prompt: list[int], count: int) -> tuple[float, list[float]]:
     inputs = torch.tensor([prompt])
@@ -160,8 +168,10 @@ def main():
             tree = statistics.median(times["tree"])
             quantiles, bounds = [quantile["value"] for quantile in number["quantiles"]], number["bounds"]["quantiles"]
             is_exact = all(low == high for low, high in bounds)
+            exact = [quantile["value"] for quantile in server.number(prompt, LEVELS)[1]["quantiles"]]
+            distances = {count: [distance(median, exact) for median in medians[count]] for count in args.samples}
             row = {"scale": scale, "prompt": index, "mode": number["support"][0]["probability"], "nodes": number["nodes"],
-                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "medians": medians,
+                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "medians": medians, "distances": distances,
                    "ratios": {count: statistics.median(times[count]) / tree for count in args.samples}}
             print(json.dumps(row), flush=True)
         server.close()

@@ -1,4 +1,4 @@
-"""Compares ntl-bench with llama.cpp on one decoder-only model: prefill and decoding separately, by length of the
+"""Compares ntl-bench with llama.cpp and vLLM on one decoder-only model: prefill and decoding separately, by length of the
 prompts and number of concurrent sequences. Prints a table; writes JSON with every measurement."""
 
 import argparse
@@ -22,7 +22,8 @@ def arguments():
     pair = lambda text: tuple(text.split("=", 1))
     parser = argparse.ArgumentParser(
         epilog="Environment variables: NTL_BENCH is the ntl-bench to measure. NTL_LLAMA_CPP is the directory of "
-        "llama-batched-bench."
+        "llama-batched-bench. NTL_VLLM is the Python of an environment with vLLM's CPU backend, which is compared in f32. "
+        "Without one of the last two, that peer is left out."
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--vocabulary", type=int, required=True, help="number of token ids")
@@ -38,15 +39,14 @@ def arguments():
     return parser.parse_args()
 
 
-class Ours:
+class Pair:
     """Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers.
 
     One sequence is computed right before each measurement: `llama-batched-bench` begins with 16 tokens, too."""
 
-    def __init__(self, args, dtype, prompts):
-        fixed = ["--ids", prompts, "--threads", args.threads, "--kv-cache-dtype", args.kv_cache_dtype]
-        work = lambda tokens: [*fixed, "--new-tokens", tokens]
-        self.short, self.long = (sides.ours(args.model, work(tokens), dtype) for tokens in [1, args.new_tokens])
+    def __init__(self, args, prompts, side):
+        work = lambda tokens: ["--ids", prompts, "--threads", args.threads, "--new-tokens", tokens]
+        self.short, self.long = (side(work(tokens)) for tokens in [1, args.new_tokens])
 
     def seconds(self, sequences):
         prefill, both = (side.ask(str(sequences), warm_up="1")["seconds"] for side in [self.short, self.long])
@@ -83,7 +83,17 @@ class LlamaCpp:
         pass
 
 
-SIDES = {"ntl": Ours, "llama.cpp": LlamaCpp}
+def ours(args, dtype, prompts):
+    return Pair(args, prompts, lambda work: sides.ours(args.model, [*work, "--kv-cache-dtype", args.kv_cache_dtype], dtype))
+
+
+def vllm(args, dtype, prompts):
+    if dtype != "f32":
+        raise sides.Unavailable("it is compared in f32")
+    return Pair(args, prompts, lambda work: sides.vllm(args.model, work, "float32"))
+
+
+SIDES = {"ntl": ours, "llama.cpp": LlamaCpp, "vLLM": vllm}
 
 
 def start(args, dtype, prompts):

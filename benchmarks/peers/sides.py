@@ -79,3 +79,10 @@ def onnxruntime(exported: Path, work: list) -> Side:
 
 def transformers(model: Path, work: list, dtype: str) -> Side:
     return Side("transformers", [sys.executable, HERE / "side_transformers.py", model, "--dtype", dtype, *work])
+
+
+def vllm(model: Path, work: list, dtype: str) -> Side:
+    python = os.environ.get("NTL_VLLM")
+    if python is None:
+        raise Unavailable("NTL_VLLM is not set")
+    return Side("vLLM", [python, HERE / "side_vllm.py", model, "--dtype", dtype, *work])
