@@ -20,8 +20,8 @@ use crate::on_gpu::OnGpu;
 use crate::ops::Placement;
 use crate::options::LoadOptions;
 use crate::t5::{
-    NumberScaling, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding, load_regresslm_head,
-    read_notation,
+    NumberScaling, PooledEncoder, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding,
+    load_regresslm_head, read_notation,
 };
 use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
@@ -57,10 +57,7 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
         place: options.place()?,
         prefix_bytes_max: options.prefix_bytes_max,
     };
-    let model = Causal::load(files, &causal)?;
-    let vocabulary = vocabulary(&tokenizer, model.info());
-    let adapters = Some(model.adapters().clone());
-    Ok(LoadedModel { model: ready(model, &causal.place)?, tokenizer, vocabulary, adapters })
+    complete(Causal::load(files, &causal)?, Causal::adapters, tokenizer, &causal.place)
 }
 
 /// Loads RegressLM's PyTorch model. No adapters fit it, because its attention is stored as joint layers and its
@@ -94,9 +91,7 @@ fn load_encoder(
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
-    let vocabulary = vocabulary(&tokenizer, model.info());
-    let adapters = Some(model.adapters().clone());
-    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
+    complete(model, PooledEncoder::adapters, tokenizer, place)
 }
 
 fn load_t5(
@@ -127,9 +122,7 @@ fn load_t5(
             // Classes have no logarithms.
             let log_scale = read_labels(files)?.names.len() == 1 && log_scale()?;
             let model = RegressionHead::load(files, tokenizer_facts, log_scale, place)?;
-            let vocabulary = vocabulary(&tokenizer, model.info());
-            let adapters = Some(model.adapters().clone());
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
+            return complete(model, RegressionHead::adapters, tokenizer, place);
         }
         (T5Variant::RegressLm, ..) => {
             let notation = Arc::new(read_notation(files)?);
@@ -141,9 +134,7 @@ fn load_t5(
         }
         (T5Variant::RegressLmHead, ..) => {
             let model = load_regresslm_head(files, tokenizer_facts, place)?;
-            let vocabulary = vocabulary(&tokenizer, model.info());
-            let adapters = Some(model.adapters().clone());
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
+            return complete(model, PooledEncoder::adapters, tokenizer, place);
         }
         (T5Variant::Gemma(version), ..) => T5::load_gemma(files, tokenizer_facts, version, place)?,
         (T5Variant::Plain, ..) => t5(T5Kind::Plain)?,
@@ -153,9 +144,7 @@ fn load_t5(
         }
         (T5Variant::Rt | T5Variant::Xval, ..) => return Err(wrong_tokenizer()),
     };
-    let vocabulary = vocabulary(&tokenizer, model.info());
-    let adapters = Some(model.adapters().clone());
-    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
+    complete(model, T5::adapters, tokenizer, place)
 }
 
 /// Opens the weights of a checkpoint without an adapter.
@@ -173,6 +162,18 @@ fn facts_about(tokenizer: &Tokenizer, prompt_tokens_max: usize) -> TokenizerFact
         prompt_tokens_max: tokenizer.model_max_length().unwrap_or(prompt_tokens_max),
         number_encoding: tokenizer.number_encoding(),
     }
+}
+
+/// Returns a model with the tokenizer that reads its prompts and writes its answers.
+fn complete<M: BatchModel + 'static>(
+    model: M,
+    adapters: fn(&M) -> &AdapterReader,
+    tokenizer: Arc<Tokenizer>,
+    place: &Placement,
+) -> Result<LoadedModel, LoadError> {
+    let vocabulary = vocabulary(&tokenizer, model.info());
+    let adapters = Some(adapters(&model).clone());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
 }
 
 /// Boxes a model. On a GPU the model first runs each of its kernels once.

@@ -13,7 +13,12 @@ use crate::{Outcome, Target};
 
 pub(super) const SENTENCEPIECE: Target = Target {
     name: "sentencepiece",
-    corpus: || tiny(&["t5-ce"], "spiece.model"),
+    corpus: || {
+        let unigram = tiny(&["t5-ce"], "spiece.model").remove(0);
+        // The last `trainer_spec.model_type` counts; 2 is BPE.
+        let bpe = [&*unigram, b"\x12\x02\x18\x02"].concat();
+        vec![unigram, bpe]
+    },
     words: &[
         "▁",
         "</s>",
@@ -87,8 +92,9 @@ pub(super) const TOKENIZER: Target = Target {
     read: |input| tokenizer("tokenizer.json", input),
 };
 
-/// Has files in an inner directory.
+/// Has its tokenizer in an inner directory, like the one with a head.
 const REGRESSLM: &str = "regresslm-hf-p10";
+const REGRESSLM_HEAD: &str = "regresslm-hf-head";
 
 pub(super) const CONFIG: Target = Target {
     name: "config",
@@ -106,10 +112,10 @@ pub(super) const CONFIG: Target = Target {
             "t5gemma",
             "t5gemma2",
             REGRESSLM,
+            REGRESSLM_HEAD,
         ];
         let configs = checkpoints.iter().map(|folder| (*folder, "config.json"));
-        // The tokenizer of RegressLM is in an inner directory.
-        let has_tokenizer = |folder: &&&str| **folder != REGRESSLM;
+        let has_tokenizer = |folder: &&&str| ![REGRESSLM, REGRESSLM_HEAD].contains(folder);
         let tokenizers =
             checkpoints.iter().filter(has_tokenizer).map(|folder| (*folder, "tokenizer_config.json"));
         let inner = [(REGRESSLM, "p10_vocab.json"), (REGRESSLM, "encoder_tokenizer/tokenizer_config.json")];
@@ -118,7 +124,16 @@ pub(super) const CONFIG: Target = Target {
         let mut corpus: Vec<_> = pairs
             .map(|(folder, file)| named(&format!("{folder}/{file}"), &tiny(&[folder], file)[0]))
             .collect();
-        for folder in ["gpt2-classes", "bert-classes", "roberta-regression", "modernbert-mean"] {
+        for folder in [
+            "gpt2-classes",
+            "llama-reward",
+            "mistral-classes",
+            "qwen2-properties",
+            "t5-classes",
+            "bert-classes",
+            "roberta-regression",
+            "modernbert-mean",
+        ] {
             corpus.push(named(&format!("{folder}/config.json"), &head(folder, "config.json")));
         }
         corpus.push(named("t5-rt/added_tokens.json", &tiny(&["t5-rt"], "added_tokens.json")[0]));
@@ -231,6 +246,8 @@ pub(super) const CONFIG: Target = Target {
         "global_attn_every_n_layers",
         "classifier_pooling",
         "norm_bias",
+        "LlamaForSequenceClassification",
+        "T5ForSequenceClassification",
         "BertForSequenceClassification",
         "ModernBertForSequenceClassification",
     ],

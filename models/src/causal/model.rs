@@ -292,11 +292,11 @@ impl BatchModel for Causal {
         &self.info
     }
 
-    /// Opens a context. An empty prompt is replaced by the token that begins a text.
     fn uses_pool(&self) -> bool {
         true
     }
 
+    /// Opens a context. An empty prompt is replaced by the token that begins a text.
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let begin = self.config.bos_id.or(self.config.eos_ids.first().copied()).unwrap_or(0);
         let mut tokens: Vec<u32> = request.prompt.ids().collect();

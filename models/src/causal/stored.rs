@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_count};
+use crate::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count,
+    check_not_quantised, layer_types,
+};
 use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
 use crate::labels::read_labels;
 use crate::ops::Activation;
@@ -104,13 +107,7 @@ impl ScoreHead {
 
 impl StoredCommon {
     fn check(&self) -> Result<(), FieldError> {
-        match &self.quantization_config {
-            None => Ok(()),
-            Some(_) => Err((
-                "quantization_config",
-                "quantised weights are not supported by the native backend".to_owned(),
-            )),
-        }
+        check_not_quantised(self.quantization_config.as_ref())
     }
 
     fn eos_ids(&self) -> Vec<u32> {
@@ -196,15 +193,9 @@ fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>,
     };
     let window = stored.sliding_window.filter(|_| has_window);
     if let Some(types) = stored.layer_types.as_ref().filter(|_| window.is_some()) {
-        let sees = |name: &String| match name.as_str() {
-            "full_attention" => Ok(LayerConfig { window: None, scale }),
-            "sliding_attention" => Ok(LayerConfig { window, scale }),
-            other => Err(("layer_types", format!("`{other}` is not supported"))),
-        };
-        if types.len() != stored.num_hidden_layers {
-            return Err(("layer_types", format!("{} for {} layers", types.len(), stored.num_hidden_layers)));
-        }
-        return types.iter().map(sees).collect();
+        let types = layer_types(types, stored.num_hidden_layers)?.into_iter();
+        let layer = |layer| LayerConfig { window: window.filter(|_| layer == LayerType::Sliding), scale };
+        return Ok(types.map(layer).collect());
     }
     // The default of Qwen's classes.
     let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };

@@ -99,6 +99,32 @@ pub(crate) fn check_count(field: &'static str, size: usize) -> Result<usize, Fie
     if (1..=COUNT_MAX).contains(&size) { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
 }
 
+/// Rejects quantised weights, which `quantization_config` describes.
+pub(crate) fn check_not_quantised(config: Option<&serde_json::Value>) -> Result<(), FieldError> {
+    let reason = || "quantised weights are not supported by the native backend".to_owned();
+    config.map_or(Ok(()), |_| Err(("quantization_config", reason())))
+}
+
+/// The positions to which a layer attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerType {
+    Full,
+    Sliding,
+}
+
+/// Reads the names in `layer_types`, one for each layer.
+pub(crate) fn layer_types(names: &[String], layers: usize) -> Result<Vec<LayerType>, FieldError> {
+    if names.len() != layers {
+        return Err(("layer_types", format!("{} for {layers} layers", names.len())));
+    }
+    let layer = |name: &String| match name.as_str() {
+        "full_attention" => Ok(LayerType::Full),
+        "sliding_attention" => Ok(LayerType::Sliding),
+        other => Err(("layer_types", format!("`{other}` is not supported"))),
+    };
+    names.iter().map(layer).collect()
+}
+
 /// Rejects sizes of 0, and sizes that no model has.
 pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
     match sizes.iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {

@@ -20,8 +20,8 @@ mod weights;
 mod yaml;
 
 pub(crate) use config::{
-    CONFIG_FILE, FieldError, GENERATION_FILE, OWN_FILE, TokenIds, check_count, check_epsilon, check_sizes,
-    generation_eos_ids,
+    CONFIG_FILE, FieldError, GENERATION_FILE, LayerType, OWN_FILE, TokenIds, check_count, check_epsilon,
+    check_not_quantised, check_sizes, generation_eos_ids, layer_types,
 };
 pub use config::{architecture, architecture_field, eos_ids};
 pub use error::{LoadError, LoadResult};

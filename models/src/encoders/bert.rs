@@ -2,9 +2,11 @@
 
 use serde::Deserialize;
 
-use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
+use crate::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_not_quantised, check_sizes,
+};
 use crate::ops::{Activation, Mlp, MlpInput, Placement};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,

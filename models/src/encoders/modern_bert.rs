@@ -3,9 +3,12 @@
 
 use serde::Deserialize;
 
-use super::reader::{Sizes, activation, at_root, check_norm, check_not_quantised, described};
+use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_sizes};
+use crate::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadResult, Weights, check_not_quantised,
+    check_sizes, layer_types,
+};
 use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::{
@@ -132,15 +135,8 @@ impl Stored {
             let kind = |layer: usize| usize::from(!layer.is_multiple_of(period));
             return Ok((0..self.num_hidden_layers).map(kind).collect());
         };
-        if names.len() != self.num_hidden_layers {
-            return Err(("layer_types", format!("{} for {} layers", names.len(), self.num_hidden_layers)));
-        }
-        let kind = |name: &String| match name.as_str() {
-            "full_attention" => Ok(0),
-            "sliding_attention" => Ok(1),
-            other => Err(("layer_types", format!("`{other}` is not supported"))),
-        };
-        names.iter().map(kind).collect()
+        let types = layer_types(names, self.num_hidden_layers)?;
+        Ok(types.into_iter().map(|layer| usize::from(layer == LayerType::Sliding)).collect())
     }
 
     fn rotary(&self, has_window: bool, sizes: &Sizes) -> Result<Rotary, FieldError> {

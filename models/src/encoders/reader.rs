@@ -71,16 +71,6 @@ pub(super) fn activation(field: &'static str, name: Option<&str>) -> Result<Acti
     Activation::named(name).ok_or_else(|| (field, format!("`{name}` is not supported")))
 }
 
-pub(super) fn check_not_quantised(stored: Option<&serde_json::Value>) -> Result<(), FieldError> {
-    match stored {
-        None => Ok(()),
-        Some(_) => Err((
-            "quantization_config",
-            "quantised weights are not supported by the native backend".to_owned(),
-        )),
-    }
-}
-
 /// The labels of a checkpoint, and the facts about it. `positions_max` is the maximum length of a prompt.
 pub(super) fn described(
     files: &CheckpointFiles,

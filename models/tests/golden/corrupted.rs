@@ -1,9 +1,12 @@
-//! Checkpoint directories to corrupt: the unpacked demo checkpoint, and ways to change its files.
+//! Checkpoints to corrupt: the unpacked demo checkpoint, other checkpoints in memory, and ways to change their
+//! files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Map, Value};
 
@@ -83,6 +86,57 @@ impl Unpacked {
             data[at..at + 4].copy_from_slice(&value.to_le_bytes());
         });
     }
+}
+
+/// The files of a checkpoint by name.
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
+
+/// Reads all files of a directory and of the directories in it.
+pub(crate) fn files_of(folder: &Path) -> Files {
+    let mut files = Files::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            let inner = files_of(&path).into_iter();
+            files.extend(inner.map(|(file, content)| (format!("{name}/{file}"), content)));
+        } else {
+            files.insert(name, fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// Changes the field at a JSON pointer; `null` removes it.
+pub(crate) fn change_json(files: &mut Files, name: &str, pointer: &str, value: &Value) {
+    let mut json: Value = serde_json::from_slice(&files[name]).unwrap();
+    let (object, field) = pointer.rsplit_once('/').unwrap();
+    match json.pointer_mut(object).unwrap().as_object_mut() {
+        Some(object) if value.is_null() => drop(object.remove(field)),
+        Some(object) => drop(object.insert(field.to_owned(), value.clone())),
+        None => *json.pointer_mut(pointer).unwrap() = value.clone(),
+    }
+    files.insert(name.to_owned(), json.to_string().into_bytes());
+}
+
+/// Changes the header of the weights.
+pub(crate) fn change_table(files: &mut Files, change: impl FnOnce(&mut Map<String, Value>)) {
+    let (mut table, data) = split(&files[WEIGHTS]);
+    change(&mut table);
+    files.insert(WEIGHTS.to_owned(), joined(&table, &data));
+}
+
+/// Returns the reason why a checkpoint in the directory `DIR` does not load, which must be one line.
+#[track_caller]
+pub(crate) fn rejection(files: Files) -> String {
+    let files = CheckpointFiles::memory("DIR", files);
+    let Err(error) = load(&files, LoadOptions::default()) else { panic!("the corrupted checkpoint loads") };
+    let reason = error.to_string();
+    assert!(!reason.contains('\n') && reason.len() < 600, "{reason:?}");
+    if let Err(error) = inspect(files, LoadOptions::default(), Depth::Tables) {
+        assert_eq!(error.to_string(), reason);
+    }
+    reason
 }
 
 /// Splits a safetensors file into header and data.

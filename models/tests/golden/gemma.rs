@@ -3,15 +3,17 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::slice::from_ref;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use ntl_core::contract::{ContextRequest, OpenedContext, PathRow, Prompt, Row, Token};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_models::checkpoint::CheckpointFiles;
 use ntl_models::{LoadOptions, LoadedModel, load};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::corrupted::{Files, files_of};
 use crate::support::{
     Fixtures, assert_close, chain, flat, ids, numbers, over_fixtures, prompt, read_golden, score, shared,
     target,
@@ -165,7 +167,7 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
         opened.iter().for_each(|opened| model.close(opened.context));
         (0..prompts.len()).map(|row| values.row(row)[0]).collect()
     };
-    let alone: Vec<f32> = prompts.iter().flat_map(|prompt| predict(std::slice::from_ref(prompt))).collect();
+    let alone: Vec<f32> = prompts.iter().flat_map(|prompt| predict(from_ref(prompt))).collect();
     for (case, got) in cases.iter().zip(&alone) {
         let want = case["value"].as_f64().unwrap();
         assert!((f64::from(*got) - want).abs() < 1e-5 * want.abs().max(1.0), "{}: {got}, {want}", case["id"]);
@@ -176,17 +178,56 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn configurations_of_transformers_4_and_5_give_the_same_logits() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = shared("t5gemma");
-    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
-        std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
-    }
-    std::fs::copy(from.join("config-as-saved-by-v5.json"), folder.path().join("config.json")).unwrap();
-    let (json, _) = read_golden(&from);
+    let files = files_of(&shared("t5gemma"));
+    let mut saved_by_5 = files.clone();
+    saved_by_5.insert("config.json".to_owned(), files["config-as-saved-by-v5.json"].clone());
+    assert_eq!(logits_of_cases(saved_by_5), logits_of_cases(files));
+}
+
+/// The logits of each case of T5Gemma 1, computed by a checkpoint of these files.
+fn logits_of_cases(files: Files) -> Vec<Vec<f32>> {
+    let (json, _) = read_golden(&shared("t5gemma"));
     let (prompts, targets) = inputs(json["cases"].as_array().unwrap());
-    let logits = |folder: &Path| {
-        let (logits, _) = score(&mut *open(folder).model, &prompts, &targets);
-        (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect::<Vec<_>>()
+    let mut loaded = load(&CheckpointFiles::memory("t5gemma", files), LoadOptions::default()).unwrap();
+    let (logits, starts) = score(&mut *loaded.model, &prompts, &targets);
+    let ends = starts.iter().skip(1).copied().chain([logits.rows()]);
+    let case =
+        |(start, end): (&usize, usize)| (*start..end).flat_map(|row| logits.row(row).to_vec()).collect();
+    starts.iter().zip(ends).map(case).collect()
+}
+
+/// transformers 4.53 has windows of the encoder that are one position shorter on both sides, and by default
+/// (`sdpa`) no caps of scores.
+#[test]
+#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+fn transformers_4_53_differs_only_in_the_windows_of_the_encoder_and_by_default_in_caps() {
+    let folder = shared("t5gemma");
+    let golden = folder.join("golden/golden_transformers_4_53_2.safetensors");
+    let golden = candle_core::safetensors::load(golden, &Device::Cpu).unwrap();
+    let (json, _) = read_golden(&folder);
+    let cases = json["cases"].as_array().unwrap();
+    let files = files_of(&folder);
+    let logits = |changes: &[(&str, Value)]| {
+        let mut config: Value = serde_json::from_slice(&files["config.json"]).unwrap();
+        changes.iter().for_each(|(pointer, value)| *config.pointer_mut(pointer).unwrap() = value.clone());
+        let changed = ("config.json".to_owned(), config.to_string().into_bytes());
+        logits_of_cases(files.clone().into_iter().chain([changed]).collect())
     };
-    assert_eq!(logits(folder.path()), logits(&from));
+    let window = ("/encoder/sliding_window", json!(5));
+    let no_caps = ["/encoder/attn_logit_softcapping", "/decoder/attn_logit_softcapping"];
+    let no_caps = no_caps.map(|pointer| (pointer, Value::Null));
+    let of = |attention: &str, case: &Value| {
+        flat(&golden[&format!("{attention}.case.{}.logits", case["id"].as_str().unwrap())])
+    };
+    let shorter = logits(from_ref(&window));
+    let uncapped = logits(&[&[window][..], &no_caps].concat());
+    for ((case, shorter), uncapped) in cases.iter().zip(shorter).zip(uncapped) {
+        assert_close(&shorter, &of("eager", case), TOLERANCE, &format!("eager {}", case["id"]));
+        assert_close(&uncapped, &of("sdpa", case), TOLERANCE, &format!("sdpa {}", case["id"]));
+    }
+    for (case, got) in cases.iter().zip(logits(&[])) {
+        let is_within_window = ids(&case["input_ids"]).len() <= 6;
+        let off = got.iter().zip(of("eager", case)).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+        assert_eq!(off < TOLERANCE, is_within_window, "{}: {off}", case["id"]);
+    }
 }

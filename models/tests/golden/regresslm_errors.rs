@@ -1,50 +1,26 @@
 //! Directories of RegressLM's PyTorch model that cannot be loaded: the error is one line that names the file and
 //! the field or tensor.
 
-use std::collections::BTreeMap;
-
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::inspect::{Depth, inspect};
-use ntl_models::{LoadOptions, load};
 use serde_json::{Value, json};
 
+use crate::corrupted::{Files, change_json, files_of, rejection};
 use crate::support::Fixtures;
 
 const DESCRIPTION: &str = "ntl.json";
 const WEIGHTS: &str = "checkpoint.pt";
 
-fn files(name: &str) -> BTreeMap<String, Vec<u8>> {
-    let folder = Fixtures::Tiny.folder(name);
-    let read = |file: &str| (file.to_owned(), std::fs::read(folder.join(file)).unwrap());
-    [DESCRIPTION, WEIGHTS].map(read).into()
-}
-
 /// Returns the reason for which a checkpoint is rejected after a change of its files.
-fn reason(name: &str, change: impl Fn(&mut BTreeMap<String, Vec<u8>>)) -> String {
-    let mut files = files(name);
+#[track_caller]
+fn reason(name: &str, change: impl Fn(&mut Files)) -> String {
+    let mut files = files_of(&Fixtures::Tiny.folder(name));
     change(&mut files);
-    let files = CheckpointFiles::memory("DIR", files);
-    let reason = load(&files, LoadOptions::default()).err().unwrap().to_string();
-    assert!(!reason.contains('\n') && reason.len() < 600, "{reason:?}");
-    let inspected = inspect(files, LoadOptions::default(), Depth::Tables);
-    if let Err(error) = inspected {
-        assert_eq!(error.to_string(), reason);
-    }
-    reason
+    rejection(files)
 }
 
 /// Changes the field at a JSON pointer of the description; `null` removes it.
+#[track_caller]
 fn described(name: &str, pointer: &str, value: &Value) -> String {
-    reason(name, |files| {
-        let mut json: Value = serde_json::from_slice(&files[DESCRIPTION]).unwrap();
-        let (object, field) = pointer.rsplit_once('/').unwrap();
-        match json.pointer_mut(object).unwrap().as_object_mut() {
-            Some(object) if value.is_null() => drop(object.remove(field)),
-            Some(object) => drop(object.insert(field.to_owned(), value.clone())),
-            None => *json.pointer_mut(pointer).unwrap() = value.clone(),
-        }
-        files.insert(DESCRIPTION.to_owned(), json.to_string().into_bytes());
-    })
+    reason(name, |files| change_json(files, DESCRIPTION, pointer, value))
 }
 
 #[test]

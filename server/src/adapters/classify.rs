@@ -1,4 +1,4 @@
-//! The labels API: `POST /classify` and `POST /pooling`.
+//! The values of a head's labels: `POST /classify` and `POST /pooling`.
 
 use ntl_api::{ChatRequest, Classification, ClassificationRequest, Pooled};
 use ntl_core::Prompt;
@@ -18,17 +18,17 @@ const INPUTS_MAX: usize = 1024;
 const INPUT: &str = "input";
 const MESSAGES: &str = "messages";
 
-/// A validated request.
+/// A validated request for the values of a head's labels.
 #[derive(Debug)]
-pub(crate) struct LabelRequest {
-    inputs: LabelInputs,
+pub(crate) struct HeadRequest {
+    inputs: HeadInputs,
     add_special_tokens: bool,
     truncation: Option<Truncation>,
     pub(crate) use_activation: bool,
 }
 
 #[derive(Debug)]
-enum LabelInputs {
+enum HeadInputs {
     Texts(Vec<PromptInput>),
     Chat(Box<Conversation>),
 }
@@ -40,10 +40,10 @@ pub(crate) fn labels(model: &ModelInfo) -> Result<&Labels, AppError> {
 }
 
 /// Validates a request.
-pub(crate) fn label_request(
+pub(crate) fn head_request(
     request: ClassificationRequest,
     profile: &ModelProfile,
-) -> Result<LabelRequest, AppError> {
+) -> Result<HeadRequest, AppError> {
     let truncation = truncation(request.truncate_prompt_tokens, request.truncation_side, profile)?;
     let is_chat = request.messages.is_some();
     for (param, is_set) in [
@@ -62,7 +62,7 @@ pub(crate) fn label_request(
             let inputs = prompt_inputs(input);
             let message = format!("must have 1 to {INPUTS_MAX} texts, not {}", inputs.len());
             check(INPUT, (1..=INPUTS_MAX).contains(&inputs.len()), message)?;
-            LabelInputs::Texts(inputs)
+            HeadInputs::Texts(inputs)
         }
         (None, messages) => {
             let mut chat = ChatRequest {
@@ -72,10 +72,10 @@ pub(crate) fn label_request(
                 chat_template_kwargs: request.chat_template_kwargs,
                 ..ChatRequest::default()
             };
-            LabelInputs::Chat(Box::new(conversation(&mut chat, None, profile)?))
+            HeadInputs::Chat(Box::new(conversation(&mut chat, None, profile)?))
         }
     };
-    Ok(LabelRequest {
+    Ok(HeadRequest {
         inputs,
         add_special_tokens: request.add_special_tokens.unwrap_or(!is_chat),
         truncation,
@@ -83,12 +83,12 @@ pub(crate) fn label_request(
     })
 }
 
-impl LabelRequest {
+impl HeadRequest {
     /// Bytes that have to be tokenized. A chat template may write any number of bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         match &self.inputs {
-            LabelInputs::Texts(texts) => texts.iter().map(PromptInput::text_bytes).sum(),
-            LabelInputs::Chat(_) => usize::MAX,
+            HeadInputs::Texts(texts) => texts.iter().map(PromptInput::text_bytes).sum(),
+            HeadInputs::Chat(_) => usize::MAX,
         }
     }
 
@@ -99,8 +99,8 @@ impl LabelRequest {
     ) -> Result<Vec<Prompt>, AppError> {
         let Self { inputs, add_special_tokens, truncation, .. } = self;
         let (param, inputs) = match inputs {
-            LabelInputs::Texts(texts) => (INPUT, texts),
-            LabelInputs::Chat(chat) => {
+            HeadInputs::Texts(texts) => (INPUT, texts),
+            HeadInputs::Chat(chat) => {
                 let ids = prompt_ids(MESSAGES, &chat, add_special_tokens, tokenizer, profile)?;
                 (MESSAGES, vec![PromptInput::Ids(ids)])
             }

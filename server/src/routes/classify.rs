@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::adapters::classify::{classification, label_request, labels, pooled, shown};
+use crate::adapters::classify::{classification, head_request, labels, pooled, shown};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{CLASSIFY, POOLING};
@@ -82,7 +82,7 @@ async fn predict(
 ) -> Result<Predicted, AppError> {
     let model = resolve(app, body.model.as_deref(), &requester.record)?;
     let names = &labels(model.info())?.names;
-    let request = label_request(body, &model.profile)?;
+    let request = head_request(body, &model.profile)?;
     let use_activation = request.use_activation;
     let prompts = model
         .with_tokenizer(request.text_bytes(), move |tokenizer, profile| {

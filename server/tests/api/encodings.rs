@@ -1,5 +1,5 @@
-//! Checkpoints that do not write numbers in digits, from the shared fixtures: what they answer as text and as
-//! numbers.
+//! Texts and numbers of checkpoints that do not write numbers in digits, from the shared fixtures and from the tiny
+//! ones of the repository.
 
 use std::path::Path;
 
@@ -14,12 +14,23 @@ use crate::support::{complete, get, post, state_of};
 
 /// A server of one fixture, trained on logarithms or not.
 fn fixture(name: &str, log_scale: bool) -> Router {
-    let folder = Path::new(env!("NTL_SHARED")).join("fixtures").join(name);
+    serve(name, &Path::new(env!("NTL_SHARED")).join("fixtures").join(name), log_scale)
+}
+
+/// A server of one tiny checkpoint, and the reference's results for its prompts.
+fn tiny(name: &str) -> (Router, Vec<Value>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/tiny").join(name);
+    let golden = std::fs::read(folder.join("golden/golden.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    (serve(name, &folder, false), golden["cases"].as_array().unwrap().clone())
+}
+
+fn serve(name: &str, folder: &Path, log_scale: bool) -> Router {
     let options = LoadOptions {
         choices: Choices { log_scale_embeddings: Some(log_scale), ..Choices::default() },
         ..LoadOptions::default()
     };
-    let model = ntl_models::load(&CheckpointFiles::folder(&folder).unwrap(), options).unwrap();
+    let model = ntl_models::load(&CheckpointFiles::folder(folder).unwrap(), options).unwrap();
     app::router(state_of(vec![(name, model)], crate::support::settings(), EngineLimits::default()))
 }
 
@@ -52,6 +63,11 @@ fn assert_text(text: &str, want: &[&str]) {
 
 async fn refused(app: &Router, body: Value) -> Value {
     complete(app, body).await.error()["param"].clone()
+}
+
+#[track_caller]
+fn near(value: &Value, want: f64, off: f64) {
+    assert!((value.as_f64().unwrap() - want).abs() < off, "{value}, expected {want}");
 }
 
 #[tokio::test]
@@ -226,13 +242,14 @@ async fn the_text_of_a_regression_head_has_no_tokens_to_steer_or_report() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_head_of_regresslm_answers_with_one_number() {
-    let app = fixture("regresslm-hf-head", false);
+    let (app, cases) = tiny("regresslm-hf-head");
     assert_eq!(model(&app).await, (json!("regresslm-head"), json!("text")));
-    let number = number(&app, "APPS\nprint(1)").await;
-    assert_eq!((&number["method"], &number["mass"]["closed"]), (&json!("head"), &json!(1.0)));
-    assert!((number["value"].as_f64().unwrap() - 0.010_685_733).abs() < 1e-6, "{number}");
+    for case in cases {
+        let number = number(&app, case["prompt"].as_str().unwrap()).await;
+        assert_eq!((&number["method"], &number["mass"]["closed"]), (&json!("head"), &json!(1.0)));
+        near(&number["value"], case["value"].as_f64().unwrap(), 1e-5);
+    }
 }
 
 #[tokio::test]
@@ -278,9 +295,6 @@ async fn regresslm_answers_with_number_tokens_their_distribution_and_their_score
         let body = json!({"prompt": prompt, "number": number});
         complete(&app, body).await.json()["choices"][0]["number"].clone()
     };
-    let near = |value: &Value, want: f64, off: f64| {
-        assert!((value.as_f64().unwrap() - want).abs() < off, "{value}, expected {want}");
-    };
     let number = ask(json!({"objective": "median"})).await;
     assert_eq!((&number["value"], &number["mode"]), (&json!(-1600.0), &json!(-1600.0)), "{number}");
     near(&number["support"][0]["probability"], 0.296_197, 1e-5);
@@ -311,10 +325,87 @@ async fn regresslm_answers_with_number_tokens_their_distribution_and_their_score
     assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 5, "{logprobs}");
 }
 
+/// Returns the enumerated values of one number of a tiny RegressLM with their probabilities.
+fn enumerated(number: &Value) -> Vec<(f64, f64)> {
+    let pairs = number.get("values").unwrap_or(number).as_array().unwrap();
+    pairs.iter().map(|pair| (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap())).collect()
+}
+
+/// Returns the fields of `mass.special` and the names of their tokens; none for a model without such tokens.
+fn special_masses(number: &Value) -> impl Iterator<Item = (&'static str, &'static str)> {
+    [("nan", "NAN"), ("infinity", "INF"), ("negative_infinity", "NINF"), ("invalid", "INVALID")]
+        .into_iter()
+        .filter(|(_, token)| number["special"][token].is_number())
+}
+
+/// Returns all numbers of the answer to a prompt.
+async fn numbers(app: &Router, prompt: &Value, number: Value) -> Vec<Value> {
+    let choice =
+        complete(app, json!({"prompt": prompt, "number": number})).await.json()["choices"][0].clone();
+    match choice["numbers"].as_array() {
+        Some(numbers) => numbers.iter().map(|number| number["number"].clone()).collect(),
+        None => vec![choice["number"].clone()],
+    }
+}
+
+/// Compares a complete distribution with the enumerated one.
+fn assert_enumerated(found: &Value, want: &Value) {
+    let values = enumerated(want);
+    let support = found["support"].as_array().unwrap();
+    assert_eq!(support.len(), values.len(), "{found}");
+    for (value, probability) in &values {
+        let is_it = |point: &&Value| (point["value"].as_f64().unwrap() - value).abs() < 1e-12;
+        near(&support.iter().find(is_it).unwrap()["probability"], *probability, 1e-4 * probability + 1e-12);
+    }
+    near(&found["mass"]["closed"], values.iter().map(|(_, probability)| probability).sum(), 1e-6);
+    for (field, token) in special_masses(want) {
+        near(&found["mass"]["special"][field], want["special"][token].as_f64().unwrap(), 1e-6);
+    }
+}
+
+/// The first model has two numbers, the second one also values that are not finite.
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
+async fn tiny_regresslms_answer_with_the_enumerated_distribution_of_every_number() {
+    for name in ["regresslm-hf-p10", "regresslm-pt", "regresslm-pt-gemma"] {
+        let (app, cases) = tiny(name);
+        for case in &cases[..2] {
+            for (kind, normalize) in [("masked", true), ("raw", false)] {
+                let options =
+                    json!({"normalize": normalize, "tolerance": 1e-12, "nodes_max": 60_000, "support": 100});
+                let found = numbers(&app, &case["prompt"], options).await;
+                let want = case[kind].as_array().unwrap();
+                assert_eq!(found.len(), want.len(), "{name}");
+                found.iter().zip(want).for_each(|(found, want)| assert_enumerated(found, want));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn samples_of_tiny_regresslms_have_about_the_enumerated_masses() {
+    for name in ["regresslm-hf-p10", "regresslm-pt"] {
+        let (app, cases) = tiny(name);
+        let case = cases.last().unwrap();
+        let body =
+            json!({"prompt": case["prompt"], "seed": 1, "number": {"method": "sample", "samples": 2000}});
+        let drawn = complete(&app, body).await.json()["choices"][0]["number"].clone();
+        assert!(drawn["value"].is_number(), "{name}: {drawn}");
+        let want = &case["masked"][0];
+        let values = enumerated(want);
+        near(&drawn["mass"]["closed"], values.iter().map(|(_, probability)| probability).sum(), 0.045);
+        let (mode, probability) = values.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        let mut support = drawn["support"].as_array().unwrap().iter();
+        let is_mode = |point: &&Value| (point["value"].as_f64().unwrap() - mode).abs() < 1e-12;
+        near(&support.find(is_mode).unwrap()["probability"], probability, 0.045);
+        for (field, token) in special_masses(want) {
+            near(&drawn["mass"]["special"][field], want["special"][token].as_f64().unwrap(), 0.045);
+        }
+    }
+}
+
+#[tokio::test]
 async fn fields_that_number_tokens_do_not_have_are_rejected_by_name() {
-    let app = fixture("regresslm-hf-p10", false);
+    let (app, _) = tiny("regresslm-hf-p10");
     let refuse = async |field: &str, fields: Value| {
         let mut body = json!({"prompt": "x"});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -351,22 +442,30 @@ async fn fields_that_number_tokens_do_not_have_are_rejected_by_name() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_model_with_several_outputs_answers_with_a_distribution_of_each() {
-    let app = fixture("regresslm-hf-p10", false);
+    let (app, cases) = tiny("regresslm-hf-p10");
     assert_eq!(get(&app, "/v1/models").await.json()["data"][0]["outputs"], json!(2));
-    let body = json!({"prompt": "APPS\nprint(1)", "number": {"objective": "mode"}});
+    let case = &cases[0];
+    let modes = case["masked"].as_array().unwrap().iter().map(|number| {
+        enumerated(number).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(value, _)| value).unwrap()
+    });
+    let modes: Vec<f64> = modes.collect();
+    let body = json!({"prompt": case["prompt"], "number": {"objective": "mode", "nodes_max": 200}});
     let choice = complete(&app, body.clone()).await.json()["choices"][0].clone();
     let numbers = choice["numbers"].as_array().unwrap();
     let places: Vec<_> = numbers.iter().map(|number| (&number["path"], &number["token_range"])).collect();
-    assert_eq!(places, [(&json!("$[0]"), &json!([0, 4])), (&json!("$[1]"), &json!([4, 8]))]);
+    assert_eq!(places, [(&json!("$[0]"), &json!([0, 3])), (&json!("$[1]"), &json!([3, 6]))]);
     assert_eq!(choice["number"], numbers[0]["number"]);
-    assert_eq!((&choice["text"], &choice["number"]["value"]), (&json!("-31"), &json!(-31.0)));
-    assert_eq!(numbers[1]["number"]["value"], json!(-62.0));
+    assert_eq!(
+        (&choice["text"], &choice["number"]["value"]),
+        (&json!(modes[0].to_string()), &json!(modes[0]))
+    );
+    assert_eq!(numbers[1]["number"]["value"], json!(modes[1]));
     let open = numbers[1]["number"]["mass"]["open"].as_f64().unwrap();
     let median = &numbers[1]["number"]["bounds"]["median"];
     assert!(open > 0.0 && median[0].is_number() && median[1].is_number(), "{}", numbers[1]);
-    let streamed = json!({"prompt": "APPS\nprint(1)", "number": {"objective": "mode"}, "stream": true});
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
     let chunks = complete(&app, streamed).await.chunks();
     let last = chunks.iter().find(|chunk| chunk["choices"][0]["numbers"].is_array()).unwrap();
     let value = |numbers: &Value| numbers[1]["number"]["value"].clone();

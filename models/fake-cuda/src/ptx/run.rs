@@ -29,7 +29,7 @@ pub struct Launch {
 /// Number of instructions, in all warps together, after which a launch counts as endless.
 const INSTRUCTIONS_MAX: u64 = 1 << 32;
 
-/// What a launch does after its pointers are checked.
+/// How a kernel is executed after the check of its pointers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Execution {
     Skipped,

@@ -6,14 +6,12 @@ use serde::{Deserialize, Deserializer};
 
 use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
 use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LoadError, LoadResult, TokenIds, check_count,
-    check_epsilon, check_sizes,
+    CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds,
+    check_count, check_epsilon, check_not_quantised, check_sizes, layer_types,
 };
 use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
-
-const QUANTISED: &str = "quantised weights are not supported by the native backend";
 
 #[derive(Deserialize)]
 struct Stored<E> {
@@ -64,12 +62,6 @@ pub(in crate::t5) struct StoredStack {
 struct StoredGeneration {
     decoder_start_token_id: Option<u32>,
     eos_token_id: Option<TokenIds>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LayerType {
-    Full,
-    Sliding,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,9 +120,8 @@ impl GemmaConfig {
 impl<B: DeserializeOwned> StoredRegressLm<B> {
     fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let stored: Self = files.require_json(CONFIG_FILE)?;
-        if stored.quantization_config.is_some() {
-            return Err(LoadError::field(files.name_of(CONFIG_FILE), "quantization_config", QUANTISED));
-        }
+        let wrong = |(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
+        check_not_quantised(stored.quantization_config.as_ref()).map_err(wrong)?;
         Ok(stored)
     }
 
@@ -214,9 +205,7 @@ impl Stored<StoredStack> {
         [encoder, decoder]: [StackConfig; 2],
         generation: StoredGeneration,
     ) -> Result<GemmaConfig, FieldError> {
-        if self.quantization_config.is_some() {
-            return Err(("quantization_config", QUANTISED.to_owned()));
-        }
+        check_not_quantised(self.quantization_config.as_ref())?;
         let is_second = version == GemmaVersion::Two;
         if is_second && encoder.hidden_size != decoder.hidden_size {
             let reason =
@@ -338,15 +327,7 @@ impl StoredStack {
             let layer = |layer| if is_full(layer) { LayerType::Full } else { LayerType::Sliding };
             return Ok((0..self.num_hidden_layers).map(layer).collect());
         };
-        if names.len() != self.num_hidden_layers {
-            return Err(("layer_types", format!("{} for {} layers", names.len(), self.num_hidden_layers)));
-        }
-        let layer = |name: &String| match name.as_str() {
-            "full_attention" => Ok(LayerType::Full),
-            "sliding_attention" => Ok(LayerType::Sliding),
-            other => Err(("layer_types", format!("`{other}` is not supported"))),
-        };
-        names.iter().map(layer).collect()
+        layer_types(names, self.num_hidden_layers)
     }
 
     /// Returns the window of layers of a type, as in transformers 5.23. In its versions before 5, the windows
