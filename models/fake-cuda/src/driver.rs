@@ -226,7 +226,9 @@ impl Driver {
         self.enqueue(move |driver| {
             let source = driver.memory.check("the source of a copy", from, bytes)?;
             let target = driver.memory.check("the target of a copy", to, bytes)?;
-            target.copy_written(to, &source, from, bytes);
+            if driver.numerics {
+                target.copy_written(to, &source, from, bytes);
+            }
             // SAFETY: the table contains both.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             Ok(())

@@ -1,6 +1,6 @@
 //! cuBLAS matmuls: column-major, in batches with strides, checked against the memory they access, and
-//! computed by plain loops. A result that depends on memory that nothing has written counts as unwritten, too. Sums of 16-bit and 32-bit types are kept in f32, in the order of the inner
-//! dimension.
+//! computed by plain loops. Sums of 16-bit and 32-bit types are kept in f32, in the order of the inner
+//! dimension. A result that depends on memory that nothing has written counts as unwritten, too.
 
 use half::{bf16, f16};
 

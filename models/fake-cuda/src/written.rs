@@ -1,15 +1,19 @@
 //! Which bytes of an allocation something has written: a bit for each.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 
 const BITS: usize = u64::BITS as usize;
 
 pub(crate) struct Written(Vec<Cell<u64>>);
 
 impl Written {
-    /// No byte has a value yet.
+    /// No byte has a value yet. The system provides pages when they are first accessed.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self(vec![Cell::new(0); bytes.div_ceil(BITS)])
+        let mut words = ManuallyDrop::new(vec![0u64; bytes.div_ceil(BITS)]);
+        let (length, capacity) = (words.len(), words.capacity());
+        // SAFETY: a cell has the layout of its value, and nothing else frees the vector.
+        Self(unsafe { Vec::from_raw_parts(words.as_mut_ptr().cast(), length, capacity) })
     }
 
     pub(crate) fn set(&self, at: usize, bytes: usize, is_written: bool) {
@@ -24,9 +28,13 @@ impl Written {
     }
 
     pub(crate) fn copy(&self, at: usize, from: &Self, source: usize, bytes: usize) {
-        let values: Vec<bool> = (source..source + bytes).map(|byte| from.all(byte, 1)).collect();
-        for (byte, is_written) in (at..).zip(values) {
-            self.set(byte, 1, is_written);
+        if at % BITS != source % BITS {
+            let values: Vec<bool> = (source..source + bytes).map(|byte| from.all(byte, 1)).collect();
+            (at..).zip(values).for_each(|(byte, is_written)| self.set(byte, 1, is_written));
+            return;
+        }
+        for ((word, mask), (source, _)) in masks(at, bytes).zip(masks(source, bytes)) {
+            self.0[word].set(self.0[word].get() & !mask | from.0[source].get() & mask);
         }
     }
 }

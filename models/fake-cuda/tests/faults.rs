@@ -210,6 +210,9 @@ fn memory_that_nothing_has_written_cannot_be_read() {
     device.driver.fill(whole, 7, 130);
     device.driver.copy(part + 1, whole + 1, 128);
     assert_eq!(device.get::<u8>(part + 1, 128), [7; 128]);
+    let moved = device.driver.allocate(130).unwrap();
+    device.driver.copy(moved, part + 1, 128);
+    assert_eq!(device.get::<u8>(moved, 128), [7; 128]);
     let mut byte = [0u8];
     // SAFETY: the array has one byte.
     let read = unsafe { device.driver.download(byte.as_mut_ptr(), part + 129, 1) };
