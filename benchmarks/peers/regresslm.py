@@ -127,10 +127,12 @@ def value(ids: list[int]) -> float:
     return float(f"{sign * int(''.join(map(str, digits[2:])))}e{exponent - 4}")
 
 
-def distance(median: float, quantiles: list[float]) -> float:
-    """Returns how far the level of a median of samples is from 0.5, to a hundredth. `quantiles` are exact, at [`LEVELS`]."""
-    below, up_to = sum(value < median for value in quantiles), sum(value <= median for value in quantiles)
-    return max(0.0, below / 100 - 0.5, 0.5 - (up_to + 1) / 100)
+def distance(median: float, bounds: list[list[float]]) -> float:
+    """Returns how far the level of a median of samples is from 0.5, to a hundredth, given the bounds of the quantiles at [`LEVELS`].
+
+    If the bounds of a quantile differ, the level may be farther."""
+    below, up_to = sum(high < median for _, high in bounds), sum(low <= median for low, _ in bounds)
+    return round(max(0.0, below / 100 - 0.5, 0.5 - (up_to + 1) / 100), 2)
 
 
 @torch.inference_mode()
@@ -168,10 +170,11 @@ def main():
             tree = statistics.median(times["tree"])
             quantiles, bounds = [quantile["value"] for quantile in number["quantiles"]], number["bounds"]["quantiles"]
             is_exact = all(low == high for low, high in bounds)
-            exact = [quantile["value"] for quantile in server.number(prompt, LEVELS)[1]["quantiles"]]
-            distances = {count: [distance(median, exact) for median in medians[count]] for count in args.samples}
+            at_levels = server.number(prompt, LEVELS)[1]["bounds"]["quantiles"]
+            distances = {count: [distance(median, at_levels) for median in medians[count]] for count in args.samples}
             row = {"scale": scale, "prompt": index, "mode": number["support"][0]["probability"], "nodes": number["nodes"],
-                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "medians": medians, "distances": distances,
+                   "passes": number["forward_passes"], "quantiles": quantiles, "is_exact": is_exact, "seconds": times, "medians": medians,
+                   "distances": distances, "exact_levels": sum(low == high for low, high in at_levels),
                    "ratios": {count: statistics.median(times[count]) / tree for count in args.samples}}
             print(json.dumps(row), flush=True)
         server.close()

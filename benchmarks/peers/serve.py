@@ -1,9 +1,21 @@
 """The protocol of `ntl-bench decode --batch -` for the programs of peers: one line of JSON about the program, then one
 for each line of standard input. `8` measures a batch of 8, `ids 8` returns the ids that it decodes."""
 
+import argparse
 import json
 import sys
 import time
+from pathlib import Path
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Returns a parser of the arguments that all programs have; the caller adds others."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--ids", type=Path, required=True)
+    parser.add_argument("--new-tokens", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    return parser
 
 
 def serve(about: dict, decode):

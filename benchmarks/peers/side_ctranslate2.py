@@ -1,18 +1,11 @@
 """CTranslate2 on a converted checkpoint. Its tokens are named by their ids (see `convert.py`)."""
 
-import argparse
-from pathlib import Path
-
 import ctranslate2
 
 import ids
-from serve import serve
+from serve import arguments, serve
 
-parser = argparse.ArgumentParser()
-parser.add_argument("model", type=Path)
-parser.add_argument("--ids", type=Path, required=True)
-parser.add_argument("--new-tokens", type=int, required=True)
-parser.add_argument("--threads", type=int, required=True)
+parser = arguments()
 parser.add_argument("--compute-type", required=True)
 args = parser.parse_args()
 

@@ -1,6 +1,5 @@
 """mistral.rs through HTTP: an `ntl-server` built with mistral.rs, with one concurrent request per row."""
 
-import argparse
 import json
 import sys
 import urllib.request
@@ -8,17 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ids
-from serve import serve
+from serve import arguments, serve
 
 sys.path.append(str(Path(__file__).parents[2] / "server/conformance"))
 from served import Server
 
-parser = argparse.ArgumentParser()
+parser = arguments()
 parser.add_argument("server", type=Path, help="ntl-server, built with the feature mistralrs")
-parser.add_argument("model", type=Path)
-parser.add_argument("--ids", type=Path, required=True)
-parser.add_argument("--new-tokens", type=int, required=True)
-parser.add_argument("--threads", type=int, required=True)
 args = parser.parse_args()
 
 prompts = ids.read(args.ids)

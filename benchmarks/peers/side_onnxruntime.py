@@ -1,8 +1,5 @@
 """ONNX Runtime, through Hugging Face's optimum, on a checkpoint that `convert_onnx.py` exported."""
 
-import argparse
-from pathlib import Path
-
 import onnxruntime
 import optimum.version
 import torch
@@ -10,14 +7,9 @@ from optimum.onnxruntime import ORTModelForSeq2SeqLM
 
 import ids
 from generate import decoder
-from serve import serve
+from serve import arguments, serve
 
-parser = argparse.ArgumentParser()
-parser.add_argument("model", type=Path)
-parser.add_argument("--ids", type=Path, required=True)
-parser.add_argument("--new-tokens", type=int, required=True)
-parser.add_argument("--threads", type=int, required=True)
-args = parser.parse_args()
+args = arguments().parse_args()
 
 torch.set_num_threads(args.threads)
 options = onnxruntime.SessionOptions()

@@ -1,20 +1,13 @@
 """Hugging Face transformers on an unconverted checkpoint."""
 
-import argparse
-from pathlib import Path
-
 import torch
 import transformers
 
 import ids
 from generate import decoder
-from serve import serve
+from serve import arguments, serve
 
-parser = argparse.ArgumentParser()
-parser.add_argument("model", type=Path)
-parser.add_argument("--ids", type=Path, required=True)
-parser.add_argument("--new-tokens", type=int, required=True)
-parser.add_argument("--threads", type=int, required=True)
+parser = arguments()
 parser.add_argument("--dtype", required=True)
 args = parser.parse_args()
 

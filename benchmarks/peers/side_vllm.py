@@ -1,20 +1,14 @@
 """vLLM's offline engine on an unconverted decoder-only checkpoint, with its CPU backend."""
 
-import argparse
 import os
 import sys
-from pathlib import Path
 
 import ids
-from serve import serve
+from serve import arguments, serve
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--ids", type=Path, required=True)
-    parser.add_argument("--new-tokens", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
+    parser = arguments()
     parser.add_argument("--dtype", required=True)
     args = parser.parse_args()
 

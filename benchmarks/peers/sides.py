@@ -70,7 +70,7 @@ def mistralrs(model: Path, work: list) -> Side:
     server = os.environ.get("NTL_MISTRALRS")
     if server is None:
         raise Unavailable("NTL_MISTRALRS does not name an ntl-server built with it")
-    return Side("mistral.rs", [sys.executable, HERE / "side_mistralrs.py", server, model, *work])
+    return Side("mistral.rs", [sys.executable, HERE / "side_mistralrs.py", model, server, *work])
 
 
 def onnxruntime(exported: Path, work: list) -> Side:

@@ -251,7 +251,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * to.len(), "load")?;
-                    self.record(warp, at, lane, bytes, size * to.len(), Access::Read)?;
+                    self.record(warp, lane, bytes, size * to.len(), Access::Read)?;
                     for (index, to) in to.iter().enumerate() {
                         let value = self.read(warp, bytes, index * size, size);
                         warp.registers[*to as usize][lane] = widen(value, *kind, *width);
@@ -262,7 +262,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size * from.len(), "store")?;
-                    self.record(warp, at, lane, bytes, size * from.len(), Access::Write)?;
+                    self.record(warp, lane, bytes, size * from.len(), Access::Write)?;
                     for (index, from) in from.iter().enumerate() {
                         let value = warp.registers[*from as usize][lane];
                         self.write(warp, bytes, index * size, size, value);
@@ -273,7 +273,7 @@ impl<'a> Block<'a> {
                 let size = kind.bytes();
                 for lane in lanes(active) {
                     let bytes = self.place(warp, at, lane, address, size, "atomic access")?;
-                    self.check_written(warp, at, lane, bytes, size)?;
+                    check_written(warp, lane, bytes, size)?;
                     let old = self.read(warp, bytes, 0, size);
                     let [first, second] = from.map(|from| warp.registers[from as usize][lane]);
                     self.write(warp, bytes, 0, size, update(old, first, second));
@@ -335,7 +335,7 @@ impl<'a> Block<'a> {
         address: &Address,
         bytes: usize,
         what: &str,
-    ) -> Result<Place, Fault> {
+    ) -> Result<Place<'a>, Fault> {
         let target = warp.registers[address.base as usize][lane].wrapping_add_signed(address.offset);
         let (space, target) = match address.space {
             Space::Generic if target >= LOCAL_WINDOW => (Space::Local, target - LOCAL_WINDOW),
@@ -362,13 +362,14 @@ impl<'a> Block<'a> {
             Space::Local => inside(self.kernel.local_bytes, "local")
                 .map(|()| Place::Local(lane * self.kernel.local_bytes + target)),
             _ => {
-                if !self.extents[at].is_some_and(|extent| extent.holds(target, bytes)) {
-                    self.extents[at] = Some(match self.memory.find(target, bytes) {
-                        Some(extent) => extent,
-                        None => self.memory.check(&who(), target, bytes)?,
-                    });
-                }
-                Ok(Place::Global(target))
+                let known = self.extents[at].filter(|extent| extent.holds(target, bytes));
+                let found = known.or_else(|| self.memory.find(target, bytes));
+                let extent = match found {
+                    Some(extent) => extent,
+                    None => self.memory.check(&who(), target, bytes)?,
+                };
+                self.extents[at] = Some(extent);
+                Ok(Place::Global(target, extent))
             }
         }
     }
@@ -378,35 +379,18 @@ impl<'a> Block<'a> {
     fn record(
         &mut self,
         warp: &Warp,
-        at: usize,
         lane: usize,
-        place: Place,
+        place: Place<'_>,
         bytes: usize,
         access: Access,
     ) -> Result<(), Fault> {
         match (place, access) {
-            (Place::Global(_), Access::Read) => self.check_written(warp, at, lane, place, bytes),
-            (Place::Global(address), Access::Write) => {
-                if let Some(extent) = self.extents[at] {
-                    extent.set_written(address, bytes, true);
-                }
-                Ok(())
-            }
-            (Place::Shared(at), _) => self.check_race(warp, lane, at, bytes, access),
-            (Place::Local(_), _) => Ok(()),
+            (Place::Global(..), Access::Read) => check_written(warp, lane, place, bytes)?,
+            (Place::Global(address, extent), Access::Write) => extent.set_written(address, bytes, true),
+            (Place::Shared(at), _) => self.check_race(warp, lane, at, bytes, access)?,
+            (Place::Local(_), _) => {}
         }
-    }
-
-    fn check_written(
-        &self,
-        warp: &Warp,
-        at: usize,
-        lane: usize,
-        place: Place,
-        bytes: usize,
-    ) -> Result<(), Fault> {
-        let (Place::Global(address), Some(extent)) = (place, self.extents[at]) else { return Ok(()) };
-        extent.check_written("a load", address, bytes).map_err(|fault| fault.within(&warp.thread(lane)))
+        Ok(())
     }
 
     fn check_race(
@@ -432,11 +416,11 @@ impl<'a> Block<'a> {
         })
     }
 
-    fn read(&self, warp: &Warp, place: Place, offset: usize, bytes: usize) -> u64 {
+    fn read(&self, warp: &Warp, place: Place<'_>, offset: usize, bytes: usize) -> u64 {
         match place {
             Place::Shared(at) => read(&self.shared[at + offset..], bytes),
             Place::Local(at) => read(&warp.local[at + offset..], bytes),
-            Place::Global(at) => {
+            Place::Global(at, _) => {
                 let mut value = [0u8; 8];
                 // SAFETY: `place` verified that these bytes are inside a live allocation, which `self.memory`
                 // keeps alive.
@@ -448,15 +432,15 @@ impl<'a> Block<'a> {
         }
     }
 
-    fn write(&mut self, warp: &mut Warp, place: Place, offset: usize, bytes: usize, value: u64) {
-        let is_wrong = self.is_wrong && matches!(place, Place::Global(_));
+    fn write(&mut self, warp: &mut Warp, place: Place<'_>, offset: usize, bytes: usize, value: u64) {
+        let is_wrong = self.is_wrong && matches!(place, Place::Global(..));
         let value = if is_wrong { value ^ mantissa_bit(bytes) } else { value };
         let value = &value.to_le_bytes()[..bytes];
         match place {
             Place::Shared(at) => self.shared[at + offset..][..bytes].copy_from_slice(value),
             Place::Local(at) => warp.local[at + offset..][..bytes].copy_from_slice(value),
             // SAFETY: the same as for `read`; nothing else refers to device memory while a kernel runs.
-            Place::Global(at) => unsafe {
+            Place::Global(at, _) => unsafe {
                 std::ptr::copy_nonoverlapping(value.as_ptr(), (at + offset) as *mut u8, bytes);
             },
         }
@@ -485,8 +469,8 @@ enum Access {
 
 /// The checked location of an access.
 #[derive(Clone, Copy)]
-enum Place {
-    Global(usize),
+enum Place<'a> {
+    Global(usize, Extent<'a>),
     Shared(usize),
     Local(usize),
 }
@@ -582,6 +566,12 @@ impl Warp {
             Err(Fault::new(Code::LaunchFailed, message))
         })
     }
+}
+
+/// Fails if nothing has written global memory that a lane reads.
+fn check_written(warp: &Warp, lane: usize, place: Place<'_>, bytes: usize) -> Result<(), Fault> {
+    let Place::Global(address, extent) = place else { return Ok(()) };
+    extent.check_written("a load", address, bytes).map_err(|fault| fault.within(&warp.thread(lane)))
 }
 
 /// Returns the lane that `shfl` reads, and whether it is in range.
