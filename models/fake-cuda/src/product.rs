@@ -134,21 +134,19 @@ impl Product {
     fn set_written(&self, memory: &Memory, member: usize) -> Result<(), Fault> {
         let [m, n, k] = [self.m, self.n, self.k].map(|size| size as usize);
         let extent = |matrix: &Matrix| memory.check("a matrix", matrix.address, 1);
-        let (a, b, c) = (extent(&self.a)?, extent(&self.b)?, extent(&self.c)?);
-        let is_written = |extent: &Extent<'_>, matrix: &Matrix, row, column| {
-            extent.is_written(matrix.at(member, row, column), matrix.scalar.bytes())
-        };
-        let rows: Vec<bool> = (0..m).map(|row| (0..k).all(|at| is_written(&a, &self.a, row, at))).collect();
-        for column in 0..n {
-            let column_is_written = (0..k).all(|at| is_written(&b, &self.b, at, column));
+        let (rows, _) = self.a.written_lines(&extent(&self.a)?, member, m, k);
+        let (_, columns) = self.b.written_lines(&extent(&self.b)?, member, k, n);
+        let (c, bytes) = (extent(&self.c)?, self.c.scalar.bytes());
+        let all_rows = rows.iter().all(|is_written| *is_written);
+        for (column, is_written) in columns.into_iter().enumerate() {
+            if self.beta == 0.0 && (all_rows || !is_written) {
+                c.set_written(self.c.at(member, 0, column), m * bytes, is_written);
+                continue;
+            }
             for (row, row_is_written) in rows.iter().enumerate() {
-                let is_kept = self.beta == 0.0 || is_written(&c, &self.c, row, column);
                 let address = self.c.at(member, row, column);
-                c.set_written(
-                    address,
-                    self.c.scalar.bytes(),
-                    column_is_written && *row_is_written && is_kept,
-                );
+                let is_kept = self.beta == 0.0 || c.is_written(address, bytes);
+                c.set_written(address, bytes, is_written && *row_is_written && is_kept);
             }
         }
         Ok(())
@@ -183,6 +181,29 @@ impl Matrix {
         let (row, column) = if self.transposed { (column, row) } else { (row, column) };
         let element = member * self.stride as usize + column * self.leading as usize + row;
         self.address + element * self.scalar.bytes()
+    }
+
+    /// Returns for each row and for each column whether all of its elements have a value.
+    fn written_lines(
+        &self,
+        extent: &Extent<'_>,
+        member: usize,
+        rows: usize,
+        columns: usize,
+    ) -> (Vec<bool>, Vec<bool>) {
+        let (height, width) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        let bytes = self.scalar.bytes();
+        let (mut across, mut down) = (vec![true; height], vec![true; width]);
+        for (column, is_written) in down.iter_mut().enumerate() {
+            let element = member * self.stride as usize + column * self.leading as usize;
+            let start = self.address + element * bytes;
+            *is_written = extent.is_written(start, height * bytes);
+            if !*is_written {
+                let parts = across.iter_mut().enumerate();
+                parts.for_each(|(row, part)| *part &= extent.is_written(start + row * bytes, bytes));
+            }
+        }
+        if self.transposed { (down, across) } else { (across, down) }
     }
 
     fn elements<T: Number>(&self, member: usize, rows: usize, columns: usize) -> Vec<T> {
