@@ -113,9 +113,13 @@ impl Runner {
         }
     }
 
-    /// Returns the error of the requests of a failed call, after checking whether the device still computes.
+    /// Returns the error of the requests of a failed call, after checking whether the device still computes. If so, evicts
+    /// all prefixes, because later calls would fail as well if these fill the device's memory.
     fn failure(&mut self, error: &ModelError) -> EngineError {
         let Err(lost) = guarded(&*self.observer, || self.model.check_device()) else {
+            if let Some(prefixes) = self.model.evictable_cache() {
+                prefixes.evict(u64::MAX);
+            }
             return step_error(error);
         };
         let reason = chain(&lost);
