@@ -64,7 +64,8 @@ fn check(number: usize) -> Result<(), String> {
 #[cfg(feature = "cuda")]
 fn opened(number: usize) -> Result<Device, String> {
     let device = ntl_cuda::ordinal(number).map_err(|error| error.to_string())?;
-    let device = Device::new_cuda(device).map_err(|error| error.to_string())?;
+    // CUDA graphs cannot record the default stream.
+    let device = Device::new_cuda_with_stream(device).map_err(|error| error.to_string())?;
     if let Device::Cuda(cuda) = &device {
         if let Err(error) = ntl_cuda::prepare(cuda) {
             tracing::warn!(number, %error, "the GPU gives freed memory back to its driver, which costs time");
@@ -111,6 +112,19 @@ static WAITED: AtomicU64 = AtomicU64::new(0);
 /// Returns the time that this process has waited for logits of GPUs. In the rest of a step, the host enqueues the work.
 pub fn gpu_wait() -> Duration {
     Duration::from_nanos(WAITED.load(Ordering::Relaxed))
+}
+
+/// Number of steps that this process has replayed.
+static REPLAYED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of steps whose layers this process has replayed as a CUDA graph.
+pub fn replayed_steps() -> u64 {
+    REPLAYED.load(Ordering::Relaxed)
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn count_replay() {
+    REPLAYED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Calls `wait`, which waits for a GPU, and counts its time.

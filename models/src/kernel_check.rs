@@ -14,7 +14,7 @@ use crate::logits_reducer::LogitsReducer;
 use crate::ops::own_kernels::OwnKernel;
 use crate::ops::{
     Activation, HeadNorms, Norm, PassKeys, PassRope, Plan, ProjectedRows, QkvSource, RelativeBias, SlotGroup,
-    SlotView,
+    SlotView, add,
 };
 
 /// Element types that were checked, by device: of models, and of keys and values.
@@ -105,6 +105,7 @@ impl Inputs<'_> {
         match kernel {
             OwnKernel::Norm => self.norms(),
             OwnKernel::Activation => self.activations(),
+            OwnKernel::Addition => self.sums(),
             OwnKernel::CacheStore => self.stores(),
             OwnKernel::SlotAttention => self.slot_attentions(),
             OwnKernel::PromptAttention => self.prompt_attentions(),
@@ -135,6 +136,13 @@ impl Inputs<'_> {
         let both =
             |activation: Activation| [activation.rounded(&x, self.dtype), activation.gated(&x, self.dtype)];
         all.into_iter().flat_map(both).collect()
+    }
+
+    fn sums(&self) -> Result<Vec<Tensor>> {
+        let of = |shape: &[usize]| {
+            add(self.numbers(&[3, 1100], 1, DType::F32)?, &self.numbers(shape, 2, DType::F32)?)
+        };
+        Ok(vec![of(&[3, 1100])?, of(&[1100])?])
     }
 
     fn stores(&self) -> Result<Vec<Tensor>> {

@@ -29,6 +29,7 @@ mod options;
 #[cfg(test)]
 mod random;
 mod rope;
+mod step_graphs;
 pub mod t5;
 pub mod tokenizer;
 pub mod tools;
@@ -36,7 +37,7 @@ mod warm_up;
 
 pub use adapter::{AdapterReader, OpenAdapter, adapter_base};
 pub use families::architectures;
-pub use gpu::gpu_wait;
+pub use gpu::{gpu_wait, replayed_steps};
 pub use kernel_choice::{KernelChoice, kernels_off};
 pub use load::{LoadedModel, load, vocabulary};
 pub use ops::{Activation, Placement};

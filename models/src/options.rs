@@ -125,6 +125,8 @@ pub struct LoadOptions {
     pub dtype: DtypeChoice,
     pub kv_cache_dtype: KvCacheDtype,
     pub kernels: KernelChoice,
+    /// Whether steps on a GPU may be replayed as CUDA graphs.
+    pub cuda_graphs: bool,
     /// Facts that override the checkpoint's files.
     pub choices: Choices,
     /// Maximum size of the prefix cache, in bytes. 0 turns it off.
@@ -138,6 +140,7 @@ impl Default for LoadOptions {
             dtype: DtypeChoice::default(),
             kv_cache_dtype: KvCacheDtype::default(),
             kernels: KernelChoice::default(),
+            cuda_graphs: true,
             choices: Choices::default(),
             prefix_bytes_max: PREFIX_BYTES_MAX,
         }
@@ -178,7 +181,7 @@ impl LoadOptions {
             return Err(LoadError::Device(reason));
         }
         self.kernels.apply(&device, dtype, kv.unwrap_or(dtype))?;
-        Ok(Placement { device, dtype, kv, format: Format::F32 })
+        Ok(Placement { device, dtype, kv, format: Format::F32, cuda_graphs: self.cuda_graphs })
     }
 }
 

@@ -25,7 +25,7 @@ use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load};
+use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load, replayed_steps};
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
 
@@ -287,6 +287,55 @@ fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
         let got = got.probability_from(tokens);
         let want = want.probability_from(tokens);
         assert!((got - want).abs() < 1e-5, "{name}, padding: {got} instead of {want}");
+    }
+}
+
+/// Logits of greedy steps of one to three contexts with prompts of different lengths, several steps of each number of rows.
+fn logits_of_many_steps(model: &mut dyn BatchModel) -> Vec<f32> {
+    let mut all = Vec::new();
+    for contexts in [1, 2, 1, 3] {
+        let prompts: Vec<Prompt> = (1..=contexts)
+            .map(|at| (0..7 * at).map(|id| 3 + id * 5 % 29).collect::<Vec<u32>>().into())
+            .collect();
+        let opened = model.open(&prompts.iter().map(ContextRequest::from).collect::<Vec<_>>()).unwrap();
+        for node in 0..7u32 {
+            let token = |first| if node == 0 { first } else { 3 + node * 5 % 13 };
+            let rows = opened.iter().map(|at| row(at.context, node.checked_sub(1), token(at.first_token)));
+            let logits = model.step(&rows.collect::<Vec<_>>()).unwrap();
+            all.extend((0..logits.rows()).flat_map(|index| logits.row(index).to_vec()));
+        }
+        opened.iter().for_each(|at| model.close(at.context));
+    }
+    all
+}
+
+/// Asserts that a model replays steps as graphs, with the logits of the same model without graphs.
+fn assert_replayed(name: &str, open: impl Fn(LoadOptions) -> Box<dyn BatchModel>) {
+    for options in [on(GPU, DtypeChoice::F32), on(GPU, DtypeChoice::Bf16)] {
+        let want = logits_of_many_steps(open(LoadOptions { cuda_graphs: false, ..options }).as_mut());
+        // Tests in other threads replay steps, too, so that this is a lower bound.
+        let before = replayed_steps();
+        let got = logits_of_many_steps(open(options).as_mut());
+        assert!(replayed_steps() - before >= 12, "{name}, {:?}: too few replays", options.dtype);
+        assert_eq!(got.len(), want.len());
+        let largest = want.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+        let off = got.iter().zip(&want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+        println!("{name}, {:?}: {off} of {largest}", options.dtype);
+        // Equal on the fake driver. cuBLAS may add in another order on a device.
+        assert!(off <= 0.01 * largest, "{name}, {:?}: off by {off} of {largest}", options.dtype);
+    }
+}
+
+#[test]
+fn steps_that_are_replayed_as_graphs_give_the_logits_of_steps_that_are_not() {
+    if gpu() {
+        assert_replayed("t5", t5);
+        for name in ["t5-v11", "t5gemma", "t5gemma2", "regresslm-hf-p10", "qwen3", "granite"] {
+            assert_replayed(name, |options| tiny(name, options));
+        }
+        for name in ["llama-llama3", "mistral-window", "qwen2", "gpt2-by-depth"] {
+            assert_replayed(name, |options| causal(name, options));
+        }
     }
 }
 

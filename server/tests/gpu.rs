@@ -201,9 +201,10 @@ fn a_gpu_that_is_not_there_ends_the_server_with_the_reason() {
 }
 
 /// Deliberate faults of the fake driver, and the kernel that each of them breaks.
-const BROKEN_KERNELS: [(&str, &str); 8] = [
+const BROKEN_KERNELS: [(&str, &str); 9] = [
     ("wrong:norm_", "norm"),
     ("wrong:activate_", "activation"),
+    ("wrong:add_f32", "addition"),
     ("hide:store_kv_", "cache_store"),
     ("wrong:attend_", "slot_attention"),
     ("wrong:add_parts_", "slot_attention"),
@@ -232,8 +233,15 @@ fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_rig
             assert_eq!(found, off, "{what}");
         };
         assert_served(&Server::start(checkpoint, "cuda:0", &[]), &[], "no fault");
-        let all =
-            ["activation", "cache_store", "logits_summary", "norm", "prompt_attention", "slot_attention"];
+        let all = [
+            "activation",
+            "addition",
+            "cache_store",
+            "logits_summary",
+            "norm",
+            "prompt_attention",
+            "slot_attention",
+        ];
         let composed = [("NTL_KERNELS", "composed".to_owned())];
         assert_served(&Server::start(checkpoint, "cuda:0", &composed), &all, "--kernels composed");
         for (fault, kernel) in BROKEN_KERNELS {
@@ -242,6 +250,31 @@ fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_rig
             let warnings = server.startup.iter().filter(|entry| entry["message"] == warning);
             assert_eq!(warnings.map(|entry| &entry["kernel"]).collect::<Vec<_>>(), [kernel], "{fault}");
             assert_served(&server, &[kernel], fault);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+fn graphs_that_are_wrong_are_not_used_and_answers_stay_right() {
+    const WARNING: &str = "the steps of a model are not replayed as CUDA graphs";
+    for checkpoint in ["t5-v11", "llama-ntl"] {
+        let want = Server::start(checkpoint, "cpu", &[]).choice(&greedy(30));
+        for (variable, value, is_warned) in [
+            ("NTL_FAKE_CUDA_BREAK", "graph", true),
+            ("NTL_NO_CUDA_GRAPHS", "false", false),
+            ("NTL_NO_CUDA_GRAPHS", "true", false),
+        ] {
+            let mut server = Server::start(checkpoint, "cuda:0", &[(variable, value.to_owned())]);
+            assert_close(&server.choice(&greedy(30)), &want, &format!("{checkpoint}, {variable}={value}"));
+            let served = server.log_until("POST /v1/completions");
+            let mut log = server.startup.iter().chain(&served);
+            let warning = log.find(|entry| entry["message"] == WARNING);
+            assert_eq!(
+                warning.map(|entry| &entry["reason"]),
+                is_warned.then_some(&json!("a replay was wrong")),
+                "{checkpoint}, {variable}={value}"
+            );
         }
     }
 }

@@ -59,6 +59,9 @@ pub struct DecodeArgs {
     /// Kernels on a GPU: auto, own or composed
     #[arg(long, default_value = "auto", value_parser = str::parse::<KernelChoice>)]
     kernels: KernelChoice,
+    /// Launch each step's layers on a GPU one by one, instead of together as a CUDA graph
+    #[arg(long)]
+    no_cuda_graphs: bool,
     /// Number of measurements of each batch size, in alternation with the others, after one warm-up run
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -85,6 +88,7 @@ struct Row {
     first_seconds: Spread,
     step_seconds: Spread,
     wait_seconds: Spread,
+    replayed: Spread,
     runs: Vec<Run>,
     ids: Vec<Vec<u32>>,
 }
@@ -121,10 +125,10 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let rate = row.tokens_per_second;
         let adapters = if row.load.adapted { decoder.adapters.len() } else { 0 };
         let all = format!("{} | {adapters} | {rate:.1} | {first:.1} | {step:.2}", row.load.batch);
-        if on_gpu { format!("{all} | {wait:.2}") } else { all }
+        if on_gpu { format!("{all} | {wait:.2} | {:.0}", row.replayed.times(100.0)) } else { all }
     });
     let header = "batch | adapters | tokens/s | first token ms | step ms";
-    let header = if on_gpu { format!("{header} | of it waiting ms") } else { header.to_owned() };
+    let header = if on_gpu { format!("{header} | of it waiting ms | % replayed") } else { header.to_owned() };
     write_table(out, 0, &header, cells)?;
     for [plain, adapted] in rows.as_chunks().0.iter().filter(|_| variants.len() == 2) {
         let ratio = |speed: fn(&Run) -> f64| {
@@ -147,6 +151,7 @@ fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
         dtype: args.dtype,
         kv_cache_dtype: args.kv_cache_dtype,
         kernels: args.kernels,
+        cuda_graphs: !args.no_cuda_graphs,
         prefix_bytes_max: 0,
         ..LoadOptions::default()
     };
@@ -215,6 +220,7 @@ fn row(args: &DecodeArgs, decoder: &Decoder, Measured { load, runs }: Measured) 
         first_seconds: spread(|run| run.first_seconds),
         step_seconds: spread(|run| run.step_seconds),
         wait_seconds: spread(|run| run.wait_seconds),
+        replayed: spread(|run| run.replayed),
         ids: if args.json && !load.adapted { decoder.ids(load.batch)? } else { Vec::new() },
         runs,
     })
@@ -267,6 +273,7 @@ mod tests {
                     first_seconds: 1.0,
                     step_seconds,
                     wait_seconds: 0.0,
+                    replayed: 0.0,
                     tokens_per_second: 1.0,
                 })
             };

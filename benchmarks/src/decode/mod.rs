@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use ntl_core::contract::{Adapter, Event, Job, ModelInfo, Request, TextJob};
 use ntl_engine::Engine;
-use ntl_models::gpu_wait;
+use ntl_models::{gpu_wait, replayed_steps};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -42,6 +42,8 @@ pub struct Run {
     pub step_seconds: f64,
     /// The part of `step_seconds` in which the host waits for the GPU. In the rest it enqueues the GPU's work.
     pub wait_seconds: f64,
+    /// The share of the steps whose layers a GPU replayed as a CUDA graph.
+    pub replayed: f64,
     /// Throughput of all answers together.
     pub tokens_per_second: f64,
 }
@@ -69,6 +71,7 @@ impl Decoder {
         let started = Instant::now();
         let mut first = None;
         let mut waited = Duration::ZERO;
+        let mut replayed = 0;
         for answer in self.engine.submit_all(jobs)? {
             for event in events(answer) {
                 if let Event::Text { .. } = event?
@@ -76,11 +79,13 @@ impl Decoder {
                 {
                     first = Some(started.elapsed());
                     waited = gpu_wait();
+                    replayed = replayed_steps();
                 }
             }
         }
         let all = started.elapsed();
         let waited = gpu_wait().saturating_sub(waited);
+        let replayed = replayed_steps() - replayed;
         let first = first.unwrap_or(Duration::ZERO);
         let steps = self.new_tokens.saturating_sub(1).max(1);
         Ok(Run {
@@ -89,6 +94,7 @@ impl Decoder {
             first_seconds: first.as_secs_f64(),
             step_seconds: (all - first).as_secs_f64() / steps as f64,
             wait_seconds: waited.as_secs_f64() / steps as f64,
+            replayed: replayed as f64 / steps as f64,
             tokens_per_second: (batch * self.new_tokens) as f64 / all.as_secs_f64(),
         })
     }

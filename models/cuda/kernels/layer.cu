@@ -137,6 +137,29 @@ __device__ inline void activate(
   }
 }
 
+// Adds each row of y to the same row of x, in place. If y has one row, it is added to all. The blocks of one `x` process one row.
+__device__ inline void add(
+    float *__restrict__ x,        // [M, W]
+    const float *__restrict__ y,  // [M, W], or [W]
+    int width, bool is_one_row) {
+  const bool in_fours = width % 4 == 0 && are_aligned(x, y);
+  x += size_t(blockIdx.x) * width, y += is_one_row ? 0 : size_t(blockIdx.x) * width;
+  const int thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+  if (in_fours) {
+    for (int at = thread * 4; at < width; at += threads * 4) {
+      const auto left = load_four(x + at), right = load_four(y + at);
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) values[e] = left.values[e] + right.values[e];
+      store_four(x + at, values);
+    }
+  } else {
+    for (int at = thread; at < width; at += threads) x[at] += y[at];
+  }
+}
+
+KERNEL(256) add_f32(float *x, const float *y, int width, int is_one_row) { add(x, y, width, is_one_row != 0); }
+
 #define STORE_KV(NAME, T)                                                                                        \
   KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,   \
                               const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,    \

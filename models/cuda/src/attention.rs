@@ -26,8 +26,9 @@ const HEADS: [usize; 4] = [1, 2, 4, 8];
 
 /// Number of multiprocessors of a large GPU. If rows and heads do not fill them with blocks, their keys are split.
 const MULTIPROCESSORS: usize = 132;
-/// Minimum number of keys per block if they are split, and maximum number of parts.
-const KEYS_MIN: usize = 256;
+/// Minimum number of keys per block if they are split.
+pub const KEYS_OF_A_PART: usize = 256;
+/// Maximum number of parts.
 const PARTS_MAX: usize = 64;
 
 /// The keys and values that rows attend to.
@@ -132,7 +133,7 @@ fn fitting(at_once: usize) -> usize {
 /// splitting, and the number of heads that a block computes.
 fn parts(blocks: usize, keys_max: usize, at_once: usize) -> usize {
     let filling = MULTIPROCESSORS * fitting(at_once);
-    filling.div_ceil(blocks).min(keys_max / KEYS_MIN).clamp(1, PARTS_MAX)
+    filling.div_ceil(blocks).min(keys_max / KEYS_OF_A_PART).clamp(1, PARTS_MAX)
 }
 
 #[cfg(test)]

@@ -86,6 +86,32 @@ pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Resu
     uninitialised(device, shape, dtype)
 }
 
+/// Returns the address of a contiguous tensor of this type with `count` elements on this GPU.
+pub(crate) fn address(device: &CudaDevice, tensor: &Tensor, dtype: DType, count: usize) -> Result<u64> {
+    let (storage, layout) = tensor.storage_and_layout();
+    if (tensor.dtype(), layout.shape().elem_count()) != (dtype, count) || !layout.is_contiguous() {
+        let found = tensor.dtype();
+        let dims = tensor.dims();
+        candle_core::bail!("a kernel needs {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}")
+    }
+    let Storage::Cuda(storage) = &*storage else {
+        candle_core::bail!("a kernel needs tensors on a GPU, not on the CPU")
+    };
+    if storage.device.id() != device.id() {
+        candle_core::bail!("a kernel needs tensors on its own GPU")
+    }
+    let stream = device.cuda_stream();
+    let start = match &storage.slice {
+        CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F8E4M3(slice) => slice.device_ptr(&stream).0,
+        _ => candle_core::bail!("no kernel supports elements of {dtype:?}"),
+    };
+    Ok(start + (layout.start_offset() * dtype.size_in_bytes()) as u64)
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(device: &'a CudaDevice, image: &Image, kernel: &str) -> Result<Self> {
         let function = image.function(device, kernel)?;
@@ -94,7 +120,7 @@ impl<'a> Call<'a> {
 
     /// Adds a contiguous tensor of this type with `count` elements.
     pub(crate) fn tensor(&mut self, tensor: &Tensor, dtype: DType, count: usize) -> Result<&mut Self> {
-        let address = self.address(tensor, dtype, count)?;
+        let address = address(self.device, tensor, dtype, count)?;
         self.arguments.push(Argument::Wide(address));
         Ok(self)
     }
@@ -132,33 +158,6 @@ impl<'a> Call<'a> {
     pub(crate) fn float(&mut self, number: f32) -> &mut Self {
         self.arguments.push(Argument::Float(number));
         self
-    }
-
-    fn address(&self, tensor: &Tensor, dtype: DType, count: usize) -> Result<u64> {
-        let (storage, layout) = tensor.storage_and_layout();
-        if (tensor.dtype(), layout.shape().elem_count()) != (dtype, count) || !layout.is_contiguous() {
-            let found = tensor.dtype();
-            let dims = tensor.dims();
-            candle_core::bail!(
-                "a kernel needs {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}"
-            )
-        }
-        let Storage::Cuda(storage) = &*storage else {
-            candle_core::bail!("a kernel needs tensors on a GPU, not on the CPU")
-        };
-        if storage.device.id() != self.device.id() {
-            candle_core::bail!("a kernel needs tensors on its own GPU")
-        }
-        let stream = self.device.cuda_stream();
-        let start = match &storage.slice {
-            CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
-            CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
-            CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
-            CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
-            CudaStorageSlice::F8E4M3(slice) => slice.device_ptr(&stream).0,
-            _ => candle_core::bail!("no kernel supports elements of {dtype:?}"),
-        };
-        Ok(start + (layout.start_offset() * dtype.size_in_bytes()) as u64)
     }
 
     /// Launches the kernel.

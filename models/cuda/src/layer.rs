@@ -28,6 +28,21 @@ pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype:
     Ok(out)
 }
 
+/// Adds `y` f32 `[M, W]`, or the same row `[W]` for all, to `x` f32 `[M, W]` in place. No other tensor may share the storage of `x`.
+pub fn add(x: &Tensor, y: &Tensor) -> Result<()> {
+    let ((rows, width), device) = (x.dims2()?, gpu(x)?);
+    let is_one_row = y.rank() == 1;
+    let mut call = Call::new(device, &LAYER, "add_f32")?;
+    call.tensor(x, DType::F32, rows * width)?
+        .tensor(y, DType::F32, if is_one_row { width } else { rows * width })?
+        .int(width)?
+        .int(usize::from(is_one_row))?;
+    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `x`, for each of which `y` has a row
+    // of as many elements, or one for all. `x` is written through a shared borrow: it is device memory, which only later
+    // launches on the single stream read.
+    unsafe { call.launch(Grid::of_rows(rows, width)) }
+}
+
 /// Activations, with the same numbers as in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {

@@ -1,6 +1,6 @@
 //! The CUDA functionality that `ntl-server` needs in addition to candle: the driver's version, the order and
-//! the free memory of GPUs, settings of an opened GPU, matmul with f32 accumulation, and custom kernels for
-//! decoding, prompts and logits (`kernels`). Empty without the feature `cuda`.
+//! the free memory of GPUs, settings of an opened GPU, CUDA graphs, and matmul with f32 accumulation. Custom kernels compute
+//! steps, prompts and logits (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
 #![expect(
     unsafe_code,
@@ -8,6 +8,7 @@
 )]
 
 mod attention;
+mod graph;
 mod image;
 mod launch;
 mod layer;
@@ -25,9 +26,10 @@ use candle_core::cuda::cudarc::driver::result::{device, mem_pool};
 use candle_core::cuda::cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attribute};
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError};
 
-pub use attention::{ROW_NUMBERS, SlotAttention};
+pub use attention::{KEYS_OF_A_PART, ROW_NUMBERS, SlotAttention};
+pub use graph::Graph;
 pub use image::ComputeCapability;
-pub use layer::{Activation, Projections, activate, norm};
+pub use layer::{Activation, Projections, activate, add, norm};
 pub use logits::{SUMMARY, summarize};
 pub use product::{add_product, product};
 pub use prompt::{HeadBatch, HeadSource, NO_ROW, PackedHeads, QUERY_NUMBERS, unpack_heads};

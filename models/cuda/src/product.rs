@@ -1,4 +1,4 @@
-//! Matmul of 16-bit matrices with f32 results, which candle would round to 16 bits.
+//! Matmul with f32 results, which candle would round to 16 bits if the matrices have 16 bits.
 //!
 //! One cuBLAS call computes the matmul, and adds it to a tensor if one is given.
 
@@ -12,8 +12,8 @@ use half::{bf16, f16};
 
 use crate::launch::output;
 
-/// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same 16-bit
-/// type. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
+/// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same type:
+/// f32, f16 or bf16. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let Sizes { m, n, .. } = Sizes::of(a.layout(), b.layout())?;
     let Device::Cuda(device) = a.device() else { candle_core::bail!("this product is for GPUs") };
@@ -137,7 +137,8 @@ impl Gemm {
         match factors[0].0.dtype() {
             DType::BF16 => self.run::<bf16>(c, at, factors, sys::cudaDataType_t::CUDA_R_16BF),
             DType::F16 => self.run::<f16>(c, at, factors, sys::cudaDataType_t::CUDA_R_16F),
-            other => candle_core::bail!("a product with sums in f32 needs 16 bits, not {other:?}"),
+            DType::F32 => self.run::<f32>(c, at, factors, sys::cudaDataType_t::CUDA_R_32F),
+            other => candle_core::bail!("no product with sums in f32 supports {other:?}"),
         }
     }
 }

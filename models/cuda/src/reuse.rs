@@ -4,15 +4,24 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use candle_core::{CudaDevice, DType, Device, Result, Tensor, TensorId};
+use candle_core::{CudaDevice, DType, Device, Result, Tensor};
 
 /// The results of the present step.
 #[derive(Default)]
-struct Results {
+pub(crate) struct Results {
     /// Tensors that kernels have written and that may still be read.
-    in_use: Vec<TensorId>,
+    in_use: Vec<Tensor>,
     /// Tensors that are not read any more.
     free: Vec<Tensor>,
+    /// Whether new results may be allocated.
+    is_complete: bool,
+}
+
+impl Results {
+    /// Returns the memory of all results, for the same results again.
+    pub(crate) fn again(self) -> Self {
+        Self { in_use: Vec::new(), free: [self.in_use, self.free].concat(), is_complete: true }
+    }
 }
 
 thread_local! {
@@ -36,14 +45,20 @@ impl Drop for Step {
     }
 }
 
+/// Calls `work`, whose results use this memory instead of the step's. Returns its value, and its results.
+pub(crate) fn with_results<T>(results: Results, work: impl FnOnce() -> T) -> (T, Results) {
+    let of_step = RESULTS.replace(Some(results));
+    let value = work();
+    (value, RESULTS.replace(of_step).unwrap_or_default())
+}
+
 /// Lets later results of the same step use the memory of a kernel's result. Nothing may read the tensor, or a
 /// view of it, any more. Has no effect on other tensors and between steps.
 pub fn reuse(tensor: &Tensor) {
     RESULTS.with_borrow_mut(|results| {
-        let Some(Results { in_use, free }) = results else { return };
-        if let Some(index) = in_use.iter().position(|&id| id == tensor.id()) {
-            in_use.swap_remove(index);
-            free.push(tensor.clone());
+        let Some(Results { in_use, free, .. }) = results else { return };
+        if let Some(index) = in_use.iter().position(|result| result.id() == tensor.id()) {
+            free.push(in_use.swap_remove(index));
         }
     });
 }
@@ -62,11 +77,14 @@ pub(crate) fn uninitialised(device: &CudaDevice, shape: &[usize], dtype: DType) 
         });
         let tensor = match free {
             Some(tensor) => tensor.reshape(shape)?,
+            None if results.as_ref().is_some_and(|results| results.is_complete) => {
+                candle_core::bail!("a result of {shape:?} {dtype:?} that was not there before")
+            }
             // SAFETY: nothing reads the tensor before the next kernel has written every element.
             None => unsafe { Tensor::empty(shape, dtype, &Device::Cuda(device.clone()))? },
         };
         if let Some(results) = results {
-            results.in_use.push(tensor.id());
+            results.in_use.push(tensor.clone());
         }
         Ok(tensor)
     })

@@ -10,8 +10,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_cuda::{
-    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, Step,
-    activate, norm, product, reuse, summarize, unpack_heads,
+    Activation, Graph, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, Step,
+    activate, add, norm, prepare, product, reuse, summarize, unpack_heads,
 };
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -30,6 +30,18 @@ fn gpu() -> Option<Device> {
     let device = Device::new_cuda(0);
     if let Err(error) = &device {
         println!("skipped: {error}");
+    }
+    device.ok()
+}
+
+/// Like [`gpu`], with a stream that CUDA graphs can record.
+fn own_stream() -> Option<Device> {
+    let device = Device::new_cuda_with_stream(0);
+    if let Err(error) = &device {
+        println!("skipped: {error}");
+    }
+    if let Device::Cuda(device) = device.as_ref().ok()? {
+        prepare(device).unwrap();
     }
     device.ok()
 }
@@ -465,6 +477,82 @@ fn rows_are_normalised_with_and_without_a_mean() {
     let x = Tensor::ones((2, 8), DType::F32, &device).unwrap();
     let weight = Tensor::ones(7, DType::F32, &device).unwrap();
     assert!(norm(&x, &weight, None, eps, DType::F32).is_err());
+}
+
+#[test]
+fn rows_are_added_one_by_one_or_the_same_row_to_each() {
+    let Some(device) = gpu() else { return };
+    for (width, rows_of_y) in [1, 31, 96, 2050].into_iter().flat_map(|width| [1, 3].map(|rows| (width, rows)))
+    {
+        let (x, left) = random(&[3, width], DType::F32, 20, &device);
+        let shape = [rows_of_y, width];
+        let (y, right) = random(if rows_of_y == 1 { &shape[1..] } else { &shape }, DType::F32, 21, &device);
+        add(&x, &y).unwrap();
+        let want: Vec<f64> = left.iter().zip(right.iter().cycle()).map(|(x, y)| x + y).collect();
+        assert_close(&format!("sums of {width}, {rows_of_y} rows"), &x, DType::F32, &want);
+    }
+    let [x, y] = [(2, 8), (1, 8)].map(|shape| Tensor::ones(shape, DType::F32, &device).unwrap());
+    assert!(add(&x, &y).is_err());
+}
+
+#[test]
+fn a_graph_computes_the_same_for_other_numbers() {
+    let Some(device) = own_stream() else { return };
+    let (weight, _) = random(&[48], DType::F32, 9, &device);
+    let (matrix, _) = random(&[48, 48], DType::F32, 8, &device);
+    // Three results, of which two share memory, and a sum in place.
+    let computed = |x: Tensor, table: &Tensor| {
+        let first = norm(&x, &weight, None, 1e-6, DType::F32)?;
+        let second = product(&first, &matrix)?;
+        reuse(&first);
+        let third = norm(&second, &weight, None, 1e-6, DType::F32)?;
+        add(&x, &third)?;
+        add(&x, table)?;
+        Ok(x)
+    };
+    let inputs = |seed| [seed, seed + 10].map(|seed| random(&[5, 48], DType::F32, seed, &device).0);
+    let want = |seed| {
+        let [x, table] = inputs(seed);
+        values(&computed(x, &table).unwrap())
+    };
+    let step = Step::begin();
+    let [x, table] = inputs(1);
+    let (first, graph) = Graph::record(x, std::slice::from_ref(&table), |x| computed(x, &table)).unwrap();
+    let graph = graph.unwrap();
+    drop((step, table));
+    assert_eq!(values(&first), want(1));
+    for seed in [2, 1, 3] {
+        let [x, table] = inputs(seed);
+        assert_eq!(values(&graph.replay(&x, &[table]).unwrap()), want(seed), "seed {seed}");
+    }
+    let [x, table] = inputs(4);
+    assert!(graph.replay(&x, &[]).is_err(), "no table");
+    assert!(graph.replay(&x.narrow(0, 0, 4).unwrap(), &[table]).is_err(), "fewer rows");
+}
+
+#[test]
+fn a_computation_that_cannot_be_repeated_has_no_graph() {
+    let Some(device) = own_stream() else { return };
+    let refusal = |compute: fn(Tensor) -> Result<Tensor>| {
+        let (x, numbers) = random(&[5, 48], DType::F32, 1, &device);
+        let (result, graph) = Graph::record(x.clone(), &[], compute).unwrap();
+        assert_eq!(result.elem_count(), numbers.len());
+        let reason = graph.err().unwrap().to_string();
+        // The stream computes as before.
+        assert_eq!(values(&x), numbers, "{reason}");
+        reason
+    };
+    let allocates = refusal(|x| &x * 2.0);
+    assert!(allocates.contains("MEM_ALLOC"), "{allocates}");
+    let uploads =
+        refusal(|x| x.broadcast_add(&Tensor::ones(48, DType::F32, &Device::Cpu)?.to_device(x.device())?));
+    assert!(uploads.contains("a node of type"), "{uploads}");
+    let waits = refusal(|x| x.to_device(&Device::Cpu)?.to_device(x.device()));
+    assert!(waits.contains("CAPTURE") || waits.contains("capture"), "{waits}");
+    let default = gpu().unwrap();
+    let (x, _) = random(&[5, 48], DType::F32, 1, &default);
+    let (_, graph) = Graph::record(x, &[], |x| add(&x, &x.clone().copy()?).map(|()| x)).unwrap();
+    assert!(graph.is_err(), "the default stream");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::time::Instant;
 use crate::counts::{Counts, Total};
 use crate::fatbin::Fatbin;
 use crate::fault::{Code, Fault};
+use crate::graph::{Graphs, Node, NodeKind};
 use crate::memory::Memory;
 use crate::product::Product;
 use crate::ptx::{self, Execution, Kernel, Launch};
@@ -32,9 +33,11 @@ pub(crate) const MINOR: usize = 0;
 const COMPILED: &str = "compiled modules";
 const LOOK_UPS: &str = "look-ups of functions";
 const UNALIGNED: &str = "unaligned matmuls";
+/// Name of the count of launched graphs. Their kernels and matmuls do not count.
+const GRAPHS: &str = "graphs";
 
-/// Work that the host has not waited for yet.
-type Work = Box<dyn FnOnce(&mut Driver) -> Result<(), Fault> + Send>;
+/// Work that the host has not waited for yet, or that is part of a graph.
+pub(crate) type Work = Arc<dyn Fn(&mut Driver) -> Result<(), Fault> + Send + Sync>;
 
 /// The only device of the process.
 pub struct Driver {
@@ -54,6 +57,7 @@ pub struct Driver {
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
+    graphs: Graphs,
     /// Events, and when the device last reached each.
     events: HashMap<usize, Option<Instant>>,
     last_handle: usize,
@@ -99,6 +103,7 @@ impl Driver {
             modules: HashMap::new(),
             functions: HashMap::new(),
             streams: HashSet::new(),
+            graphs: Graphs::default(),
             events: HashMap::new(),
             last_handle: 0x1000,
         }
@@ -117,6 +122,9 @@ impl Driver {
             // SAFETY: the allocation was just made.
             unsafe { std::ptr::write_bytes(address as *mut u8, 0xff, bytes) };
         }
+        if self.graphs.is_capturing() {
+            self.enqueue(NodeKind::Allocation, |_| Ok(()));
+        }
         self.pool_bytes = self.pool_bytes.max(self.memory.used());
         self.counts.add(Total::Allocations, 1);
         self.counts.add(Total::AllocatedBytes, bytes);
@@ -124,8 +132,23 @@ impl Driver {
         Ok(address)
     }
 
-    fn enqueue(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Fault> + Send + 'static) {
-        self.queue.push(Box::new(work));
+    /// Enqueues work, or records it if this thread captures.
+    fn enqueue(
+        &mut self,
+        kind: NodeKind,
+        work: impl Fn(&mut Self) -> Result<(), Fault> + Send + Sync + 'static,
+    ) {
+        if let Some(node) = self.graphs.record(Node { kind, work: Arc::new(work) }) {
+            self.queue.push(node.work);
+        }
+    }
+
+    /// Counts a launch, unless it is only recorded.
+    fn count_launch(&mut self, total: Total, name: &str) {
+        if !self.graphs.is_capturing() {
+            self.counts.add(total, 1);
+            self.counts.name(name);
+        }
     }
 
     /// Does all enqueued work. After a fault the rest is dropped, and an invalid access breaks the context.
@@ -142,6 +165,7 @@ impl Driver {
 
     /// Waits for the device. The memory pool then returns memory beyond the amount that it keeps.
     pub fn synchronise(&mut self) -> Result<(), Fault> {
+        self.graphs.refuse("waiting for the device")?;
         self.counts.add(Total::Synchronisations, 1);
         self.finish()?;
         let kept = self.memory.used().max(self.pool_threshold).min(self.pool_bytes);
@@ -157,8 +181,12 @@ impl Driver {
 
     /// Frees memory after the work that was enqueued before. Later allocations can use its bytes immediately.
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
+        if self.graphs.is_capturing() {
+            self.enqueue(NodeKind::Release, |_| Ok(()));
+            return Ok(());
+        }
         self.memory.release(address)?;
-        self.enqueue(move |driver| driver.memory.retire(address));
+        self.enqueue(NodeKind::Release, move |driver| driver.memory.retire(address));
         self.counts.add(Total::Frees, 1);
         self.counts.live(self.memory.used());
         Ok(())
@@ -178,7 +206,7 @@ impl Driver {
         // SAFETY: the caller guarantees it.
         let kept = (!is_pinned).then(|| unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec());
         let from = from as usize;
-        self.enqueue(move |driver| {
+        self.enqueue(NodeKind::Copy, move |driver| {
             driver.memory.check("an upload", to, bytes)?.set_written(to, bytes, true);
             let from = kept.as_ref().map_or(from as *const u8, |kept| kept.as_ptr());
             // SAFETY: the table contains the target. The source is ours, or pinned memory, which is freed only after
@@ -194,12 +222,13 @@ impl Driver {
     /// # Safety
     /// `to` must be valid for writes of `bytes` bytes.
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
+        self.graphs.refuse("a download")?;
         self.counts.add(Total::Downloads, 1);
         self.counts.add(Total::DownloadedBytes, bytes);
         let is_pinned = self.pinned.find(to as usize, bytes).is_some();
         if bytes > 0 {
             let to = to as usize;
-            self.enqueue(move |driver| {
+            self.enqueue(NodeKind::Copy, move |driver| {
                 let source = driver.memory.check("a download", from, bytes)?;
                 if driver.numerics {
                     source.check_written("a download", from, bytes)?;
@@ -223,7 +252,7 @@ impl Driver {
         if bytes == 0 {
             return;
         }
-        self.enqueue(move |driver| {
+        self.enqueue(NodeKind::Copy, move |driver| {
             let source = driver.memory.check("the source of a copy", from, bytes)?;
             let target = driver.memory.check("the target of a copy", to, bytes)?;
             if driver.numerics {
@@ -240,7 +269,7 @@ impl Driver {
         if bytes == 0 {
             return;
         }
-        self.enqueue(move |driver| {
+        self.enqueue(NodeKind::Fill, move |driver| {
             driver.memory.check("a fill", to, bytes)?.set_written(to, bytes, true);
             // SAFETY: the table contains the range.
             unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) };
@@ -327,11 +356,10 @@ impl Driver {
     pub fn launch(&mut self, function: usize, launch: Launch) -> Result<(), Fault> {
         self.check_alive()?;
         let kernel = self.kernel(function)?;
-        self.counts.add(Total::Launches, 1);
-        self.counts.name(kernel.name());
+        self.count_launch(Total::Launches, kernel.name());
         self.check_sizes(function, &kernel, &launch)
             .map_err(|fault| fault.within(&format!("kernel {}", kernel.name())))?;
-        self.enqueue(move |driver| driver.run_kernel(&kernel, launch));
+        self.enqueue(NodeKind::Kernel, move |driver| driver.run_kernel(&kernel, launch.clone()));
         Ok(())
     }
 
@@ -369,13 +397,12 @@ impl Driver {
 
     pub fn product(&mut self, name: &str, product: &Product) -> Result<(), Fault> {
         self.check_alive()?;
-        self.counts.add(Total::Products, 1);
-        self.counts.name(name);
+        self.count_launch(Total::Products, name);
         if !product.is_aligned() {
             self.counts.name(UNALIGNED);
         }
         let product = self.sabotage.as_ref().map_or(*product, |sabotage| sabotage.product(product));
-        self.enqueue(move |driver| product.run(&driver.memory, driver.numerics));
+        self.enqueue(NodeKind::Kernel, move |driver| product.run(&driver.memory, driver.numerics));
         Ok(())
     }
 
@@ -392,6 +419,49 @@ impl Driver {
     /// Streams 0 to 2 always exist.
     pub fn check_stream(&self, stream: usize) -> Result<(), Fault> {
         if stream <= 2 || self.streams.contains(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
+    }
+
+    /// Begins to record the work of this thread instead of doing it.
+    pub fn begin_capture(&mut self, stream: usize) -> Result<(), Fault> {
+        self.graphs.begin(stream)
+    }
+
+    /// Returns a graph of the work since the beginning of the capture.
+    pub fn end_capture(&mut self, stream: usize) -> Result<usize, Fault> {
+        let graph = self.handle();
+        self.graphs.end(stream, graph).map(|()| graph)
+    }
+
+    pub fn is_capturing(&self) -> bool {
+        self.graphs.is_capturing()
+    }
+
+    pub fn graph_nodes(&self, graph: usize) -> Result<Vec<NodeKind>, Fault> {
+        Ok(self.graphs.nodes(graph)?.iter().map(|node| node.kind).collect())
+    }
+
+    /// Returns an executable graph.
+    pub fn instantiate(&mut self, graph: usize) -> Result<usize, Fault> {
+        let executable = self.handle();
+        self.graphs.instantiate(graph, executable).map(|()| executable)
+    }
+
+    /// Enqueues all work of an executable graph.
+    pub fn launch_graph(&mut self, executable: usize) -> Result<(), Fault> {
+        self.graphs.refuse("a graph")?;
+        self.counts.name(GRAPHS);
+        let nodes = self.graphs.executable(executable)?;
+        let left_out = usize::from(self.sabotage == Some(Sabotage::Graph));
+        self.queue.extend(nodes.iter().skip(left_out).map(|node| Arc::clone(&node.work)));
+        Ok(())
+    }
+
+    pub fn destroy_graph(&mut self, graph: usize) -> Result<(), Fault> {
+        self.graphs.destroy(graph)
+    }
+
+    pub fn destroy_executable(&mut self, executable: usize) -> Result<(), Fault> {
+        self.graphs.destroy_executable(executable)
     }
 
     pub fn new_event(&mut self) -> usize {
@@ -413,7 +483,7 @@ impl Driver {
 
     pub fn record_event(&mut self, event: usize) -> Result<(), Fault> {
         self.use_event(event)?;
-        self.enqueue(move |driver| {
+        self.enqueue(NodeKind::Event, move |driver| {
             // Unless it was destroyed meanwhile.
             driver.events.entry(event).and_modify(|reached| *reached = Some(Instant::now()));
             Ok(())

@@ -19,6 +19,8 @@ pub enum Code {
     MisalignedAddress = 716,
     LaunchFailed = 719,
     NotSupported = 801,
+    CaptureUnsupported = 900,
+    CaptureInvalidated = 901,
 }
 
 impl Code {

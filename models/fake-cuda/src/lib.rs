@@ -6,6 +6,7 @@
 //! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code. An image with
 //!   machine code must also contain PTX, which runs.
 //! * cuBLAS matmuls are plain loops.
+//! * A CUDA graph does the work again that a thread has recorded. Calls that cannot be recorded fail.
 //! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
 //! Work is done when the host waits for it. A fault prints a line on stderr with the reason, and the call that waits returns
@@ -24,6 +25,7 @@ mod counts;
 mod driver;
 mod fatbin;
 mod fault;
+mod graph;
 mod memory;
 mod product;
 mod ptx;
@@ -33,6 +35,7 @@ mod written;
 pub use counts::{Counts, Total};
 pub use driver::{Driver, driver};
 pub use fault::{Code, Fault};
+pub use graph::NodeKind;
 pub use memory::Memory;
 pub use product::{Matrix, Product, Scalar};
 pub use ptx::{Kernel, Launch, Module};

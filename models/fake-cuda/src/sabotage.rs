@@ -1,5 +1,5 @@
 //! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel`,
-//! `pointer`, `wrong:PREFIX`, `hide:PREFIX`, or `address:FILE`.
+//! `pointer`, `graph`, `wrong:PREFIX`, `hide:PREFIX`, or `address:FILE`.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,8 @@ pub(crate) enum Sabotage {
     Stride,
     /// The last pointer of each kernel points one page too far.
     Pointer,
+    /// A replay of a graph leaves out the first node.
+    Graph,
     /// Kernels whose names start with this are missing.
     Hide(String),
     /// Kernels whose names start with this write wrong numbers.
@@ -27,6 +29,7 @@ impl Sabotage {
         match value.split_once(':').unwrap_or((&value, "")) {
             ("stride", "") => Some(Self::Stride),
             ("pointer", "") => Some(Self::Pointer),
+            ("graph", "") => Some(Self::Graph),
             // candle's kernels that add.
             ("kernel", "") => Some(Self::Hide("badd_".to_owned())),
             ("hide", prefix) => Some(Self::Hide(prefix.to_owned())),

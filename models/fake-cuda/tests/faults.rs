@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Device, INCREMENT};
-use ntl_fake_cuda::{Code, Driver, Fault, Matrix, Memory, Product, Scalar};
+use ntl_fake_cuda::{Code, Driver, Fault, Matrix, Memory, NodeKind, Product, Scalar};
 
 /// Asserts the code, and that the message contains all of these parts.
 fn assert_fault(result: Result<(), Fault>, code: Code, parts: &[&str]) {
@@ -102,6 +102,62 @@ fn after_a_fault_of_a_kernel_every_call_fails_with_the_same_fault() {
     let first = device.launch(function, (1, 32), &[buffer, buffer], &[5]).unwrap_err();
     assert_eq!(device.launch(function, (1, 32), &[buffer, buffer], &[4]), Err(first.clone()));
     assert_eq!(device.driver.check_alive(), Err(first));
+}
+
+/// Adds 1 to four numbers in a graph. Returns the device, the numbers' address and the executable graph.
+fn graph_of_an_increment() -> (Device, usize, usize) {
+    let mut device = Device::new();
+    let function = device.function(INCREMENT, "increment").unwrap();
+    let numbers = device.put(&[1f32; 4]);
+    let stream = device.driver.new_stream();
+    device.driver.begin_capture(stream).unwrap();
+    device.launch(function, (1, 32), &[numbers, numbers], &[4]).unwrap();
+    let graph = device.driver.end_capture(stream).unwrap();
+    assert_eq!(device.driver.graph_nodes(graph), Ok(vec![NodeKind::Kernel]));
+    let executable = device.driver.instantiate(graph).unwrap();
+    device.driver.destroy_graph(graph).unwrap();
+    (device, numbers, executable)
+}
+
+#[test]
+fn a_graph_does_its_work_in_each_replay_and_not_when_it_is_recorded() {
+    let (mut device, numbers, executable) = graph_of_an_increment();
+    assert_eq!(device.get::<f32>(numbers, 4), [1.0; 4]);
+    for replays in 1..=3u8 {
+        device.driver.launch_graph(executable).unwrap();
+        assert_eq!(device.get::<f32>(numbers, 4), [1.0 + f32::from(replays); 4]);
+    }
+    device.driver.destroy_executable(executable).unwrap();
+    assert_fault(device.driver.launch_graph(executable), Code::InvalidHandle, &["this graph does not exist"]);
+}
+
+#[test]
+fn a_replay_over_memory_that_was_freed_is_a_fault() {
+    let (mut device, numbers, executable) = graph_of_an_increment();
+    device.driver.free(numbers).unwrap();
+    device.driver.launch_graph(executable).unwrap();
+    assert_fault(device.driver.finish(), Code::IllegalAddress, &["kernel increment"]);
+}
+
+#[test]
+fn calls_that_cannot_be_recorded_make_the_recording_invalid() {
+    let mut device = Device::new();
+    let stream = device.driver.new_stream();
+    assert_fault(device.driver.begin_capture(0), Code::CaptureUnsupported, &["the default stream"]);
+    device.driver.begin_capture(stream).unwrap();
+    assert_fault(device.driver.synchronise(), Code::CaptureUnsupported, &["waiting for the device"]);
+    let ended = device.driver.end_capture(stream).map(|_| ());
+    assert_fault(ended, Code::CaptureInvalidated, &["waiting for the device"]);
+    let again = device.driver.end_capture(stream).map(|_| ());
+    assert_fault(again, Code::InvalidValue, &["does not capture this stream"]);
+    // Memory is allocated, but a program that looks at the nodes sees it.
+    device.driver.begin_capture(stream).unwrap();
+    let memory = device.driver.allocate(64).unwrap();
+    device.driver.fill(memory, 0, 64);
+    device.driver.free(memory).unwrap();
+    let graph = device.driver.end_capture(stream).unwrap();
+    let kinds = [NodeKind::Allocation, NodeKind::Fill, NodeKind::Release];
+    assert_eq!(device.driver.graph_nodes(graph), Ok(kinds.to_vec()));
 }
 
 #[test]

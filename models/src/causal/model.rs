@@ -19,9 +19,10 @@ use super::prefix::{PrefixScope, SharedPrefixCache};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::gpu::ContextOnDrop;
-use crate::kv_cache::{KeyView, KvCache};
+use crate::kv_cache::{KeyView, KvCache, step_inputs};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{AdaptedRows, Linear, ModelResult, Norm, Placement, Product, Weight, compute_error};
+use crate::step_graphs::StepGraphs;
 
 /// Number of complete steps before first rows are computed with the ends of their prompts. The engine divides prompts by
 /// the time of steps that it has measured.
@@ -60,6 +61,7 @@ pub struct Causal {
     /// Number of steps that computed some of their rows completely.
     complete_steps: usize,
     step_was_partial: bool,
+    graphs: StepGraphs,
     reducer: LogitsReducer,
 }
 
@@ -112,6 +114,7 @@ impl Causal {
             is_on_cpu: place.uses_kernels(),
             complete_steps: 0,
             step_was_partial: false,
+            graphs: StepGraphs::new(place),
             reducer: LogitsReducer::new(outputs),
         })
     }
@@ -172,12 +175,13 @@ impl Causal {
     }
 
     /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x` `[R, hidden]`.
-    fn decode(&self, mut x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
+    fn decode(&self, x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
         let pass = self.pass(contexts)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(x, index, &pass)?;
-        }
-        Ok(x)
+        let inputs = || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows);
+        let layers = |x| {
+            (self.layers.iter().enumerate()).try_fold(x, |x, (index, layer)| layer.forward(x, index, &pass))
+        };
+        self.graphs.compute(x, inputs, layers)
     }
 
     /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states `[R, hidden]` after all layers.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use candle_core::Result;
 use ntl_core::contract::{CacheCost, ContextId, ModelError, NodeId, Row};
 
-pub(crate) use store::{KeyGroup, KeyView, KvPass, KvStore, Positions, WrittenRows};
+pub(crate) use store::{KeyGroup, KeyView, KvPass, KvStore, Positions, WrittenRows, step_inputs};
 
 use crate::ops::{AdapterWeights, ModelResult, Placement, compute_error};
 use slab::Slab;

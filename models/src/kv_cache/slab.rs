@@ -12,7 +12,7 @@ use super::slots::{SlotPool, Slots};
 use super::store::{
     KeyGroup, KeyView, KvPass, KvStore, Location, PositionShape, Positions, WrittenRows, not_here,
 };
-use crate::ops::{Heads, KvInput, PassKeys, QkvInput, SlotGroup, SlotView};
+use crate::ops::{Heads, KvInput, PassKeys, QkvInput, SlotGroup, SlotView, StepInputs};
 
 /// Minimum number of slots.
 const SLOTS_MIN: usize = 1024;
@@ -165,6 +165,13 @@ struct SlabPass<'a> {
 }
 
 impl KvPass for SlabPass<'_> {
+    fn inputs(&self) -> Option<StepInputs> {
+        let mut inputs = self.keys.inputs()?;
+        // The tensors move when they grow.
+        inputs.shape.push(self.slab.capacity);
+        Some(inputs)
+    }
+
     fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor> {
         input.store_and_query(self.slab.layer(layer), &self.keys.written)
     }

@@ -4,7 +4,10 @@ use candle_core::{DType, Device, Result, Tensor};
 use ntl_core::contract::NodeCapacity;
 
 use super::slots::Slots;
-use crate::ops::{AttentionQuery, Heads, KeyValues, KvInput, Phase, QkvInput, RelativeBias};
+use crate::ops::{
+    AdaptedRows, AttentionQuery, Heads, KeyValues, KvInput, PassRope, Phase, QkvInput, RelativeBias,
+    StepInputs,
+};
 
 /// Size of the keys and values of one position.
 #[derive(Debug, Clone)]
@@ -80,6 +83,11 @@ pub(crate) trait KvStore: Send {
 
 /// One pass of rows through the layers of a model.
 pub(crate) trait KvPass {
+    /// Returns the data of the pass for CUDA graphs, or `None` if a graph cannot repeat it.
+    fn inputs(&self) -> Option<StepInputs> {
+        None
+    }
+
     /// Computes queries, keys and values of all rows in a layer, and writes keys and values. Returns the
     /// queries `[R, H * D]`.
     fn write(&self, layer: usize, input: &QkvInput<'_>) -> Result<Tensor>;
@@ -90,6 +98,20 @@ pub(crate) trait KvPass {
     /// Computes softmax attention of queries `[R, H * D]` to the keys and values of a view, given by its
     /// index. Returns `[R, H * D]`.
     fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor>;
+}
+
+/// Returns the data of a step with these rotations and adapters for CUDA graphs, or `None` if a graph cannot repeat it.
+pub(crate) fn step_inputs<'a>(
+    kv: &dyn KvPass,
+    ropes: impl Iterator<Item = &'a PassRope>,
+    rows: &AdaptedRows,
+) -> Result<Option<StepInputs>> {
+    let Some(mut inputs) = kv.inputs().filter(|_| rows.is_empty()) else { return Ok(None) };
+    for rope in ropes {
+        let table = rope.table(inputs.tables[0].device())?.clone();
+        inputs.tables.push(table);
+    }
+    Ok(Some(inputs))
 }
 
 /// Consecutive rows of a pass, and the positions that get their keys and values.

@@ -4,7 +4,7 @@
 use candle_core::{DType, Result, Tensor};
 use ntl_kernels::Matrix;
 
-use super::tensors::{add_product, is_placeholder, matmul, slice, uses_kernels, wide_product};
+use super::tensors::{add, add_product, is_placeholder, matmul, slice, uses_kernels, wide_product};
 use super::weight::{product_parts, tensor};
 use super::{Activation, AdaptedRows, Norm, Placement, Product, Scratch, Site, Weight};
 
@@ -139,7 +139,7 @@ impl<const P: usize> Linear<P> {
             }
         };
         match &self.bias {
-            Some(bias) => product.broadcast_add(bias),
+            Some(bias) => add(product, bias),
             None => Ok(product),
         }
     }
@@ -223,7 +223,10 @@ impl Linear {
                 ntl_kernels::add(&mut values, slice(&storage, layout)?);
                 tensor(x, values, matrix.outputs())
             }
-            (_, _, Some(norm)) => residual + norm.forward(&self.multiplied(x, rows)?)?,
+            (_, _, Some(norm)) => {
+                let product = Scratch(self.multiplied(x, rows)?);
+                add(residual, &Scratch(norm.forward(&product)?))
+            }
             (Weight::Whole(weight), None, None) => {
                 let factor = self.factor.unwrap_or(1.0);
                 let sum = add_product(residual, &x.to_dtype(weight.dtype())?, weight, factor)?;
@@ -232,7 +235,7 @@ impl Linear {
                     None => Ok(sum),
                 }
             }
-            _ => residual + self.multiplied(x, rows)?,
+            _ => add(residual, &Scratch(self.multiplied(x, rows)?)),
         }
     }
 

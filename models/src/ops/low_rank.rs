@@ -196,6 +196,10 @@ impl AdaptedRows {
         Self(found)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the groups that change a layer.
     fn at(&self, site: Option<Site>) -> Vec<(&AdapterRows, &LowRank)> {
         let Some(site) = site else { return Vec::new() };

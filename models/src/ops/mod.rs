@@ -13,6 +13,7 @@ mod projected_rows;
 mod replacement;
 mod rope;
 mod scratch;
+mod step_inputs;
 mod tensors;
 mod weight;
 
@@ -33,6 +34,9 @@ pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
 pub(crate) use replacement::Replacement;
 pub(crate) use rope::{PassRope, apply_rope};
 pub(crate) use scratch::Scratch;
+pub(crate) use step_inputs::StepInputs;
+#[cfg(feature = "cuda")]
+pub(crate) use tensors::add;
 #[cfg(test)]
 pub(crate) use tensors::composed;
 pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels, without_backtrace};

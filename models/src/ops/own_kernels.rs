@@ -9,6 +9,7 @@ use candle_core::Tensor;
 pub(crate) enum OwnKernel {
     Norm,
     Activation,
+    Addition,
     CacheStore,
     SlotAttention,
     PromptAttention,
@@ -19,9 +20,10 @@ pub(crate) enum OwnKernel {
 static OFF: AtomicU8 = AtomicU8::new(0);
 
 impl OwnKernel {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Norm,
         Self::Activation,
+        Self::Addition,
         Self::CacheStore,
         Self::SlotAttention,
         Self::PromptAttention,
@@ -35,6 +37,7 @@ impl OwnKernel {
         match self {
             Self::Norm => "norm",
             Self::Activation => "activation",
+            Self::Addition => "addition",
             Self::CacheStore => "cache_store",
             Self::SlotAttention => "slot_attention",
             Self::PromptAttention => "prompt_attention",

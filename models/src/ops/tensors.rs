@@ -68,7 +68,7 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// as f32: sums are not rounded.
 pub(super) fn wide_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if a.device().is_cuda() && a.dtype() != DType::F32 {
+    if a.device().is_cuda() {
         return ntl_cuda::product(a, b);
     }
     a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?.t()?)
@@ -77,11 +77,21 @@ pub(super) fn wide_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Adds `factor` times the same product to `sum`, f32 and contiguous; in place if the device supports it.
 pub(super) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor, factor: f64) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if a.device().is_cuda() && a.dtype() != DType::F32 {
+    if a.device().is_cuda() {
         return ntl_cuda::add_product(&sum, a, b, factor as f32).map(|()| sum);
     }
     let product = wide_product(a, b)?;
     sum + if (factor - 1.0).abs() > f64::EPSILON { (product * factor)? } else { product }
+}
+
+/// Adds `y` f32 `[M, N]`, or the same row `[N]` for all, to `x` f32 `[M, N]`, whose storage no other tensor may share: a GPU
+/// adds in place.
+pub(crate) fn add(x: Tensor, y: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::own_kernels::OwnKernel::Addition.computes(&x) {
+        return ntl_cuda::add(&x, y).map(|()| x);
+    }
+    x.broadcast_add(y)
 }
 
 /// Runs the device composition on the CPU, so that its tests need no device.

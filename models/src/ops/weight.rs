@@ -21,12 +21,15 @@ pub struct Placement {
     pub(crate) kv: Option<DType>,
     /// Format of packed weights on the CPU.
     pub(crate) format: Format,
+    /// Whether steps on a GPU may be replayed as CUDA graphs.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have them"))]
+    pub(crate) cuda_graphs: bool,
 }
 
 impl Placement {
     /// Creates a placement on the CPU. Everything there is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32, kv: None, format }
+        Self { device: Device::Cpu, dtype: DType::F32, kv: None, format, cuda_graphs: false }
     }
 
     /// Returns the same placement for weights that stay in f32, regardless of the other weights.

@@ -5,10 +5,13 @@ use candle_core::{Result, Tensor};
 
 use super::attention::AttentionKind;
 use super::layers::{CrossAttention, FeedForward, SelfAttention};
-use crate::kv_cache::{Context, KeyGroup, KeyView, KvCache, KvPass, Positions, RowGroup, WrittenRows};
+use crate::kv_cache::{
+    Context, KeyGroup, KeyView, KvCache, KvPass, Positions, RowGroup, WrittenRows, step_inputs,
+};
 use crate::ops::{
     AdaptedRows, AttentionQuery, Heads, KvInput, Linear, Norm, PassRope, Phase, Scratch, Visible,
 };
+use crate::step_graphs::StepGraphs;
 
 /// Keys and values of a prompt of `length` tokens.
 pub(super) struct PromptKv {
@@ -105,16 +108,23 @@ impl Decoder {
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
         rows: &AdaptedRows,
+        graphs: &StepGraphs,
     ) -> Result<Tensor> {
         if let Some(table) = &self.positions {
             x = (x + positioned(table, groups)?)?;
         }
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let pass = self.pass(&groups, kv_cache, rows)?;
+        let ropes = || pass.ropes.iter().flatten();
+        graphs.compute(x, || step_inputs(pass.kv.as_ref(), ropes(), rows), |x| self.layers(x, &pass))
+    }
+
+    /// Computes the hidden states after all layers, normalised if the decoder is.
+    fn layers(&self, mut x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
         for (index, layer) in self.layers.iter().enumerate() {
-            x = self.attend_to_path(&layer.self_attention, index, x, &pass)?;
+            x = self.attend_to_path(&layer.self_attention, index, x, pass)?;
             if let Some(attention) = &layer.cross_attention {
-                x = self.attend_to_prompt(attention, index, x, &pass)?;
+                x = self.attend_to_prompt(attention, index, x, pass)?;
             }
             x = layer.feed_forward.forward(x, pass.rows)?;
         }

@@ -16,6 +16,7 @@ use crate::adapter::AdapterReader;
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, RowGroup};
 use crate::ops::{AdaptedRows, ModelResult, Placement, compute_error};
+use crate::step_graphs::StepGraphs;
 
 /// The loaded parts of both stacks.
 pub(super) struct Parts {
@@ -38,6 +39,7 @@ pub(super) struct Stacks {
     start_id: u32,
     adapters: AdapterReader,
     pub(super) kv_cache: KvCache<PromptKv>,
+    graphs: StepGraphs,
 }
 
 impl Stacks {
@@ -51,6 +53,7 @@ impl Stacks {
             decoder,
             start_id,
             adapters,
+            graphs: StepGraphs::new(place),
         }
     }
 
@@ -118,7 +121,8 @@ impl Stacks {
     /// Returns the hidden states `[R, d_model]` of embedded rows, which must already be appended to the
     /// cache.
     pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
-        self.decoder.forward(x, groups, &self.kv_cache, &self.adapted(groups)).map_err(compute_error)
+        let rows = self.adapted(groups);
+        self.decoder.forward(x, groups, &self.kv_cache, &rows, &self.graphs).map_err(compute_error)
     }
 }
 

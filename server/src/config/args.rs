@@ -126,6 +126,10 @@ pub(crate) struct ModelArgs {
     /// except kernels that give wrong results in a check at startup)
     #[arg(long, env = "NTL_KERNELS", value_name = "KERNELS", default_value = "auto", value_parser = kernels())]
     pub(crate) kernels: KernelChoice,
+    /// Launch each step's layers on a GPU one by one, instead of together as a CUDA graph
+    #[arg(long, env = "NTL_NO_CUDA_GRAPHS", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value_t = false)]
+    pub(crate) no_cuda_graphs: bool,
     /// Compute threads of each model, at most four for each processor [default: one for each processor]
     #[arg(long, env = "NTL_THREADS", value_name = "COUNT", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,

@@ -175,6 +175,7 @@ impl TryFrom<Args> for Config {
                     dtype: flags.dtype,
                     kv_cache_dtype: flags.kv_cache_dtype,
                     kernels: flags.kernels,
+                    cuda_graphs: !flags.no_cuda_graphs,
                     choices: flags.choices.into(),
                     prefix_bytes_max: limits.prefix_cache_bytes_max,
                 },

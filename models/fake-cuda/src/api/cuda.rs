@@ -219,7 +219,57 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamIsCapturing(stream: usize, captures: *mut c_uint) -> Status {
-    on_stream(stream, |_| give(captures, 0))
+    on_stream(stream, |driver| give(captures, driver.is_capturing().into()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_uint) -> Status {
+    on_stream(stream, |driver| driver.begin_capture(stream))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> Status {
+    on_stream(stream, |driver| give(graph, driver.end_capture(stream)?))
+}
+
+/// Gives the number of nodes if `nodes` is null, and otherwise handles for as many nodes as there is space for. A node's handle
+/// is the number after its type, which is all that programs read.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphGetNodes(graph: usize, nodes: *mut usize, count: *mut usize) -> Status {
+    plain(|driver| {
+        let kinds = driver.graph_nodes(graph)?;
+        if !nodes.is_null() {
+            // SAFETY: the caller passes the number of handles that it has space for.
+            let space = unsafe { std::slice::from_raw_parts_mut(nodes, *count) };
+            space.iter_mut().zip(&kinds).for_each(|(node, &kind)| *node = kind as usize + 1);
+        }
+        give(count, kinds.len())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphNodeGetType(node: usize, kind: *mut c_uint) -> Status {
+    status(give(kind, node.wrapping_sub(1) as c_uint))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphInstantiateWithFlags(executable: *mut usize, graph: usize, _flags: u64) -> Status {
+    within_context(|driver| give(executable, driver.instantiate(graph)?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphLaunch(executable: usize, stream: usize) -> Status {
+    on_stream(stream, |driver| driver.launch_graph(executable))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphDestroy(graph: usize) -> Status {
+    plain(|driver| driver.destroy_graph(graph))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphExecDestroy(executable: usize) -> Status {
+    plain(|driver| driver.destroy_executable(executable))
 }
 
 #[unsafe(no_mangle)]

@@ -10,12 +10,25 @@ use super::batched::{Batches, Plan};
 use super::bias::RelativeBias;
 use super::heads::QkvSource;
 use super::slot_groups::SlotGroup;
+use crate::ops::StepInputs;
 
 /// Minimum average number of queries per key for a plan. The slot kernel reads keys and values again for each
 /// query, from the GPU's cache: 64 queries over 350 keys of T5-3B read 180 MB per layer, which takes an H200
 /// about 40 µs. A plan gathers them once and multiplies with cuBLAS, in five launches per batch, which takes
 /// the host about as long. (Calculated, not measured.)
 const QUERIES_PLANNED: usize = 64;
+
+/// Maximum number of rows of a pass that CUDA graphs repeat. With more rows, the GPU decides how long a step takes, not the
+/// host (`docs/decisions/014-gpu-step-costs.md`).
+const REPEATED_ROWS_MAX: usize = 32;
+
+/// Minimum number of slots in a table of such a pass.
+const SLOTS_MIN: usize = 64;
+
+/// Number of keys after which a launch may split the keys of rows into more parts.
+const KEYS_OF_A_PART: usize = 256;
+#[cfg(feature = "cuda")]
+const _: () = assert!(KEYS_OF_A_PART == ntl_cuda::KEYS_OF_A_PART);
 
 /// Must equal the number of entries per row in [`ntl_cuda::SlotAttention`].
 const ROW_NUMBERS: usize = 6;
@@ -31,6 +44,8 @@ pub(crate) struct SlotView<'a> {
 /// The slots of a pass's rows and the keys that its queries attend to, the same in every layer. Created with
 /// one upload.
 pub(crate) struct PassKeys<'a> {
+    /// All numbers of the pass: the slots of its rows, then the tables of its views.
+    numbers: Tensor,
     /// The slot of each row, u32 `[R]`.
     pub(crate) written: Tensor,
     /// One attention per view, in the order of the views.
@@ -59,7 +74,19 @@ impl<'a> PassKeys<'a> {
         let count = numbers.len();
         let numbers = Tensor::from_vec(numbers, count, device)?;
         let attentions = placed.into_iter().map(|view| view.attention(&numbers)).collect::<Result<_>>()?;
-        Ok(Self { written: numbers.narrow(0, 0, written.len())?, attentions })
+        Ok(Self { written: numbers.narrow(0, 0, written.len())?, numbers, attentions })
+    }
+
+    /// Returns the data of the pass for CUDA graphs, or `None` if it has many rows or is not computed by the kernel for
+    /// rows.
+    pub(crate) fn inputs(&self) -> Option<StepInputs> {
+        let rows = self.written.elem_count();
+        let mut shape = vec![rows];
+        for attention in &self.attentions {
+            let ViewAttention::Rows(SlotRows { table, keys_max, .. }) = attention else { return None };
+            shape.extend([table.elem_count(), keys_max / KEYS_OF_A_PART]);
+        }
+        (rows <= REPEATED_ROWS_MAX).then(|| StepInputs { shape, tables: vec![self.numbers.clone()] })
     }
 }
 
@@ -129,7 +156,8 @@ impl<'a> SlotRows<'a> {
     /// 5. the end of the slots that it sees;
     /// 6. its own index.
     ///
-    /// The slots follow the entries of all rows.
+    /// The slots follow the entries of all rows. If CUDA graphs can repeat the pass, their number is rounded up to a power of
+    /// two, so that tables of many steps have the same size.
     fn table(groups: &[SlotGroup<'_>]) -> Vec<u32> {
         let mut rows = Vec::new();
         let mut slots = Vec::new();
@@ -142,6 +170,9 @@ impl<'a> SlotRows<'a> {
                 let numbers = [shared, group.shared(query), own, from, to, query.position];
                 rows.extend(numbers.map(|number| number as u32));
             }
+        }
+        if rows.len() <= REPEATED_ROWS_MAX * ROW_NUMBERS {
+            slots.resize(slots.len().next_power_of_two().max(SLOTS_MIN), 0);
         }
         rows.append(&mut slots);
         rows

@@ -1,0 +1,118 @@
+//! Records the launches of a computation as a CUDA graph, which repeats all of them with one call of the driver.
+
+use candle_core::cuda::WrapErr;
+use candle_core::cuda::cudarc::driver::sys::{
+    self, CUgraphInstantiate_flags, CUgraphNodeType, CUstreamCaptureMode,
+};
+use candle_core::cuda::cudarc::driver::{CudaGraph, DriverError, result};
+use candle_core::{CudaDevice, Result, Tensor};
+
+use crate::launch::{address, gpu};
+use crate::reuse::{Results, with_results};
+
+/// The launches of a computation, with the memory that they read and write.
+pub struct Graph {
+    graph: CudaGraph,
+    device: CudaDevice,
+    /// Tensors that the launches read. A replay overwrites them with its own.
+    inputs: Vec<Tensor>,
+    output: Tensor,
+    _results: Results,
+}
+
+// SAFETY: its handles are not bound to a thread, and calls for them need `&self` of an object that is not `Sync`.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Computes `compute(x)`, and records it. Returns its result, and the graph or the reason why there is none.
+    ///
+    /// `compute` must always launch the same kernels and matmuls. They may read `x`, `tables`, and tensors that live as long as
+    /// the graph, and may overwrite `x`, but not `tables`.
+    ///
+    /// # Errors
+    /// If the computation fails.
+    pub fn record(
+        x: Tensor,
+        tables: &[Tensor],
+        compute: impl Fn(Tensor) -> Result<Tensor>,
+    ) -> Result<(Tensor, Result<Self>)> {
+        let input = x.copy()?;
+        let (computed, results) = with_results(Results::default(), || compute(x));
+        // The graph gets the memory of the computation.
+        let result = computed?.copy()?;
+        Ok((result, Self::captured(input, tables, results.again(), compute)))
+    }
+
+    fn captured(
+        input: Tensor,
+        tables: &[Tensor],
+        results: Results,
+        compute: impl Fn(Tensor) -> Result<Tensor>,
+    ) -> Result<Self> {
+        let device = gpu(&input)?.clone();
+        let stream = device.cuda_stream();
+        // In this mode, calls of other threads are not affected.
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
+        let (output, results) = with_results(results, || compute(input.clone()));
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        let recorded = output.and_then(|output| {
+            let Some(graph) = graph.w()? else { candle_core::bail!("the driver recorded nothing") };
+            check_nodes(&graph)?;
+            let inputs = [std::slice::from_ref(&input), tables].concat();
+            Ok(Self { graph, device, inputs, output, _results: results })
+        });
+        if recorded.is_err() {
+            // Memory that was allocated during the capture cannot be freed. cudarc would report this in a later call, and
+            // another computation would fail.
+            let _ = stream.context().check_err();
+        }
+        recorded
+    }
+
+    /// Computes the same for another `x` and other tables, of the same shapes. The next replay overwrites the result.
+    pub fn replay(&self, x: &Tensor, tables: &[Tensor]) -> Result<Tensor> {
+        let stream = self.device.cuda_stream();
+        let given = std::iter::once(x).chain(tables);
+        if self.inputs.len() != 1 + tables.len() {
+            candle_core::bail!("{} tables instead of {}", tables.len(), self.inputs.len() - 1)
+        }
+        for (to, from) in self.inputs.iter().zip(given) {
+            let (dtype, count) = (to.dtype(), to.elem_count());
+            let [from, to] = [from, to].map(|tensor| address(&self.device, tensor, dtype, count));
+            // SAFETY: both are live tensors with this number of elements, on the device of this stream.
+            unsafe {
+                result::memcpy_dtod_async(to?, from?, count * dtype.size_in_bytes(), stream.cu_stream())
+            }
+            .w()?;
+        }
+        self.graph.launch().w()?;
+        Ok(self.output.clone())
+    }
+}
+
+/// Fails if a graph has nodes other than kernels and fills. A copy from the host would read memory that is not there any
+/// more, and memory that is allocated would be allocated again in each replay.
+fn check_nodes(graph: &CudaGraph) -> Result<()> {
+    let kinds = node_kinds(graph.cu_graph()).w()?;
+    let repeatable = [CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL, CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET];
+    match kinds.iter().find(|kind| !repeatable.contains(kind)) {
+        Some(kind) => candle_core::bail!("a step contains a node of type {kind:?}"),
+        None => Ok(()),
+    }
+}
+
+fn node_kinds(graph: sys::CUgraph) -> std::result::Result<Vec<CUgraphNodeType>, DriverError> {
+    let mut count = 0;
+    // SAFETY: the graph is live. Without a list, the driver returns the number of nodes.
+    unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut count) }.result()?;
+    let mut nodes = vec![std::ptr::null_mut(); count];
+    // SAFETY: the list has space for `count` nodes.
+    unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) }.result()?;
+    let kind = |node| {
+        let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
+        // SAFETY: the driver just returned this node.
+        unsafe { sys::cuGraphNodeGetType(node, &raw mut kind) }.result()?;
+        Ok(kind)
+    };
+    nodes.into_iter().map(kind).collect()
+}

@@ -1,0 +1,147 @@
+//! Repeats the layers of a model's steps on a GPU as CUDA graphs.
+//!
+//! The host needs longer to launch the kernels of a small step than the GPU to run them. A graph launches all of them with
+//! one call. It repeats one shape of steps, for other rows, other keys and other tokens: those are in tables that it reads.
+
+#[cfg(not(feature = "cuda"))]
+use candle_core::{Result, Tensor};
+
+#[cfg(not(feature = "cuda"))]
+use crate::ops::StepInputs;
+
+#[cfg(feature = "cuda")]
+pub(crate) use on_gpu::StepGraphs;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) struct StepGraphs;
+
+#[cfg(not(feature = "cuda"))]
+impl StepGraphs {
+    pub(crate) fn new(_: &crate::ops::Placement) -> Self {
+        Self
+    }
+
+    pub(crate) fn compute(
+        &self,
+        x: Tensor,
+        _: impl FnOnce() -> Result<Option<StepInputs>>,
+        layers: impl Fn(Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        layers(x)
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_gpu {
+    use std::cell::RefCell;
+
+    use candle_core::{Result, Tensor};
+    use ntl_cuda::Graph;
+
+    use crate::gpu::count_replay;
+    use crate::ops::{Placement, StepInputs, without_backtrace};
+
+    /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 6 MB
+    /// for a model of 7 billion parameters and 32 rows.
+    const SHAPES_MAX: usize = 128;
+
+    /// The largest difference between a replay and the same step without it, relative to the largest number. Both launch the
+    /// same kernels, so that they should be equal.
+    const DIFFERENCE_MAX: f32 = 0.01;
+
+    /// The graphs of one model.
+    pub(crate) struct StepGraphs {
+        /// Shapes of steps, the last one first; `None` if the model uses no graphs.
+        shapes: RefCell<Option<Vec<KnownShape>>>,
+    }
+
+    struct KnownShape {
+        /// [`StepInputs::shape`].
+        shape: Vec<usize>,
+        stage: Stage,
+    }
+
+    enum Stage {
+        Seen,
+        Recorded(Graph),
+        /// Its first replay was equal to the same step without it.
+        Checked(Graph),
+    }
+
+    impl StepGraphs {
+        pub(crate) fn new(place: &Placement) -> Self {
+            let is_on = place.cuda_graphs && place.device.is_cuda();
+            Self { shapes: RefCell::new(is_on.then(Vec::new)) }
+        }
+
+        /// Returns `layers(x)`. `layers` may read the embeddings `x` f32 `[R, d_model]`, which it may overwrite, the tables of
+        /// its inputs, and tensors that live as long as the model. `inputs` are `None` if a step cannot be repeated.
+        pub(crate) fn compute(
+            &self,
+            x: Tensor,
+            inputs: impl FnOnce() -> Result<Option<StepInputs>>,
+            layers: impl Fn(Tensor) -> Result<Tensor>,
+        ) -> Result<Tensor> {
+            let mut kept = self.shapes.borrow_mut();
+            let Some(shapes) = kept.as_mut().filter(|_| x.is_contiguous()) else { return layers(x) };
+            let Some(StepInputs { shape, tables }) = inputs()? else { return layers(x) };
+            let place = shapes.iter().position(|known| known.shape == shape);
+            let stage = place.map(|place| shapes.remove(place).stage);
+            match next(stage, x, &tables, layers) {
+                Ok((hidden, Ok(stage))) => {
+                    shapes.truncate(SHAPES_MAX - 1);
+                    shapes.insert(0, KnownShape { shape, stage });
+                    Ok(hidden)
+                }
+                // Without the graphs, the next step may have enough memory.
+                Err(error) => {
+                    shapes.clear();
+                    Err(error)
+                }
+                Ok((hidden, Err(reason))) => {
+                    *kept = None;
+                    tracing::warn!(reason, "the steps of a model are not replayed as CUDA graphs");
+                    Ok(hidden)
+                }
+            }
+        }
+    }
+
+    /// Computes a step whose shape is at this stage. Returns its hidden states and the next stage, or why there can be none.
+    fn next(
+        stage: Option<Stage>,
+        x: Tensor,
+        tables: &[Tensor],
+        layers: impl Fn(Tensor) -> Result<Tensor>,
+    ) -> Result<(Tensor, std::result::Result<Stage, String>)> {
+        match stage {
+            None => Ok((layers(x)?, Ok(Stage::Seen))),
+            Some(Stage::Seen) => {
+                let (hidden, graph) = Graph::record(x, tables, layers)?;
+                let graph = graph.map_err(|error| without_backtrace(error).to_string());
+                Ok((hidden, graph.map(Stage::Recorded)))
+            }
+            Some(Stage::Recorded(graph)) => {
+                let replayed = graph.replay(&x, tables)?;
+                let hidden = layers(x)?;
+                let is_same = are_close(&replayed, &hidden)?;
+                let stage =
+                    if is_same { Ok(Stage::Checked(graph)) } else { Err("a replay was wrong".to_owned()) };
+                Ok((hidden, stage))
+            }
+            Some(Stage::Checked(graph)) => {
+                count_replay();
+                Ok((graph.replay(&x, tables)?, Ok(Stage::Checked(graph))))
+            }
+        }
+    }
+
+    fn are_close(a: &Tensor, b: &Tensor) -> Result<bool> {
+        let [a, b] = [a, b].map(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
+        let (a, b) = (a?, b?);
+        let largest = b.iter().fold(0.0, |largest: f32, number| largest.max(number.abs()));
+        let is_close =
+            |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a - b).abs() <= DIFFERENCE_MAX * largest;
+        Ok(a.len() == b.len() && a.iter().zip(&b).all(is_close))
+    }
+}
