@@ -302,16 +302,38 @@ fn keys_and_values_in_fp8_need_the_kernels_of_the_cache() {
 #[test]
 #[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
 fn a_gpu_that_fails_ends_the_server_with_an_exit_code_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("break");
-    let fault = [("NTL_FAKE_CUDA_BREAK", format!("address:{}", file.display()))];
-    let mut server = Server::start("llama-ntl", "cuda:0", &fault);
-    server.choice(&greedy(4));
-    std::fs::write(&file, b"").unwrap();
-    let (status, answer) = server.complete(&greedy(4));
-    assert_eq!((status, &answer["error"]["code"]), (503, &json!("device_lost")), "{answer}");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{answer}");
-    assert_eq!(server.process.wait().unwrap().code(), Some(3));
+    let faults = [
+        ("address", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("misaligned", "CUDA_ERROR_MISALIGNED_ADDRESS"),
+        ("launch", "CUDA_ERROR_LAUNCH_FAILED"),
+        ("ecc", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ];
+    for (fault, error) in faults {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("break");
+        let fault = [("NTL_FAKE_CUDA_BREAK", format!("{fault}:{}", file.display()))];
+        let mut server = Server::start("llama-ntl", "cuda:0", &fault);
+        server.choice(&greedy(4));
+        std::fs::write(&file, b"").unwrap();
+        let (status, answer) = server.complete(&greedy(4));
+        assert_eq!((status, &answer["error"]["code"]), (503, &json!("device_lost")), "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(error), "{answer}");
+        assert_eq!(server.process.wait().unwrap().code(), Some(3), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs a device whose generation a test can choose: scripts/fake-gpu-check"]
+fn a_gpu_of_a_generation_without_machine_code_compiles_the_kernels() {
+    let want = Server::start("t5-v11", "cpu", &[]).choice(&greedy(12));
+    // The build has machine code for 9.0, the default of the fake driver.
+    for (capability, has_machine_code) in [("90", true), ("110", false)] {
+        let server =
+            Server::start("t5-v11", "cuda:0", &[("NTL_FAKE_CUDA_CAPABILITY", capability.to_owned())]);
+        let opened = server.startup.iter().find(|entry| entry["message"] == "GPU opened").unwrap();
+        assert_eq!(opened["machine_code"], json!(has_machine_code), "{opened}");
+        assert_close(&server.choice(&greedy(12)), &want, capability);
+    }
 }
 
 #[test]

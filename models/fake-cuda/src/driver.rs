@@ -25,9 +25,8 @@ const SHARED_MAX: usize = 48 << 10;
 /// Maximum shared memory that `cuFuncSetAttribute` can allow a kernel, in bytes.
 pub(crate) const SHARED_OPTIN_MAX: usize = 227 << 10;
 
-/// Compute capability of the device.
-pub(crate) const MAJOR: usize = 9;
-pub(crate) const MINOR: usize = 0;
+/// Default compute capability of the device, times ten.
+const CAPABILITY: usize = 90;
 /// Names of counts: modules that a driver would compile, look-ups of functions, and matmuls for which cuBLAS
 /// has no fast kernel.
 const COMPILED: &str = "compiled modules";
@@ -50,6 +49,7 @@ pub struct Driver {
     /// Bytes that the memory pool has allocated, and how many of them it keeps at a synchronisation.
     pool_bytes: usize,
     pool_threshold: usize,
+    capability: usize,
     sabotage: Option<Sabotage>,
     queue: Vec<Work>,
     /// The fault of work that broke the context. All later calls return it, too.
@@ -90,6 +90,7 @@ impl Default for Driver {
 impl Driver {
     pub fn new() -> Self {
         let numerics = std::env::var("NTL_FAKE_CUDA_NUMERICS").map_or(true, |value| value != "off");
+        let capability = std::env::var("NTL_FAKE_CUDA_CAPABILITY").ok();
         Self {
             memory: Memory::from_environment(),
             pinned: Memory::default(),
@@ -97,6 +98,7 @@ impl Driver {
             numerics,
             pool_bytes: 0,
             pool_threshold: 0,
+            capability: capability.and_then(|text| text.parse().ok()).unwrap_or(CAPABILITY),
             sabotage: Sabotage::from_environment(),
             queue: Vec::new(),
             dead: None,
@@ -277,10 +279,16 @@ impl Driver {
         });
     }
 
+    /// Returns the compute capability, times ten.
+    pub(crate) fn capability(&self) -> usize {
+        self.capability
+    }
+
     /// Loads an image with code for several generations.
     pub fn load_image(&mut self, image: &[u8]) -> Result<usize, Fault> {
         let Fatbin { ptx, generations } = Fatbin::read(image)?;
-        let fits = |code: &usize| (10 * MAJOR..=10 * MAJOR + MINOR).contains(code);
+        let capability = self.capability();
+        let fits = |code: &usize| (capability / 10 * 10..=capability).contains(code);
         if generations.iter().any(fits) { self.load_ptx(ptx) } else { self.load_module(ptx) }
     }
 

@@ -10,6 +10,7 @@ pub enum Code {
     InvalidDevice = 101,
     InvalidImage = 200,
     InvalidContext = 201,
+    EccUncorrectable = 214,
     InvalidPtx = 218,
     InvalidHandle = 400,
     NotFound = 500,
@@ -26,7 +27,14 @@ pub enum Code {
 impl Code {
     /// Returns whether the error breaks the context: all later calls of the process fail with it.
     pub(crate) fn is_sticky(self) -> bool {
-        matches!(self, Self::IllegalAddress | Self::Assert | Self::MisalignedAddress | Self::LaunchFailed)
+        matches!(
+            self,
+            Self::EccUncorrectable
+                | Self::IllegalAddress
+                | Self::Assert
+                | Self::MisalignedAddress
+                | Self::LaunchFailed
+        )
     }
 }
 

@@ -13,7 +13,7 @@
 //! an error. After a fault of a kernel, a matmul or a copy, all calls fail, as on a device. With
 //! `NTL_FAKE_CUDA_NUMERICS=off` kernels and matmuls are checked and counted but not computed.
 //! `NTL_FAKE_CUDA_MEMORY` sets the memory of the device in bytes, and `NTL_FAKE_CUDA_VERSION` the driver's version,
-//! such as 12040. As a shared library it replaces
+//! such as 12040, and `NTL_FAKE_CUDA_CAPABILITY` the compute capability, such as 89. As a shared library it replaces
 //! `libcuda.so.1`, `libcublas.so.13` and `libcurand.so.10` together (`scripts/fake-gpu-check`). It does not
 //! model time, concurrent streams, several devices, or the order of additions in a device's matmuls and
 //! reductions.

@@ -1,5 +1,6 @@
 //! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel`,
-//! `pointer`, `graph`, `wrong:PREFIX`, `hide:PREFIX`, or `address:FILE`.
+//! `pointer`, `graph`, `wrong:PREFIX`, `hide:PREFIX`, or
+//! `address:FILE`, `misaligned:FILE`, `launch:FILE` or `ecc:FILE`.
 
 use std::path::PathBuf;
 
@@ -19,8 +20,8 @@ pub(crate) enum Sabotage {
     Hide(String),
     /// Kernels whose names start with this write wrong numbers.
     Wrong(String),
-    /// Kernels access an invalid address once this file exists.
-    Address(PathBuf),
+    /// Kernels break the context with this error once this file exists.
+    Broken(Code, PathBuf),
 }
 
 impl Sabotage {
@@ -34,7 +35,10 @@ impl Sabotage {
             ("kernel", "") => Some(Self::Hide("badd_".to_owned())),
             ("hide", prefix) => Some(Self::Hide(prefix.to_owned())),
             ("wrong", prefix) => Some(Self::Wrong(prefix.to_owned())),
-            ("address", file) => Some(Self::Address(file.into())),
+            ("address", file) => Some(Self::Broken(Code::IllegalAddress, file.into())),
+            ("misaligned", file) => Some(Self::Broken(Code::MisalignedAddress, file.into())),
+            ("launch", file) => Some(Self::Broken(Code::LaunchFailed, file.into())),
+            ("ecc", file) => Some(Self::Broken(Code::EccUncorrectable, file.into())),
             _ => None,
         }
     }
@@ -56,11 +60,11 @@ impl Sabotage {
         matches!(self, Self::Wrong(prefix) if kernel.starts_with(prefix.as_str()))
     }
 
-    /// Fails if a kernel accesses an invalid address now.
+    /// Fails if a kernel breaks the context now.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         match self {
-            Self::Address(file) if file.exists() => {
-                Err(Fault::new(Code::IllegalAddress, "an access outside of live memory (deliberate fault)"))
+            Self::Broken(code, file) if file.exists() => {
+                Err(Fault::new(*code, "the context is broken (deliberate fault)"))
             }
             _ => Ok(()),
         }

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use super::{LAST, report};
-use crate::driver::{Driver, MAJOR, MINOR, SHARED_OPTIN_MAX, driver};
+use crate::driver::{Driver, SHARED_OPTIN_MAX, driver};
 use crate::fatbin;
 use crate::fault::{Code, Fault};
 use crate::ptx::Launch;
@@ -148,8 +148,8 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device:
             // Number of multiprocessors.
             16 => 132,
             // Compute capability.
-            75 => MAJOR as c_int,
-            76 => MINOR as c_int,
+            75 => (driver().capability() / 10) as c_int,
+            76 => (driver().capability() % 10) as c_int,
             // Support for memory pools.
             115 => 1,
             _ => {
