@@ -39,22 +39,21 @@ def arguments():
     return parser.parse_args()
 
 
-class Pair:
+class Measured:
     """Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers.
 
     One sequence is computed right before each measurement: `llama-batched-bench` begins with 16 tokens, too."""
 
     def __init__(self, args, prompts, side):
-        work = lambda tokens: ["--ids", prompts, "--threads", args.threads, "--new-tokens", tokens]
-        self.short, self.long = (side(work(tokens)) for tokens in [1, args.new_tokens])
+        self.side = side(["--ids", prompts, "--threads", args.threads, "--new-tokens", args.new_tokens])
 
     def seconds(self, sequences):
-        prefill, both = (side.ask(str(sequences), warm_up="1")["seconds"] for side in [self.short, self.long])
+        prefill = self.side.ask(f"prefill {sequences}", warm_up="prefill 1")["seconds"]
+        both = self.side.ask(str(sequences), warm_up="1")["seconds"]
         return prefill, both - prefill
 
     def close(self):
-        self.short.close()
-        self.long.close()
+        self.side.close()
 
 
 class LlamaCpp:
@@ -84,13 +83,13 @@ class LlamaCpp:
 
 
 def ours(args, dtype, prompts):
-    return Pair(args, prompts, lambda work: sides.ours(args.model, [*work, "--kv-cache-dtype", args.kv_cache_dtype], dtype))
+    return Measured(args, prompts, lambda work: sides.ours(args.model, [*work, "--kv-cache-dtype", args.kv_cache_dtype], dtype))
 
 
 def vllm(args, dtype, prompts):
     if dtype != "f32":
         raise sides.Unavailable("it is compared in f32")
-    return Pair(args, prompts, lambda work: sides.vllm(args.model, work, "float32"))
+    return Measured(args, prompts, lambda work: sides.vllm(args.model, work, "float32"))
 
 
 SIDES = {"ntl": ours, "llama.cpp": LlamaCpp, "vLLM": vllm}
@@ -115,6 +114,10 @@ def measure(running, sequences, rounds):
     return found
 
 
+def spread(ratios):
+    return f"**{median(ratios):.2f}** ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
 def row(args, measured):
     """Returns lines of the table for one measurement: a line for each peer."""
     cells = [measured["dtype"], str(measured["prompt_tokens"]), str(measured["sequences"])]
@@ -126,14 +129,15 @@ def row(args, measured):
         for part in [0, 1]:
             ours, theirs = rates["ntl"][part], rates[peer][part]
             ratios = report.ratios({"ntl": ours, peer: theirs}, peer)
-            parts += [f"{median(ours):.1f}", f"{median(theirs):.1f}", f"**{median(ratios):.2f}** ({min(ratios):.2f}-{max(ratios):.2f})"]
+            parts += [f"{median(ours):.1f}", f"{median(theirs):.1f}", spread(ratios)]
+        parts.append(spread([sum(their) / sum(our) for our, their in zip(seconds["ntl"], seconds[peer])]))
         yield f"| {' | '.join([*cells, peer, *parts])} |"
 
 
 def main():
     args = arguments()
-    head = ["dtype", "prompt", "sequences", "peer", "ntl prefill tokens/s", "its", "ratio", "ntl decode tokens/s", "its", "ratio"]
-    print(f"| {' | '.join(head)} |\n|---|---:|---:|---|{'---:|' * 6}", flush=True)
+    head = ["dtype", "prompt", "sequences", "peer", "ntl prefill tokens/s", "its", "ratio", "ntl decode tokens/s", "its", "ratio", "both"]
+    print(f"| {' | '.join(head)} |\n|---|---:|---:|---|{'---:|' * 7}", flush=True)
     every = []
     for dtype in args.dtypes:
         for prompt_tokens in args.prompt_tokens:

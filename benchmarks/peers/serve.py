@@ -1,5 +1,6 @@
 """The protocol of `ntl-bench decode --batch -` for the programs of peers: one line of JSON about the program, then one
-for each line of standard input. `8` measures a batch of 8, `ids 8` returns the ids that it decodes."""
+for each line of standard input. `8` measures a batch of 8, `prefill 8` measures one token of each prompt, `ids 8` returns the ids
+that it decodes."""
 
 import argparse
 import json
@@ -18,14 +19,14 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def serve(about: dict, decode):
-    """Serves commands; `decode(batch)` returns a list of token ids for each prompt."""
+def serve(about: dict, decode, prefill=None):
+    """Serves commands; `decode(batch)` returns a list of token ids for each prompt, and so does `prefill(batch)`."""
     answer(about)
     for line in sys.stdin:
         command, _, rest = line.strip().rpartition(" ")
         batch = int(rest)
         started = time.perf_counter()
-        ids = decode(batch)
+        ids = prefill(batch) if command == "prefill" else decode(batch)
         seconds = time.perf_counter() - started
         if command == "ids":
             answer({"ids": ids})

@@ -20,15 +20,14 @@ def main():
 
     prompts = [vllm.TokensPrompt(prompt_token_ids=prompt) for prompt in ids.read(args.ids)]
     model = vllm.LLM(str(args.model), dtype=args.dtype, enable_prefix_caching=False, skip_tokenizer_init=True)
-    tokens = args.new_tokens
-    parameters = vllm.SamplingParams(temperature=0, min_tokens=tokens, max_tokens=tokens, ignore_eos=True, detokenize=False)
 
-    def decode(batch):
+    def decode(batch, tokens=args.new_tokens):
+        parameters = vllm.SamplingParams(temperature=0, min_tokens=tokens, max_tokens=tokens, ignore_eos=True, detokenize=False)
         answers = model.generate(ids.batch(prompts, batch), parameters, use_tqdm=False)
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
     sys.stdout = os.fdopen(protocol, "w")
-    serve({"name": "vLLM", "version": vllm.__version__, "dtype": args.dtype}, decode)
+    serve({"name": "vLLM", "version": vllm.__version__, "dtype": args.dtype}, decode, lambda batch: decode(batch, 1))
 
 
 # Its engine is a process that imports this file again.

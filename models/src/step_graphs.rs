@@ -39,6 +39,7 @@ mod on_gpu {
     use ntl_cuda::Graph;
 
     use crate::gpu::count_replay;
+    use crate::ops::own_kernels::OwnKernel;
     use crate::ops::{Placement, StepInputs, without_backtrace};
 
     /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 6 MB
@@ -70,7 +71,9 @@ mod on_gpu {
 
     impl StepGraphs {
         pub(crate) fn new(place: &Placement) -> Self {
-            let is_on = place.cuda_graphs && place.device.is_cuda();
+            // candle's operations, which replace a kernel that is off, cannot be recorded.
+            let has_kernels = !OwnKernel::ALL.into_iter().any(OwnKernel::is_off);
+            let is_on = place.cuda_graphs && place.device.is_cuda() && has_kernels;
             Self { shapes: RefCell::new(is_on.then(Vec::new)) }
         }
 

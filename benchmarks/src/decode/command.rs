@@ -40,8 +40,8 @@ pub struct DecodeArgs {
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
     /// Numbers of concurrent prompts, separated by commas. `-` reads commands from standard input and writes
-    /// one line of JSON for each: `8` measures a batch of 8, `ids 8` returns the ids it decodes, `roofline`
-    /// compares with the memory bandwidth
+    /// one line of JSON for each: `8` measures a batch of 8, `prefill 8` measures one token of each prompt, `ids 8`
+    /// returns the ids it decodes, `roofline` compares with the memory bandwidth
     #[arg(long, default_value = "1,8,32")]
     batch: String,
     /// Number of compute threads. Default: all CPUs
@@ -241,13 +241,14 @@ fn serve(args: &DecodeArgs, decoder: &Decoder, out: &mut dyn Write) -> anyhow::R
         let line = line?;
         let batch =
             |text: &str| text.trim().parse::<usize>().with_context(|| format!("`{line}` is not a command"));
-        answer(match line.strip_prefix("ids ") {
+        answer(match line.split_once(' ') {
             _ if line == "roofline" => {
                 let steps = one_row_steps(&[], |batch| decoder.run(batch))?;
                 serde_json::to_value(roofline(args, decoder, &steps)?)?
             }
-            Some(rest) => json!({ "ids": decoder.ids(batch(rest)?)? }),
-            None => serde_json::to_value(decoder.run(batch(&line)?)?)?,
+            Some(("ids", rest)) => json!({ "ids": decoder.ids(batch(rest)?)? }),
+            Some(("prefill", rest)) => serde_json::to_value(decoder.prefill(batch(rest)?)?)?,
+            _ => serde_json::to_value(decoder.run(batch(&line)?)?)?,
         })?;
     }
     Ok(())

@@ -51,22 +51,30 @@ pub struct Run {
 impl Decoder {
     /// Decodes a batch without adapters.
     pub fn run(&self, batch: usize) -> anyhow::Result<Run> {
-        self.run_jobs(self.jobs(batch, Self::timed()))
+        self.run_jobs(self.jobs(batch, self.timed()), self.new_tokens)
+    }
+
+    /// Decodes one token of each prompt of a batch.
+    pub fn prefill(&self, batch: usize) -> anyhow::Result<Run> {
+        let jobs = self.jobs(batch, TextJob { max_tokens: 1, ..self.timed() });
+        self.run_jobs(jobs, 1)
     }
 
     /// Decodes a batch with adapters.
     pub fn run_adapted(&self, batch: usize) -> anyhow::Result<Run> {
         let adapters = self.adapters.iter().cycle();
-        let jobs = self.jobs(batch, Self::timed()).into_iter().zip(adapters);
-        self.run_jobs(jobs.map(|(job, adapter)| Job { adapter: Some(adapter.clone()), ..job }).collect())
+        let jobs = self.jobs(batch, self.timed()).into_iter().zip(adapters);
+        let jobs = jobs.map(|(job, adapter)| Job { adapter: Some(adapter.clone()), ..job }).collect();
+        self.run_jobs(jobs, self.new_tokens)
     }
 
     /// Texts that do not end at the end-of-sequence token. To ban it would need all logits of each row on the host.
-    fn timed() -> TextJob {
-        TextJob { ignore_eos: true, ..TextJob::default() }
+    fn timed(&self) -> TextJob {
+        TextJob { max_tokens: self.new_tokens, ignore_eos: true, ..TextJob::default() }
     }
 
-    fn run_jobs(&self, jobs: Vec<Job>) -> anyhow::Result<Run> {
+    /// Runs jobs of `new_tokens` tokens each.
+    fn run_jobs(&self, jobs: Vec<Job>, new_tokens: usize) -> anyhow::Result<Run> {
         let batch = jobs.len();
         let started = Instant::now();
         let mut first = None;
@@ -87,7 +95,7 @@ impl Decoder {
         let waited = gpu_wait().saturating_sub(waited);
         let replayed = replayed_steps() - replayed;
         let first = first.unwrap_or(Duration::ZERO);
-        let steps = self.new_tokens.saturating_sub(1).max(1);
+        let steps = new_tokens.saturating_sub(1).max(1);
         Ok(Run {
             batch,
             seconds: all.as_secs_f64(),
@@ -95,14 +103,14 @@ impl Decoder {
             step_seconds: (all - first).as_secs_f64() / steps as f64,
             wait_seconds: waited.as_secs_f64() / steps as f64,
             replayed: replayed as f64 / steps as f64,
-            tokens_per_second: (batch * self.new_tokens) as f64 / all.as_secs_f64(),
+            tokens_per_second: (batch * new_tokens) as f64 / all.as_secs_f64(),
         })
     }
 
     /// Returns greedy ids to compare with other programs, which also never choose the end-of-sequence token.
     pub fn ids(&self, batch: usize) -> anyhow::Result<Vec<Vec<u32>>> {
         let min_tokens = self.new_tokens;
-        let text = TextJob { min_tokens, logprobs: Some(0), ..TextJob::default() };
+        let text = TextJob { max_tokens: min_tokens, min_tokens, logprobs: Some(0), ..TextJob::default() };
         let mut rows = Vec::new();
         for answer in self.engine.submit_all(self.jobs(batch, text))? {
             let mut ids = Vec::new();
@@ -117,7 +125,6 @@ impl Decoder {
     }
 
     fn jobs(&self, batch: usize, text: TextJob) -> Vec<Job> {
-        let text = TextJob { max_tokens: self.new_tokens, ..text };
         let prompts = self.prompts.iter().cycle().take(batch);
         prompts.map(|prompt| Job::new(prompt.clone(), Request::Text(text.clone()))).collect()
     }
