@@ -36,7 +36,7 @@ const UNALIGNED: &str = "unaligned matmuls";
 const GRAPHS: &str = "graphs";
 
 /// Work that the host has not waited for yet, or that is part of a graph.
-pub(crate) type Work = Arc<dyn Fn(&mut Driver) -> Result<(), Fault> + Send + Sync>;
+type Work = Arc<dyn Fn(&mut Driver) -> Result<(), Fault> + Send + Sync>;
 
 /// The only device of the process.
 pub struct Driver {
@@ -57,7 +57,7 @@ pub struct Driver {
     modules: HashMap<usize, Loaded>,
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
-    graphs: Graphs,
+    graphs: Graphs<Work>,
     /// Events, and when the device last reached each.
     events: HashMap<usize, Option<Instant>>,
     last_handle: usize,

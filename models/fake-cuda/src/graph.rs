@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use crate::driver::Work;
 use crate::fault::{Code, Fault};
 
 /// Kinds of nodes, with their `CUgraphNodeType`. Allocations and releases have no work: memory that a capture allocates stays
@@ -20,25 +19,30 @@ pub enum NodeKind {
 }
 
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct Node<W> {
     pub(crate) kind: NodeKind,
-    pub(crate) work: Work,
+    pub(crate) work: W,
 }
 
 /// The recording of one thread.
-struct Capture {
+struct Capture<W> {
     stream: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<Node<W>>,
     /// A call that cannot be recorded. It makes the recording invalid.
     invalid: Option<Fault>,
 }
 
-/// Recordings, graphs and executable graphs.
-#[derive(Default)]
-pub(crate) struct Graphs {
-    captures: HashMap<ThreadId, Capture>,
-    graphs: HashMap<usize, Arc<[Node]>>,
-    executables: HashMap<usize, Arc<[Node]>>,
+/// Recordings, graphs and executable graphs of work of type `W`.
+pub(crate) struct Graphs<W> {
+    captures: HashMap<ThreadId, Capture<W>>,
+    graphs: HashMap<usize, Arc<[Node<W>]>>,
+    executables: HashMap<usize, Arc<[Node<W>]>>,
+}
+
+impl<W> Default for Graphs<W> {
+    fn default() -> Self {
+        Self { captures: HashMap::new(), graphs: HashMap::new(), executables: HashMap::new() }
+    }
 }
 
 fn this_thread() -> ThreadId {
@@ -54,7 +58,7 @@ fn no_graph() -> Fault {
     Fault::new(Code::InvalidHandle, "this graph does not exist")
 }
 
-impl Graphs {
+impl<W> Graphs<W> {
     pub(crate) fn begin(&mut self, stream: usize) -> Result<(), Fault> {
         if is_default(stream) {
             return Err(Fault::new(Code::CaptureUnsupported, "the default stream cannot be captured"));
@@ -83,7 +87,7 @@ impl Graphs {
     }
 
     /// Records work if this thread captures; otherwise returns it.
-    pub(crate) fn record(&mut self, node: Node) -> Option<Node> {
+    pub(crate) fn record(&mut self, node: Node<W>) -> Option<Node<W>> {
         match self.captures.get_mut(&this_thread()) {
             Some(capture) => {
                 capture.nodes.push(node);
@@ -101,7 +105,7 @@ impl Graphs {
         Err(fault)
     }
 
-    pub(crate) fn nodes(&self, graph: usize) -> Result<&[Node], Fault> {
+    pub(crate) fn nodes(&self, graph: usize) -> Result<&[Node<W>], Fault> {
         self.graphs.get(&graph).map(AsRef::as_ref).ok_or_else(no_graph)
     }
 
@@ -111,7 +115,7 @@ impl Graphs {
         Ok(())
     }
 
-    pub(crate) fn executable(&self, handle: usize) -> Result<Arc<[Node]>, Fault> {
+    pub(crate) fn executable(&self, handle: usize) -> Result<Arc<[Node<W>]>, Fault> {
         self.executables.get(&handle).map(Arc::clone).ok_or_else(no_graph)
     }
 
