@@ -31,8 +31,8 @@ impl Sabotage {
             ("stride", "") => Some(Self::Stride),
             ("pointer", "") => Some(Self::Pointer),
             ("graph", "") => Some(Self::Graph),
-            // candle's kernels that add.
-            ("kernel", "") => Some(Self::Hide("badd_".to_owned())),
+            // candle's kernels that select rows.
+            ("kernel", "") => Some(Self::Hide("is_u32_".to_owned())),
             ("hide", prefix) => Some(Self::Hide(prefix.to_owned())),
             ("wrong", prefix) => Some(Self::Wrong(prefix.to_owned())),
             ("address", file) => Some(Self::Broken(Code::IllegalAddress, file.into())),
