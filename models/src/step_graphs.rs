@@ -36,14 +36,14 @@ mod on_gpu {
     use std::cell::RefCell;
 
     use candle_core::{Result, Tensor};
-    use ntl_cuda::Graph;
+    use ntl_cuda::{Graph, Recorder};
 
     use crate::gpu::count_replay;
     use crate::ops::own_kernels::OwnKernel;
     use crate::ops::{Placement, StepInputs, without_backtrace};
 
-    /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 6 MB
-    /// for a model of 7 billion parameters and 32 rows.
+    /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 7 MB
+    /// for Llama 2 7B and 32 rows (calculated).
     const SHAPES_MAX: usize = 128;
 
     /// The largest difference between a replay and the same step without it, relative to the largest number. Both launch the
@@ -54,6 +54,7 @@ mod on_gpu {
     pub(crate) struct StepGraphs {
         /// Shapes of steps, the last one first; `None` if the model uses no graphs.
         shapes: RefCell<Option<Vec<KnownShape>>>,
+        recorder: Recorder,
     }
 
     struct KnownShape {
@@ -74,7 +75,7 @@ mod on_gpu {
             // candle's operations, which replace a kernel that is off, cannot be recorded.
             let has_kernels = !OwnKernel::ALL.into_iter().any(OwnKernel::is_off);
             let is_on = place.cuda_graphs && place.device.is_cuda() && has_kernels;
-            Self { shapes: RefCell::new(is_on.then(Vec::new)) }
+            Self { shapes: RefCell::new(is_on.then(Vec::new)), recorder: Recorder::default() }
         }
 
         /// Returns `layers(x)`. `layers` may read the embeddings `x` f32 `[R, d_model]`, which it may overwrite, the tables of
@@ -90,7 +91,7 @@ mod on_gpu {
             let Some(StepInputs { shape, tables }) = inputs()? else { return layers(x) };
             let place = shapes.iter().position(|known| known.shape == shape);
             let stage = place.map(|place| shapes.remove(place).stage);
-            match next(stage, x, &tables, layers) {
+            match self.next(stage, x, &tables, layers) {
                 Ok((hidden, Ok(stage))) => {
                     shapes.truncate(SHAPES_MAX - 1);
                     shapes.insert(0, KnownShape { shape, stage });
@@ -108,33 +109,37 @@ mod on_gpu {
                 }
             }
         }
-    }
 
-    /// Computes a step whose shape is at this stage. Returns its hidden states and the next stage, or why there can be none.
-    fn next(
-        stage: Option<Stage>,
-        x: Tensor,
-        tables: &[Tensor],
-        layers: impl Fn(Tensor) -> Result<Tensor>,
-    ) -> Result<(Tensor, std::result::Result<Stage, String>)> {
-        match stage {
-            None => Ok((layers(x)?, Ok(Stage::Seen))),
-            Some(Stage::Seen) => {
-                let (hidden, graph) = Graph::record(x, tables, layers)?;
-                let graph = graph.map_err(|error| without_backtrace(error).to_string());
-                Ok((hidden, graph.map(Stage::Recorded)))
-            }
-            Some(Stage::Recorded(graph)) => {
-                let replayed = graph.replay(&x, tables)?;
-                let hidden = layers(x)?;
-                let is_same = are_close(&replayed, &hidden)?;
-                let stage =
-                    if is_same { Ok(Stage::Checked(graph)) } else { Err("a replay was wrong".to_owned()) };
-                Ok((hidden, stage))
-            }
-            Some(Stage::Checked(graph)) => {
-                count_replay();
-                Ok((graph.replay(&x, tables)?, Ok(Stage::Checked(graph))))
+        /// Computes a step whose shape is at this stage. Returns its hidden states and the next stage, or why there can be none.
+        fn next(
+            &self,
+            stage: Option<Stage>,
+            x: Tensor,
+            tables: &[Tensor],
+            layers: impl Fn(Tensor) -> Result<Tensor>,
+        ) -> Result<(Tensor, std::result::Result<Stage, String>)> {
+            match stage {
+                None => Ok((layers(x)?, Ok(Stage::Seen))),
+                Some(Stage::Seen) => {
+                    let (hidden, graph) = self.recorder.record(x, tables, layers)?;
+                    let graph = graph.map_err(|error| without_backtrace(error).to_string());
+                    Ok((hidden, graph.map(Stage::Recorded)))
+                }
+                Some(Stage::Recorded(graph)) => {
+                    let replayed = graph.replay(&x, tables)?;
+                    let hidden = layers(x)?;
+                    let is_same = are_close(&replayed, &hidden)?;
+                    let stage = if is_same {
+                        Ok(Stage::Checked(graph))
+                    } else {
+                        Err("a replay was wrong".to_owned())
+                    };
+                    Ok((hidden, stage))
+                }
+                Some(Stage::Checked(graph)) => {
+                    count_replay();
+                    Ok((graph.replay(&x, tables)?, Ok(Stage::Checked(graph))))
+                }
             }
         }
     }

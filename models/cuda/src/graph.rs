@@ -1,5 +1,7 @@
 //! Records the launches of a computation as a CUDA graph, which repeats all of them with one call of the driver.
 
+use std::cell::OnceCell;
+
 use candle_core::cuda::WrapErr;
 use candle_core::cuda::cudarc::driver::sys::{
     self, CUgraphInstantiate_flags, CUgraphNodeType, CUstreamCaptureMode,
@@ -8,6 +10,7 @@ use candle_core::cuda::cudarc::driver::{CudaGraph, DriverError, result};
 use candle_core::{CudaDevice, Result, Tensor};
 
 use crate::launch::{address, gpu};
+use crate::product::{with_workspace, workspace};
 use crate::reuse::{Results, with_results};
 
 /// The launches of a computation, with the memory that they read and write.
@@ -18,12 +21,20 @@ pub struct Graph {
     inputs: Vec<Tensor>,
     output: Tensor,
     _results: Results,
+    _workspace: Tensor,
 }
 
 // SAFETY: its handles are not bound to a thread, and calls for them need `&self` of an object that is not `Sync`.
 unsafe impl Send for Graph {}
 
-impl Graph {
+/// Records graphs, which share cuBLAS's memory.
+#[derive(Default)]
+pub struct Recorder {
+    /// cuBLAS would otherwise allocate memory for each recorded matmul.
+    workspace: OnceCell<Tensor>,
+}
+
+impl Recorder {
     /// Computes `compute(x)`, and records it. Returns its result, and the graph or the reason why there is none.
     ///
     /// `compute` must always launch the same kernels and matmuls. They may read `x`, `tables`, and tensors that live as long as
@@ -32,34 +43,40 @@ impl Graph {
     /// # Errors
     /// If the computation fails.
     pub fn record(
+        &self,
         x: Tensor,
         tables: &[Tensor],
         compute: impl Fn(Tensor) -> Result<Tensor>,
-    ) -> Result<(Tensor, Result<Self>)> {
+    ) -> Result<(Tensor, Result<Graph>)> {
         let input = x.copy()?;
         let (computed, results) = with_results(Results::default(), || compute(x));
         // The graph gets the memory of the computation.
         let result = computed?.copy()?;
-        Ok((result, Self::captured(input, tables, results.again(), compute)))
+        Ok((result, self.captured(input, tables, results.again(), compute)))
     }
 
     fn captured(
+        &self,
         input: Tensor,
         tables: &[Tensor],
         results: Results,
         compute: impl Fn(Tensor) -> Result<Tensor>,
-    ) -> Result<Self> {
+    ) -> Result<Graph> {
         let device = gpu(&input)?.clone();
+        let workspace = self.workspace(&device)?;
         let stream = device.cuda_stream();
         // In this mode, calls of other threads are not affected.
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
-        let (output, results) = with_results(results, || compute(input.clone()));
+        let captured =
+            with_workspace(&device, &workspace, || with_results(results, || compute(input.clone())));
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
-        let recorded = output.and_then(|output| {
+        let recorded = captured.and_then(|(output, results)| {
+            let output = output?;
             let Some(graph) = graph.w()? else { candle_core::bail!("the driver recorded nothing") };
             check_nodes(&graph)?;
             let inputs = [std::slice::from_ref(&input), tables].concat();
-            Ok(Self { graph, device, inputs, output, _results: results })
+            let device = device.clone();
+            Ok(Graph { graph, device, inputs, output, _results: results, _workspace: workspace })
         });
         if recorded.is_err() {
             // Memory that was allocated during the capture cannot be freed. cudarc would report this in a later call, and
@@ -69,6 +86,16 @@ impl Graph {
         recorded
     }
 
+    fn workspace(&self, device: &CudaDevice) -> Result<Tensor> {
+        if let Some(workspace) = self.workspace.get() {
+            return Ok(workspace.clone());
+        }
+        let workspace = workspace(device)?;
+        Ok(self.workspace.get_or_init(|| workspace).clone())
+    }
+}
+
+impl Graph {
     /// Computes the same for another `x` and other tables, of the same shapes. The next replay overwrites the result.
     pub fn replay(&self, x: &Tensor, tables: &[Tensor]) -> Result<Tensor> {
         let stream = self.device.cuda_stream();
@@ -96,7 +123,7 @@ fn check_nodes(graph: &CudaGraph) -> Result<()> {
     let kinds = node_kinds(graph.cu_graph()).w()?;
     let repeatable = [CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL, CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET];
     match kinds.iter().find(|kind| !repeatable.contains(kind)) {
-        Some(kind) => candle_core::bail!("a step contains a node of type {kind:?}"),
+        Some(kind) => candle_core::bail!("the computation contains a node of type {kind:?}"),
         None => Ok(()),
     }
 }

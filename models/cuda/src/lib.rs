@@ -27,7 +27,7 @@ use candle_core::cuda::cudarc::driver::sys::{CUdevice_attribute, CUmemPool_attri
 use candle_core::cuda::cudarc::driver::{CudaContext, DriverError};
 
 pub use attention::{KEYS_OF_A_PART, ROW_NUMBERS, SlotAttention};
-pub use graph::Graph;
+pub use graph::{Graph, Recorder};
 pub use image::ComputeCapability;
 pub use layer::{Activation, Projections, activate, add, norm};
 pub use logits::{SUMMARY, summarize};

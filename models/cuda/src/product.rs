@@ -2,15 +2,17 @@
 //!
 //! One cuBLAS call computes the matmul, and adds it to a tensor if one is given.
 
-use candle_core::cuda::cudarc::cublas::{result::gemm_strided_batched_ex, sys};
+use candle_core::cuda::cudarc::cublas::result::{gemm_strided_batched_ex, set_stream};
+use candle_core::cuda::cudarc::cublas::sys;
 use candle_core::cuda::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
 use candle_core::cuda::{CudaDType, WrapErr};
 use candle_core::{
-    CpuStorage, CudaStorage, DType, Device, InplaceOp3, Layout, Result, Tensor, backend::BackendStorage,
+    CpuStorage, CudaDevice, CudaStorage, DType, Device, InplaceOp3, Layout, Result, Tensor,
+    backend::BackendStorage,
 };
 use half::{bf16, f16};
 
-use crate::launch::output;
+use crate::launch::{address, output};
 
 /// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same type:
 /// f32, f16 or bf16. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
@@ -26,6 +28,27 @@ pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Adds `factor` times the same product to `sum`, f32 and contiguous, in place.
 pub fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor, factor: f32) -> Result<()> {
     sum.inplace_op3(a, b, &Gemm { alpha: factor, beta: 1.0 })
+}
+
+/// Elements f32 of a workspace: 32 MiB, the largest default of cuBLAS, so that it can choose the same kernels.
+const WORKSPACE: usize = 8 << 20;
+
+/// Returns memory that cuBLAS can use in [`with_workspace`].
+pub(crate) fn workspace(device: &CudaDevice) -> Result<Tensor> {
+    // SAFETY: only cuBLAS reads it, after it has written it.
+    unsafe { Tensor::empty(WORKSPACE, DType::F32, &Device::Cuda(device.clone())) }
+}
+
+/// Calls `work`, whose matmuls use this memory, and do not allocate any. It must live until they are computed.
+pub(crate) fn with_workspace<T>(device: &CudaDevice, memory: &Tensor, work: impl FnOnce() -> T) -> Result<T> {
+    let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
+    let start = address(device, memory, DType::F32, WORKSPACE)?;
+    // SAFETY: the memory has this size. candle computes everything on one stream, so that nothing else uses it meanwhile.
+    unsafe { sys::cublasSetWorkspace_v2(*blas.handle(), start as *mut _, WORKSPACE * 4).result() }.w()?;
+    let value = work();
+    // SAFETY: this is the handle's stream. Setting it lets cuBLAS use its own memory again.
+    unsafe { set_stream(*blas.handle(), stream.cu_stream().cast()) }.w()?;
+    Ok(value)
 }
 
 /// `c = alpha * a * bᵀ + beta * c`.

@@ -13,7 +13,7 @@ pub(crate) struct Results {
     in_use: Vec<Tensor>,
     /// Tensors that are not read any more.
     free: Vec<Tensor>,
-    /// Whether new results may be allocated.
+    /// Whether each result must use memory of earlier ones.
     is_complete: bool,
 }
 

@@ -10,8 +10,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_cuda::{
-    Activation, Graph, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, SUMMARY, SlotAttention, Step,
-    activate, add, norm, prepare, product, reuse, summarize, unpack_heads,
+    Activation, HeadBatch, HeadSource, NO_ROW, Projections, ROW_NUMBERS, Recorder, SUMMARY, SlotAttention,
+    Step, activate, add, norm, prepare, product, reuse, summarize, unpack_heads,
 };
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -517,9 +517,10 @@ fn a_graph_computes_the_same_for_other_numbers() {
     };
     let step = Step::begin();
     let [x, table] = inputs(1);
-    let (first, graph) = Graph::record(x, std::slice::from_ref(&table), |x| computed(x, &table)).unwrap();
+    let recorder = Recorder::default();
+    let (first, graph) = recorder.record(x, std::slice::from_ref(&table), |x| computed(x, &table)).unwrap();
     let graph = graph.unwrap();
-    drop((step, table));
+    drop((step, table, recorder));
     assert_eq!(values(&first), want(1));
     for seed in [2, 1, 3] {
         let [x, table] = inputs(seed);
@@ -535,7 +536,7 @@ fn a_computation_that_cannot_be_repeated_has_no_graph() {
     let Some(device) = own_stream() else { return };
     let refusal = |compute: fn(Tensor) -> Result<Tensor>| {
         let (x, numbers) = random(&[5, 48], DType::F32, 1, &device);
-        let (result, graph) = Graph::record(x.clone(), &[], compute).unwrap();
+        let (result, graph) = Recorder::default().record(x.clone(), &[], compute).unwrap();
         assert_eq!(result.elem_count(), numbers.len());
         let reason = graph.err().unwrap().to_string();
         // The stream computes as before.
@@ -551,7 +552,7 @@ fn a_computation_that_cannot_be_repeated_has_no_graph() {
     assert!(waits.contains("CAPTURE") || waits.contains("capture"), "{waits}");
     let default = gpu().unwrap();
     let (x, _) = random(&[5, 48], DType::F32, 1, &default);
-    let (_, graph) = Graph::record(x, &[], |x| add(&x, &x.clone().copy()?).map(|()| x)).unwrap();
+    let (_, graph) = Recorder::default().record(x, &[], |x| add(&x, &x.clone().copy()?).map(|()| x)).unwrap();
     assert!(graph.is_err(), "the default stream");
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::counts::{Counts, Total};
@@ -58,6 +59,8 @@ pub struct Driver {
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
     graphs: Graphs<Work>,
+    /// The memory for matmuls that a thread has given: address and bytes.
+    workspaces: HashMap<ThreadId, (usize, usize)>,
     /// Events, and when the device last reached each.
     events: HashMap<usize, Option<Instant>>,
     last_handle: usize,
@@ -106,6 +109,7 @@ impl Driver {
             functions: HashMap::new(),
             streams: HashSet::new(),
             graphs: Graphs::default(),
+            workspaces: HashMap::new(),
             events: HashMap::new(),
             last_handle: 0x1000,
         }
@@ -410,8 +414,34 @@ impl Driver {
             self.counts.name(UNALIGNED);
         }
         let product = self.sabotage.as_ref().map_or(*product, |sabotage| sabotage.product(product));
-        self.enqueue(NodeKind::Kernel, move |driver| product.run(&driver.memory, driver.numerics));
+        let workspace = self.workspaces.get(&thread::current().id()).copied();
+        let allocates = workspace.is_none() && self.graphs.is_capturing();
+        if allocates {
+            self.enqueue(NodeKind::Allocation, |_| Ok(()));
+        }
+        self.enqueue(NodeKind::Kernel, move |driver| {
+            if let Some((address, bytes)) = workspace {
+                driver.memory.check("the workspace of a matmul", address, bytes)?;
+            }
+            product.run(&driver.memory, driver.numerics)
+        });
+        if allocates {
+            self.enqueue(NodeKind::Release, |_| Ok(()));
+        }
         Ok(())
+    }
+
+    /// Sets the memory for matmuls of this thread. Without any, a recorded matmul allocates memory.
+    pub fn set_workspace(&mut self, address: usize, bytes: usize) -> Result<(), Fault> {
+        self.memory.check("the workspace of matmuls", address, bytes)?;
+        self.workspaces.insert(thread::current().id(), (address, bytes));
+        Ok(())
+    }
+
+    /// Sets the stream of matmuls of this thread, which resets their memory.
+    pub fn set_matmul_stream(&mut self, stream: usize) -> Result<(), Fault> {
+        self.workspaces.remove(&thread::current().id());
+        self.check_stream(stream)
     }
 
     pub fn new_stream(&mut self) -> usize {
@@ -457,8 +487,8 @@ impl Driver {
     /// Enqueues all work of an executable graph.
     pub fn launch_graph(&mut self, executable: usize) -> Result<(), Fault> {
         self.graphs.refuse("a graph")?;
-        self.counts.name(GRAPHS);
         let nodes = self.graphs.executable(executable)?;
+        self.counts.name(GRAPHS);
         let left_out = usize::from(self.sabotage == Some(Sabotage::Graph));
         self.queue.extend(nodes.iter().skip(left_out).map(|node| Arc::clone(&node.work)));
         Ok(())

@@ -63,11 +63,11 @@ impl<W> Graphs<W> {
         if is_default(stream) {
             return Err(Fault::new(Code::CaptureUnsupported, "the default stream cannot be captured"));
         }
-        let capture = Capture { stream, nodes: Vec::new(), invalid: None };
-        match self.captures.insert(this_thread(), capture) {
-            Some(_) => Err(Fault::new(Code::CaptureUnsupported, "this thread already captures a stream")),
-            None => Ok(()),
+        if self.is_capturing() {
+            return Err(Fault::new(Code::CaptureUnsupported, "this thread already captures a stream"));
         }
+        self.captures.insert(this_thread(), Capture { stream, nodes: Vec::new(), invalid: None });
+        Ok(())
     }
 
     /// Ends the recording of this thread, as the graph `handle`.

@@ -35,7 +35,12 @@ extern "C" fn cublasDestroy_v2(handle: usize) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetStream_v2(handle: usize, stream: usize) -> Status {
-    if handle == HANDLE { status(driver().check_stream(stream)) } else { 1 }
+    if handle == HANDLE { status(driver().set_matmul_stream(stream)) } else { 1 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasSetWorkspace_v2(handle: usize, address: usize, bytes: usize) -> Status {
+    if handle == HANDLE { status(driver().set_workspace(address, bytes)) } else { 1 }
 }
 
 /// Operation 0 leaves a matrix unchanged, and 1 transposes it. Operation 2, the conjugate, equals 1 for real
