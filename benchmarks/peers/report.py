@@ -24,6 +24,10 @@ def ratios(rates: dict, peer: str) -> list[float]:
     return [ours / theirs for ours, theirs in zip(rates["ntl"], rates[peer])]
 
 
+def ratio(ratios: list[float]) -> str:
+    return f"**{median(ratios):.2f}** ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
 def spread(numbers: list[float], decimals: int) -> str:
     return f"{median(numbers):.{decimals}f} ({min(numbers):.{decimals}f}-{max(numbers):.{decimals}f})"
 
@@ -52,7 +56,7 @@ def table(results: dict) -> str:
                     spread(rates["ntl"], 1),
                     peer,
                     spread(rates[peer], 1),
-                    f"**{median(ratios(rates, peer)):.2f}** {spread(ratios(rates, peer), 2).partition(' ')[2]}",
+                    ratio(ratios(rates, peer)),
                     said(found["agreement"][peer]),
                 ]
                 lines.append(f"| {' | '.join(cells)} |")

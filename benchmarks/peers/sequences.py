@@ -39,8 +39,8 @@ def arguments():
     return parser.parse_args()
 
 
-class Measured:
-    """Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers.
+class ByProtocol:
+    """A side that follows the protocol of `serve.py`. Time of the prefill is the time of answers of one token; decoding takes the rest of longer answers.
 
     One sequence is computed right before each measurement: `llama-batched-bench` begins with 16 tokens, too."""
 
@@ -83,13 +83,13 @@ class LlamaCpp:
 
 
 def ours(args, dtype, prompts):
-    return Measured(args, prompts, lambda work: sides.ours(args.model, [*work, "--kv-cache-dtype", args.kv_cache_dtype], dtype))
+    return ByProtocol(args, prompts, lambda work: sides.ours(args.model, [*work, "--kv-cache-dtype", args.kv_cache_dtype], dtype))
 
 
 def vllm(args, dtype, prompts):
     if dtype != "f32":
         raise sides.Unavailable("it is compared in f32")
-    return Measured(args, prompts, lambda work: sides.vllm(args.model, work, "float32"))
+    return ByProtocol(args, prompts, lambda work: sides.vllm(args.model, work, "float32"))
 
 
 SIDES = {"ntl": ours, "llama.cpp": LlamaCpp, "vLLM": vllm}
@@ -114,10 +114,6 @@ def measure(running, sequences, rounds):
     return found
 
 
-def spread(ratios):
-    return f"**{median(ratios):.2f}** ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
 def row(args, measured):
     """Returns lines of the table for one measurement: a line for each peer."""
     cells = [measured["dtype"], str(measured["prompt_tokens"]), str(measured["sequences"])]
@@ -129,8 +125,8 @@ def row(args, measured):
         for part in [0, 1]:
             ours, theirs = rates["ntl"][part], rates[peer][part]
             ratios = report.ratios({"ntl": ours, peer: theirs}, peer)
-            parts += [f"{median(ours):.1f}", f"{median(theirs):.1f}", spread(ratios)]
-        parts.append(spread([sum(their) / sum(our) for our, their in zip(seconds["ntl"], seconds[peer])]))
+            parts += [f"{median(ours):.1f}", f"{median(theirs):.1f}", report.ratio(ratios)]
+        parts.append(report.ratio([sum(their) / sum(our) for our, their in zip(seconds["ntl"], seconds[peer])]))
         yield f"| {' | '.join([*cells, peer, *parts])} |"
 
 

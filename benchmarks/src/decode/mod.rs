@@ -109,8 +109,9 @@ impl Decoder {
 
     /// Returns greedy ids to compare with other programs, which also never choose the end-of-sequence token.
     pub fn ids(&self, batch: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-        let min_tokens = self.new_tokens;
-        let text = TextJob { max_tokens: min_tokens, min_tokens, logprobs: Some(0), ..TextJob::default() };
+        let tokens = self.new_tokens;
+        let text =
+            TextJob { min_tokens: tokens, max_tokens: tokens, logprobs: Some(0), ..TextJob::default() };
         let mut rows = Vec::new();
         for answer in self.engine.submit_all(self.jobs(batch, text))? {
             let mut ids = Vec::new();
