@@ -66,7 +66,7 @@ kernel-registers:
 
 # Tests of the device path, and its counts, on a fake driver.
 fake-gpu-check:
-    scripts/fake-gpu-check
+    lab/fake-cuda/check
 
 # Tests and figures on a GPU, and an archive of them to send; --quick takes a few minutes. Fails without a GPU.
 gpu-check *ARGS:
@@ -90,11 +90,11 @@ soak MINUTES:
 
 # Mutated inputs for a target of fuzz/ for MINUTES, or for `all`; `guided` guides them by coverage.
 fuzz TARGET MINUTES *GUIDED:
-    scripts/fuzz {{TARGET}} {{MINUTES}} {{GUIDED}}
+    lab/fuzz/run {{TARGET}} {{MINUTES}} {{GUIDED}}
 
-# deepeval, inspect_ai and lm-evaluation-harness with the adapters of integrations/, against a server.
+# deepeval, inspect_ai and lm-evaluation-harness with the adapters of python/integrations/, against a server.
 integrations *ARGS:
-    integrations/test {{ARGS}}
+    python/integrations/test {{ARGS}}
 
 # Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
 conformance-eval DATA *ARGS:

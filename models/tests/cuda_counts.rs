@@ -1,4 +1,4 @@
-//! Counts the device path's calls to the fake driver and compares them with budgets. `scripts/fake-gpu-check`
+//! Counts the device path's calls to the fake driver and compares them with budgets. `lab/fake-cuda/check`
 //! runs this test and prints the table of `docs/decisions/014-gpu-step-costs.md`.
 //!
 //! The models are as deep as T5-3B and Llama 2 7B and otherwise tiny, because the counts do not depend on
@@ -90,7 +90,7 @@ struct Counts {
 impl Counts {
     fn read() -> Self {
         let path =
-            std::env::var("NTL_FAKE_CUDA_COUNTS").expect("scripts/fake-gpu-check names the file of counts");
+            std::env::var("NTL_FAKE_CUDA_COUNTS").expect("lab/fake-cuda/check names the file of counts");
         let bytes = std::fs::read(path).unwrap();
         let number = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
         // The first 16 words are followed by one record of 16 words per kernel: its count, then its name.
@@ -315,7 +315,7 @@ fn compare(name: &str, counts: &[Counts; 5], budgets: &[Budget; 5]) -> Vec<Strin
 }
 
 #[test]
-#[ignore = "counts on the fake driver: scripts/fake-gpu-check"]
+#[ignore = "counts on the fake driver: lab/fake-cuda/check"]
 fn steps_and_openings_keep_to_their_budgets() {
     println!(
         "| model | | kernels | products | uploads | downloads | copies | graphs | allocations | synchronisations | events | returned bytes |"

@@ -23,7 +23,7 @@ from served import Server
 
 EVAL = Path(os.environ.get("NTL_EVAL", Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")))
 ITEMS = int(os.environ.get("NTL_SCORED_ITEMS", "100"))
-GENERATED = Path(__file__).parents[2] / "recipes/generated.py"
+GENERATED = Path(__file__).parents[2] / "lab/recipes/generated.py"
 ALPHA = 0.1
 TOLERANCE = 1e-9
 NUMBERS = ["arithmetic", "--split", "interpolate"]

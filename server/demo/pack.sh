@@ -1,5 +1,5 @@
 #!/bin/sh
-# Packs a checkpoint folder of recipes/train.py into the archive that is compiled into ntl-server.
+# Packs a checkpoint folder of lab/recipes/train.py into the archive that is compiled into ntl-server.
 # The same files give the same bytes: names sorted, no times, no owners, no gzip header time.
 #
 #     server/demo/pack.sh FOLDER

@@ -214,7 +214,7 @@ const BROKEN_KERNELS: [(&str, &str); 9] = [
 ];
 
 #[test]
-#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+#[ignore = "needs a driver that a test can break: lab/fake-cuda/check"]
 fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_right() {
     for checkpoint in ["t5-v11", "llama-ntl"] {
         let number = json!({"model": "tiny", "prompt": "What is 17 + 4?", "number": {"nodes_max": 16}});
@@ -255,7 +255,7 @@ fn a_wrong_kernel_is_turned_off_with_a_warning_and_a_metric_and_answers_stay_rig
 }
 
 #[test]
-#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+#[ignore = "needs a driver that a test can break: lab/fake-cuda/check"]
 fn graphs_that_are_wrong_are_not_used_and_answers_stay_right() {
     const WARNING: &str = "the steps of a model are not replayed as CUDA graphs";
     for checkpoint in ["t5-v11", "llama-ntl"] {
@@ -280,7 +280,7 @@ fn graphs_that_are_wrong_are_not_used_and_answers_stay_right() {
 }
 
 #[test]
-#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+#[ignore = "needs a driver that a test can break: lab/fake-cuda/check"]
 fn keys_and_values_in_fp8_need_the_kernels_of_the_cache() {
     let faults = [
         ("NTL_KERNELS", "composed", "cache_store"),
@@ -300,7 +300,7 @@ fn keys_and_values_in_fp8_need_the_kernels_of_the_cache() {
 }
 
 #[test]
-#[ignore = "needs a driver that a test can break: scripts/fake-gpu-check"]
+#[ignore = "needs a driver that a test can break: lab/fake-cuda/check"]
 fn a_gpu_that_fails_ends_the_server_with_an_exit_code_of_its_own() {
     let faults = [
         ("address", "CUDA_ERROR_ILLEGAL_ADDRESS"),
@@ -323,7 +323,7 @@ fn a_gpu_that_fails_ends_the_server_with_an_exit_code_of_its_own() {
 }
 
 #[test]
-#[ignore = "needs a device whose generation a test can choose: scripts/fake-gpu-check"]
+#[ignore = "needs a device whose generation a test can choose: lab/fake-cuda/check"]
 fn a_gpu_of_a_generation_without_machine_code_compiles_the_kernels() {
     let want = Server::start("t5-v11", "cpu", &[]).choice(&greedy(12));
     // The build has machine code for 9.0, the default of the fake driver.
@@ -337,7 +337,7 @@ fn a_gpu_of_a_generation_without_machine_code_compiles_the_kernels() {
 }
 
 #[test]
-#[ignore = "needs a driver whose version a test can choose: scripts/fake-gpu-check"]
+#[ignore = "needs a driver whose version a test can choose: lab/fake-cuda/check"]
 fn a_driver_that_is_too_old_ends_the_server_with_both_versions() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ntl-server"));
     command.args(["--model", &tiny("t5-v11"), "--device", "cuda:0", "--port", "0"]);
@@ -351,7 +351,7 @@ fn a_driver_that_is_too_old_ends_the_server_with_both_versions() {
 }
 
 #[test]
-#[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
+#[ignore = "needs a device whose memory a test can choose: lab/fake-cuda/check"]
 fn memory_that_runs_out_while_a_model_loads_ends_the_server_with_the_reason() {
     // Too little for the weights, then for the first steps.
     for (memory, place) in [(1_000, "tensor `"), (100_000, "the model does not run on this device")] {
@@ -366,7 +366,7 @@ fn memory_that_runs_out_while_a_model_loads_ends_the_server_with_the_reason() {
 }
 
 #[test]
-#[ignore = "needs a device whose memory a test can choose: scripts/fake-gpu-check"]
+#[ignore = "needs a device whose memory a test can choose: lab/fake-cuda/check"]
 fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
     let memory = [("NTL_FAKE_CUDA_MEMORY", MEMORY.to_string())];
     // The chunks of a prefill depend on time. There is never room for the attention of an encoder, which computes a

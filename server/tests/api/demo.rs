@@ -58,7 +58,7 @@ async fn a_truncated_prompt_keeps_the_side_that_the_model_reports_unless_the_req
     assert_eq!(error["param"], "truncate_prompt_tokens", "{error}");
 }
 
-/// Questions that the demo was not trained on, with their answers (`recipes/generated.py`).
+/// Questions that the demo was not trained on, with their answers (`lab/recipes/generated.py`).
 fn unseen(lines: &str) -> Vec<(String, f64)> {
     let row = |line: &str| -> (String, f64) {
         let row: Value = serde_json::from_str(line).unwrap();

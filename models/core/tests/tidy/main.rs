@@ -105,13 +105,27 @@ fn packages_depend_on_each_other_only_as_drawn() {
     }
 }
 
-/// If it were linked into a program, its functions would replace the real driver's.
+/// The fake driver's functions would replace the real driver's in a program that is linked with it.
 #[test]
-fn nothing_depends_on_the_fake_driver() {
+fn the_product_does_not_depend_on_the_laboratory() {
+    let laboratory = root().join("lab");
     let metadata = metadata();
-    let packages = metadata["packages"].as_array().unwrap().iter();
-    let mut dependencies = packages.flat_map(|package| package["dependencies"].as_array().unwrap());
-    assert!(dependencies.all(|dependency| dependency["name"] != "ntl-fake-cuda"));
+    let mut names = BTreeSet::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        if Path::new(package["manifest_path"].as_str().unwrap()).starts_with(&laboratory) {
+            names.insert(package["name"].as_str().unwrap());
+        }
+    }
+    assert!(!names.is_empty(), "the packages of the laboratory were not found");
+    for package in metadata["packages"].as_array().unwrap() {
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let dependency = dependency["name"].as_str().unwrap();
+            assert!(!names.contains(dependency), "{} depends on {dependency}", package["name"]);
+        }
+    }
+    for member in metadata["workspace_default_members"].as_array().unwrap() {
+        assert!(!member.as_str().unwrap().contains("/lab/"), "{member} is a default member");
+    }
 }
 
 #[test]
@@ -151,7 +165,7 @@ fn packages() -> Vec<PathBuf> {
 #[test]
 fn source_files_begin_with_a_description() {
     let mut files = Vec::new();
-    for folder in ["models", "server", "eval", "benchmarks", "fuzz"] {
+    for folder in ["models", "server", "eval", "benchmarks", "lab"] {
         collect(&root().join(folder), &mut files);
     }
     assert!(files.len() > 30, "the sources were not found");

@@ -1,0 +1,165 @@
+"""Lets a model rate texts that people rated, and keeps its answers: see lab/results/people.md.
+
+    people.py DATA MODEL SAMPLES [--limit N]
+
+DATA has SET-train.jsonl.gz and SET-test.jsonl.gz with `id`, `text`, `mean` and `ratings`, every rater's integer from -4 to 4. MODEL is a chat
+model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. Sets that it already has are not rated again.
+SAMPLES/training-ratings.json gets the number of training ratings of each score, by set. NTL_SERVER and NTL_EVAL name the programs. Standard
+library only.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ratings import HIGH, LOW, MIDDLE
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "server/conformance"))
+from served import Server
+
+SETS = ("tweets", "movies", "products", "editorials")
+EXAMPLES = 8
+EXAMPLE_CHARACTERS_MAX = 120
+# deepeval leaves out less probable tokens, and OpenAI's API returns at most this many.
+ONE_TOKEN_PROBABILITY_MIN = 0.01
+TOP_TOKENS = 20
+TEXT_TOKENS = 8
+PATIENCE = 1800
+
+ZERO_SHOT = (
+    f"Rate the sentiment of the text on a scale from {LOW} to {HIGH}: {LOW} is extremely negative, {MIDDLE} is neutral and {HIGH} is extremely "
+    "positive.\n\nText: {answer}\n\nAnswer with the number only."
+)
+
+
+def items_of(data, name, split):
+    with gzip.open(data / f"{name}-{split}.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def keep_training_ratings(data, samples):
+    counts = {}
+    for name in SETS:
+        ratings = [rating + MIDDLE for item in items_of(data, name, "train") for rating in item["ratings"]]
+        counts[name] = [ratings.count(score) for score in range(LOW, HIGH + 1)]
+    (samples / "training-ratings.json").write_text(json.dumps(counts) + "\n")
+
+
+def few_shot(data, name):
+    """Returns a prompt with examples of the training split, at even quantiles of the people's mean, in a random order."""
+    known = [item for item in items_of(data, name, "train") if len(item["text"]) <= EXAMPLE_CHARACTERS_MAX]
+    known.sort(key=lambda item: (item["mean"], item["id"]))
+    chosen = [known[(2 * number + 1) * len(known) // (2 * EXAMPLES)] for number in range(EXAMPLES)]
+    random.Random(0).shuffle(chosen)
+    question = f"Text: {{}}\nSentiment from {LOW} (negative) to {HIGH} (positive):"
+    braces = str.maketrans({"{": "{{", "}": "}}"})
+    examples = [question.format(item["text"].translate(braces)) + f" {round(item['mean']) + MIDDLE}\n\n" for item in chosen]
+    return "".join(examples) + question.format("{answer}")
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]
+
+
+def written(url, prompt, is_chat):
+    """Returns the tokens of the greedy answer, each with its most probable alternatives (log-probability by text)."""
+    body = {"max_tokens": TEXT_TOKENS, "temperature": 0}
+    if is_chat:
+        body |= {"messages": [{"role": "user", "content": prompt}], "logprobs": True, "top_logprobs": TOP_TOKENS}
+        tokens = post(url + "/v1/chat/completions", body)["logprobs"]["content"]
+        return [(token["token"], {other["token"]: other["logprob"] for other in token["top_logprobs"]}) for token in tokens]
+    found = post(url + "/v1/completions", body | {"prompt": prompt, "logprobs": TOP_TOKENS})["logprobs"]
+    return list(zip(found["tokens"], found["top_logprobs"]))
+
+
+def on_scale(token):
+    return token.isdecimal() and LOW <= int(token) <= HIGH
+
+
+def one_token(tokens):
+    """Returns the score that greedy text begins with, and the mean over the alternatives of its token as deepeval computes it.
+
+    Both are None if the text does not begin with a score.
+    """
+    for token, alternatives in tokens:
+        if not token.strip():
+            continue
+        if not on_scale(token.strip()):
+            return None, None
+        counted = {int(text): math.exp(logprob) for text, logprob in alternatives.items() if on_scale(text)}
+        counted = {score: p for score, p in counted.items() if p >= ONE_TOKEN_PROBABILITY_MIN}
+        total = sum(counted.values())
+        greedy = int(token.strip())
+        return greedy, sum(score * p for score, p in counted.items()) / total if total else greedy
+    return None, None
+
+
+def judged(url, name, is_chat, template, items):
+    """Returns the samples of `ntl-eval judge`, in the order of the items."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, rubric, out = (Path(folder) / file for file in (f"{name}.jsonl", "rubric.txt", "out"))
+        rows = [{"answer": item["text"], "human_score": item["mean"] + MIDDLE} for item in items]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rubric.write_text(template)
+        command = [os.environ.get("NTL_EVAL", "ntl-eval"), "judge", "--data", data, "--input-field", "answer", "--template-file", rubric]
+        command += ["--scale", f"{LOW},{HIGH}", "--endpoint", url, "--timeout", str(PATIENCE), "--out", out, *(["--api", "chat"] if is_chat else [])]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+
+
+def rated(url, data, name, kind, limit):
+    """Yields a line for each text: the model's distribution, its greedy score, its score from one token, and the people's ratings."""
+    items = items_of(data, name, "test")
+    items = random.Random(0).sample(items, min(limit, len(items)))
+    is_chat, template = kind == "zero-shot", ZERO_SHOT if kind == "zero-shot" else few_shot(data, name)
+    samples = judged(url, name, is_chat, template, items)
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda item: written(url, template.format(answer=item["text"]), is_chat), items))
+    for item, sample, text in zip(items, samples, texts, strict=True):
+        greedy, token = one_token(text)
+        distribution = {int(value): round(p, 6) for value, p in sample["distribution"]}
+        yield {
+            "id": item["id"],
+            "ratings": [rating + MIDDLE for rating in item["ratings"]],
+            "distribution": [distribution.get(score, 0.0) for score in range(LOW, HIGH + 1)],
+            "mass_closed": round(sample["mass_closed"], 6),
+            "greedy": greedy,
+            "one_token": token if token is None else round(token, 6),
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("samples", type=Path)
+    parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
+    arguments = parser.parse_args()
+    arguments.samples.mkdir(parents=True, exist_ok=True)
+    keep_training_ratings(arguments.data, arguments.samples)
+    # Requests wait as long as a busy machine needs.
+    with Server("--model", arguments.model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
+        for name in SETS:
+            for kind in ("zero-shot", "few-shot"):
+                kept = arguments.samples / f"{name}-{kind}.jsonl.gz"
+                if kept.is_file():
+                    continue
+                lines = [json.dumps(line) for line in rated(server.url, arguments.data, name, kind, arguments.limit)]
+                # Without a time in its header, so that the same answers are the same bytes.
+                kept.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+                print(kept, flush=True)
+
+
+if __name__ == "__main__":
+    main()
