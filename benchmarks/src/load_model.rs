@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use ntl_core::contract::{Job, Prompt, Request, TextJob};
 use ntl_engine::Engine;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, LoadOptions};
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use ntl_core::contract::{
     BatchModel, ContextRequest, Event, Job, NodeId, PathRow, Prompt, Request, Row, TextJob,
 };
 use ntl_core::numbers::Softmax;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 use serde::Deserialize;
 

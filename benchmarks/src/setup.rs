@@ -9,7 +9,7 @@ use anyhow::Context;
 use ntl_core::contract::{EngineError, Event, NumberJob, NumberMethod, Request, Terminator};
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
 
 /// Returns the demo checkpoint that the server embeds, read from the checkout.

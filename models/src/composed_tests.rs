@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row};
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::CheckpointFiles;
 use crate::families::GemmaVersion;
 use crate::ops::{Placement, composed};
 use crate::t5::{T5, T5Kind, TokenizerFacts};
-use crate::tokenizer::Tokenizer;
 use crate::{LoadOptions, load};
 
 /// One model for each kind of attention: grouped heads and rotary positions, a window, biases, learned

@@ -5,10 +5,8 @@
 //! code here, and a checkpoint that passes has all tensors in the right shapes.
 
 use serde::{Deserialize, Serialize};
+use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field};
 
-use crate::checkpoint::{
-    CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field,
-};
 use crate::families::Family;
 use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load, weights};
 use crate::options::LoadOptions;

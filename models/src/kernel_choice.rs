@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
+use ntl_text::checkpoint::{LoadError};
 
-use crate::checkpoint::LoadError;
 #[cfg(feature = "cuda")]
 use crate::ops::own_kernels::OwnKernel;
 

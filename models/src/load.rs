@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 use candle_core::Device;
-use ntl_core::contract::{BatchModel, ModelInfo, NumberEncoding};
+use ntl_core::contract::{BatchModel, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
 use ntl_core::text::TextDecoder;
+use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE};
+use ntl_text::labels::read_labels;
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::adapter::AdapterReader;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, Weights};
+use crate::weights::{Weights};
 use crate::encoders;
 use crate::families::{EncoderVariant, Family, Network, T5Variant};
-use crate::labels::read_labels;
 #[cfg(feature = "cuda")]
 use crate::on_gpu::OnGpu;
 use crate::ops::Placement;
@@ -23,7 +25,6 @@ use crate::t5::{
     NumberScaling, PooledEncoder, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding,
     load_regresslm_head, read_notation,
 };
-use crate::tokenizer::Tokenizer;
 use crate::warm_up::warm_up;
 
 /// Maximum prompt length in tokens if the tokenizer recommends none. T5's relative positions have no limit.
@@ -171,7 +172,7 @@ fn complete<M: BatchModel + 'static>(
     tokenizer: Arc<Tokenizer>,
     place: &Placement,
 ) -> Result<LoadedModel, LoadError> {
-    let vocabulary = vocabulary(&tokenizer, model.info());
+    let vocabulary = ntl_text::vocabulary(&tokenizer, model.info());
     let adapters = Some(adapters(&model).clone());
     Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
 }
@@ -189,22 +190,6 @@ fn ready(mut model: impl BatchModel + 'static, place: &Placement) -> Result<Box<
     Ok(Box::new(model))
 }
 
-/// The facts that decoding needs about a tokenizer and its model.
-pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
-    if !info.has_token_distribution() {
-        return label_vocabulary(tokenizer, info);
-    }
-    let ids = || (0u32..).take(tokenizer.len());
-    let pieces = ids().map(|id| tokenizer.number_piece(id));
-    Vocabulary {
-        decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
-        grammar: Arc::new(NumberGrammar::new(pieces, info.eos_ids.clone())),
-        number_values: ids().filter_map(|id| Some((id, tokenizer.number_value(id)?))).collect(),
-        eos_ids: info.eos_ids.clone().into(),
-        tokens: info.tokens,
-    }
-}
-
 /// The vocabulary of a decoder that writes numbers in dedicated tokens.
 fn notation_vocabulary(notation: &Arc<TokenNotation>) -> Vocabulary {
     Vocabulary {
@@ -213,16 +198,5 @@ fn notation_vocabulary(notation: &Arc<TokenNotation>) -> Vocabulary {
         number_values: Arc::new([]),
         eos_ids: Arc::new([]),
         tokens: notation.tokens(),
-    }
-}
-
-/// The vocabulary of a model that predicts labels, and writes no tokens.
-fn label_vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
-    Vocabulary {
-        decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
-        grammar: Arc::new(NumberGrammar::point()),
-        number_values: Arc::new([]),
-        eos_ids: info.eos_ids.clone().into(),
-        tokens: info.tokens,
     }
 }

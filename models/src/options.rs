@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
+use ntl_text::checkpoint::{Choices, LoadError};
 
-use crate::checkpoint::{Choices, LoadError};
 use crate::gpu;
 use crate::kernel_choice::KernelChoice;
 use crate::ops::{Format, Placement};

@@ -6,8 +6,8 @@
 use std::f64::consts::TAU;
 
 use serde::Deserialize;
+use ntl_text::checkpoint::{FieldError};
 
-use crate::checkpoint::FieldError;
 use crate::ops::PassRope;
 
 /// The rotation angle per position for each pair of a head's elements.

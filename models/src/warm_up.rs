@@ -46,7 +46,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::checkpoint::{CheckpointFiles, Choices};
+    use ntl_text::checkpoint::{CheckpointFiles, Choices};
     use crate::ops::composed;
     use crate::{LoadOptions, load};
 

@@ -20,7 +20,7 @@ use ntl_core::contract::{
     BatchModel, ContextRequest, LogitsRequest, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
 };
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
 use ntl_models::{DeviceChoice, KernelChoice, KvCacheDtype, LoadOptions};
 

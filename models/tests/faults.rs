@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device};
 use fail::FailScenario;
-use ntl_models::checkpoint::{CheckpointFiles, LoadError, Weights};
+use ntl_models::{Weights};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, load};
 
 /// The failpoint in every read of a checkpoint file.

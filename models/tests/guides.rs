@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::{TextDecoder, with_special};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::guide::{Answer, CallGrammar, Constraint, GuideCompiler, StructuralFormat, Whitespace};
-use ntl_models::tokenizer::Tokenizer;
-use ntl_models::tools::{ToolDialect, ToolFormat, ToolPart};
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::guide::{Answer, CallGrammar, Constraint, GuideCompiler, StructuralFormat, Whitespace};
+use ntl_text::tokenizer::Tokenizer;
+use ntl_text::tools::{ToolDialect, ToolFormat, ToolPart};
 use serde_json::{Value, json};
 
 /// Maximum tokens per text. Texts that are still incomplete then are not checked.

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ntl_models::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.

@@ -1,6 +1,6 @@
 //! The embedded demo checkpoint, which is served without `--model`.
 
-use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 /// The name in requests.
 pub const NAME: &str = "t5-ntl-was";

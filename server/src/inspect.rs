@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
+use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::text::TextDecoder;
-use ntl_models::checkpoint::{CheckpointFiles, LoadError, eos_ids};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_remote::{
     ClientError, Connecting, DetectError, EngineFacts, EngineKind, TokenTexts, TokenizationError, Upstream,
     UpstreamConfig, UpstreamObserver,
@@ -92,7 +92,7 @@ pub(crate) async fn connect(
         return Err(RemoteError::NumberEncoding(tokenizer.number_encoding().name()));
     }
     let info = info(&facts, &tokenizer, eos_ids(&files)?);
-    let vocabulary = ntl_models::vocabulary(&tokenizer, &info);
+    let vocabulary = ntl_text::vocabulary(&tokenizer, &info);
     let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
     let upstream = connecting.connect(facts, own, observer).await?;
     Ok(ConnectedModel { upstream, info, tokenizer, vocabulary })

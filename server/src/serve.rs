@@ -16,9 +16,7 @@ use std::time::Duration;
 use axum::Router;
 use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
-use ntl_models::checkpoint::{
-    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
-};
+use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

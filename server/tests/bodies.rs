@@ -12,7 +12,7 @@ use axum::http::{Request, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
 use ntl_engine::{CacheBudget, EngineLimits};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, load};
 use ntl_server::config::{Args, Config};
 use ntl_server::metrics::Metrics;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ntl_core::contract::{Event, Job, Request, TextJob};
 use ntl_engine::Engine;
 use ntl_models::LoadedModel;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::sse::Events;

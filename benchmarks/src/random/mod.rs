@@ -115,7 +115,7 @@ pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use ntl_models::checkpoint::CheckpointFiles;
+    use ntl_text::checkpoint::{CheckpointFiles};
     use ntl_models::{LoadOptions, load};
 
     use super::*;

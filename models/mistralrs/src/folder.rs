@@ -1,7 +1,8 @@
 //! Prepares a checkpoint directory for mistral.rs.
 
-use ntl_models::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, Weights as WeightFiles};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_models::{Weights as WeightFiles};
+use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::prepared::{Prepared, Weights};

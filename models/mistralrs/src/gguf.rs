@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ntl_models::checkpoint::{CheckpointFiles, Choices, LoadError};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles, Choices, LoadError};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::json;
 
 use crate::gguf_file::GgufFile;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::stand_in::StandIn;
 

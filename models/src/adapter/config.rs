@@ -3,8 +3,8 @@
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
-use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 const FILE: &str = "adapter_config.json";
 

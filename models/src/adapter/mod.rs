@@ -14,12 +14,13 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
 
-use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange};
 
 use config::AdapterConfig;
 pub(crate) use layers::AdaptableLayers;
 use layers::Layer;
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 const FILE: &str = "adapter_model.safetensors";
 

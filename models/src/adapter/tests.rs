@@ -10,10 +10,10 @@ use ntl_core::contract::{
     BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, PrefillChunk, Row,
 };
 use serde_json::{Value, json};
+use ntl_text::checkpoint::{Choices};
 
 use super::*;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::Choices;
 use crate::ops::composed;
 use crate::random::Random;
 use crate::{DtypeChoice, LoadOptions, LoadedModel, load};

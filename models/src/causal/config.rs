@@ -3,10 +3,8 @@
 //! `stored` reads it from `config.json`.
 
 use ntl_core::labels::Labels;
+use ntl_text::checkpoint::{CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids};
 
-use crate::checkpoint::{
-    CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
-};
 use crate::families::Family;
 use crate::ops::Activation;
 use crate::rope::Rotary;

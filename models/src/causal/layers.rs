@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
+use ntl_text::checkpoint::{LoadResult};
 
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
     AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,

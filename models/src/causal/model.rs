@@ -9,6 +9,7 @@ use ntl_core::contract::{
     Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Logits, ModelError, ModelInfo,
     NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 use super::block::Block;
 use super::config::{CausalConfig, PositionEncoding};
@@ -17,7 +18,7 @@ use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::{PrefixScope, SharedPrefixCache};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache, step_inputs};
 use crate::logits_reducer::LogitsReducer;

@@ -1,13 +1,10 @@
 //! Reads the `config.json` of a family into a [`CausalConfig`]. Defaults come from the Hugging Face classes.
 
 use serde::Deserialize;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count, check_not_quantised, layer_types};
+use ntl_text::labels::read_labels;
 
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count,
-    check_not_quantised, layer_types,
-};
 use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
-use crate::labels::read_labels;
 use crate::ops::Activation;
 use crate::rope::{RopeShape, StoredRope};
 

@@ -1,9 +1,9 @@
 //! Configurations in all formats, and configurations that are not supported.
 
 use serde_json::{Value, json};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 use super::*;
-use crate::checkpoint::{CheckpointFiles, LoadError};
 
 fn read(architecture: &str, change: &Value, generation: Option<&Value>) -> Result<CausalConfig, LoadError> {
     let mut config = if architecture == "GPT2LMHeadModel" {

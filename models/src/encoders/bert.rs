@@ -1,12 +1,11 @@
 //! BERT and RoBERTa with a head. They differ in their positions and in the names of the head's tensors.
 
 use serde::Deserialize;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, check_not_quantised, check_sizes};
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, Weights, check_not_quantised, check_sizes,
-};
+use crate::weights::{Weights};
 use crate::ops::{Activation, Mlp, MlpInput, Placement};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,

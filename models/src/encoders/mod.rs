@@ -8,7 +8,8 @@ mod bert;
 mod modern_bert;
 mod reader;
 
-use crate::checkpoint::{CheckpointFiles, LoadResult};
+use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
+
 use crate::families::EncoderVariant;
 use crate::ops::Placement;
 use crate::t5::{PooledEncoder, TokenizerFacts};

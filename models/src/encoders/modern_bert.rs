@@ -2,13 +2,11 @@
 //! normalisations before the parts of a layer.
 
 use serde::Deserialize;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadResult, check_not_quantised, check_sizes, layer_types};
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadResult, Weights, check_not_quantised,
-    check_sizes, layer_types,
-};
+use crate::weights::{Weights};
 use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::{

@@ -2,12 +2,10 @@
 
 use ntl_core::contract::ModelInfo;
 use ntl_core::labels::Labels;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, LoadResult, check_count, check_epsilon, check_sizes};
+use ntl_text::labels::read_labels;
 
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LoadError, LoadResult, check_count, check_epsilon, check_sizes,
-};
 use crate::families::Family;
-use crate::labels::read_labels;
 use crate::ops::{Activation, Heads, Linear, Norm, Placement};
 use crate::t5::{Loader, StackSizes, TokenizerFacts};
 

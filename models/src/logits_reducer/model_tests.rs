@@ -10,11 +10,11 @@ use ntl_core::contract::{
 use ntl_core::decoding::{Decoding, Progress, StepResult};
 use ntl_core::numbers::{GrammarLimits, Softmax};
 use ntl_core::sampling::{SamplingParams, argmax};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
 use super::SUMMARY;
 use super::tests::copied;
 use crate::causal::{Causal, CausalOptions};
-use crate::checkpoint::{CheckpointFiles, Choices};
 use crate::ops::{Placement, composed};
 use crate::{LoadOptions, LoadedModel, load};
 

@@ -2,9 +2,9 @@
 //! logarithmically, and all distances beyond share the last one.
 
 use candle_core::DType;
+use ntl_text::checkpoint::{LoadResult};
 
 use super::layers::Loader;
-use crate::checkpoint::LoadResult;
 use crate::ops::RelativeBias;
 
 /// The keys that a stack's self-attention sees.

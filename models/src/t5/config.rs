@@ -1,10 +1,8 @@
 //! Reads and checks the `config.json` of a T5 checkpoint.
 
 use serde::Deserialize;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
 
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes,
-};
 use crate::families::Family;
 use crate::ops::Activation;
 

@@ -1,9 +1,9 @@
 //! The output layer of a T5: the embedding table, a separate layer, or xVal's bigger head.
 
 use candle_core::{DType, Result, Tensor};
+use ntl_text::checkpoint::{LoadResult};
 
 use super::layers::Loader;
-use crate::checkpoint::LoadResult;
 use crate::ops::{AdaptedRows, Linear, Product, Weight};
 
 const NAME: &str = "lm_head";

@@ -1,10 +1,11 @@
 //! The layers of both stacks, and the reader of their tensors.
 
 use candle_core::{DType, Result, Tensor};
+use ntl_text::checkpoint::{LoadResult};
 
 use super::T5Config;
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::ops::{
     AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, Scratch, StoredLinear,
     Weight,

@@ -5,6 +5,7 @@ use ntl_core::contract::{
     Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, NumberEncoding,
     OpenedContext, PrefillChunk, PrefillProgress, Row,
 };
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
 use super::T5Config;
 use super::head::Head;
@@ -14,7 +15,7 @@ use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error};

@@ -13,6 +13,8 @@ use ntl_core::contract::{
     BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeCapacity, NodeId,
     OpenedContext, PathRow, PrefillChunk, PrefillProgress, Prompt, Row,
 };
+use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
+use ntl_text::labels::read_labels;
 
 use super::layers::Loader;
 use super::model::TokenizerFacts;
@@ -20,8 +22,7 @@ use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
-use crate::labels::read_labels;
+use crate::weights::{Weights};
 use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error};
 
 /// A T5 that predicts one number, or the values of several labels, for each prompt.

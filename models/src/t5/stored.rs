@@ -1,5 +1,7 @@
 //! Reads the stacks of a T5 checkpoint.
 
+use ntl_text::checkpoint::{LoadResult};
+
 use super::attention::AttentionKind;
 use super::bias::{Direction, load_bias};
 use super::config::T5Config;
@@ -9,7 +11,6 @@ use super::encoder::{Encoder, EncoderLayer};
 use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use super::prefill::{StackSizes, StageWork};
 use super::stacks::Parts;
-use crate::checkpoint::LoadResult;
 use crate::ops::{Heads, Linear, Mlp, MlpInput, Norm, Weight};
 
 /// Reads both stacks, which share `embeddings`.

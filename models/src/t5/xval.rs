@@ -9,10 +9,10 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::contract::{ContextId, ContextRequest, ModelError, Prompt, Row, Token};
+use ntl_text::checkpoint::{LoadResult};
 
 use super::head::WIDE;
 use super::layers::Loader;
-use crate::checkpoint::LoadResult;
 use crate::kv_cache::RowGroup;
 use crate::ops::{Linear, ModelResult, compute_error};
 

@@ -6,8 +6,8 @@ use crate::support::{ids, numbers, shared};
 use ntl_core::contract::{BeamJob, EarlyStopping, Event, Job, Request};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;
 

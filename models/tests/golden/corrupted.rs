@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Map, Value};

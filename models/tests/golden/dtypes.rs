@@ -4,7 +4,7 @@
 use std::slice::from_ref;
 
 use ntl_core::contract::{BatchModel, Prompt, Token};
-use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, load};
 use serde_json::Value;
 

@@ -11,9 +11,9 @@ use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
 use ntl_core::sampling::SamplingParams;
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::guide::{Constraint, GuideCompiler, Whitespace};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 

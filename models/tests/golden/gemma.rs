@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 use ntl_core::contract::{ContextRequest, OpenedContext, PathRow, Prompt, Row, Token};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 

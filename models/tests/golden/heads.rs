@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ntl_core::contract::{OpenedContext, PathRow, PrefillChunk, Prompt, Row};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 

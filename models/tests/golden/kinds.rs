@@ -12,7 +12,7 @@ use ntl_core::contract::{
 };
 use ntl_core::numbers::{GrammarLimits, NumberPiece, NumberValues};
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use ntl_core::Prompt;
-use ntl_models::checkpoint::{CheckpointFiles, Choices, TokenizerType};
+use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@
 
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss, Reduction, reduce};
 use ntl_core::numbers::python::parse_float;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, read};

@@ -15,8 +15,8 @@ use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, NumberValues, Objective, Softmax,
 };
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::{CheckpointFiles, Choices};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, load};
 use serde_json::Value;
 

@@ -4,7 +4,7 @@
 use ntl_core::contract::{
     BatchModel, ContextRequest, ModelError, OpenedContext, PrefillChunk, Prompt, Row, Token,
 };
-use ntl_models::checkpoint::{CheckpointFiles, Choices};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, load};
 
 use crate::support::{Fixtures, chain, over_fixtures};

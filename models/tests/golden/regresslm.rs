@@ -12,7 +12,7 @@ use ntl_core::contract::{
 use ntl_core::numbers::{Distribution, Estimation, Objective, Softmax, SpecialMass};
 use ntl_core::sampling::SamplingParams;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_models::checkpoint::{CheckpointFiles, TruncationSide};
+use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::Value;
 

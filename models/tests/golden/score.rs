@@ -6,7 +6,7 @@ use ntl_core::Prompt;
 use ntl_core::contract::{Event, Job, Request, ScoreJob, ScoreOutcome};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, load};
 use serde_json::Value;
 

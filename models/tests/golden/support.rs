@@ -8,9 +8,9 @@ use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row, Token,
 };
 use ntl_models::Placement;
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// Checkpoints with the reference outputs for them, in one layout.

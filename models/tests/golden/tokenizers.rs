@@ -7,8 +7,8 @@ use anyhow::{Context, ensure};
 use ntl_core::Token;
 use ntl_core::contract::NumberEncoding;
 use ntl_core::text::{TextDecoder, TextStream};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::support::{Fixtures, over_fixtures, shared};

@@ -9,8 +9,8 @@ use ntl_api::{
     ChatRequestMessage, ChatResponse, ChatResponseMessage, CompletionRequest, ContentPart, FunctionCall,
     FunctionCallDelta, LocatedNumber, ToolCall, ToolCallDelta,
 };
-use ntl_models::chat::{ChatError, ChatMessage, Conversation};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::chat::{ChatError, ChatMessage, Conversation};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::number::NumberFormat;

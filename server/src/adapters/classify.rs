@@ -4,8 +4,8 @@ use ntl_api::{ChatRequest, Classification, ClassificationRequest, Pooled};
 use ntl_core::Prompt;
 use ntl_core::contract::ModelInfo;
 use ntl_core::labels::Labels;
-use ntl_models::chat::Conversation;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::chat::Conversation;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::chat::{conversation, prompt_ids};
 use super::completions::prompt_inputs;

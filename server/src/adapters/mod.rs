@@ -26,7 +26,7 @@ use ntl_api::{
 };
 use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::answer::{Piece, ShownNumber, TokenCounts, TokenReport};

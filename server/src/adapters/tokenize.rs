@@ -4,8 +4,8 @@
 
 use ntl_api::{ChatRequest, TokenizeRequest};
 use ntl_core::Prompt;
-use ntl_models::chat::Conversation;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::chat::Conversation;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::chat::{conversation, prompt_ids, tool_offer};
 use crate::error::{AppError, check};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ntl_api::{AllowedTools, ChatTool, ChatToolChoice, FunctionDefinition, ToolCall, ToolChoiceMode};
 use ntl_core::contract::Request;
-use ntl_models::chat::Conversation;
-use ntl_models::guide::{Answer, CallGrammar, Constraint};
+use ntl_text::chat::Conversation;
+use ntl_text::guide::{Answer, CallGrammar, Constraint};
 use serde_json::{Map, Value, json};
 
 use super::number::NumberFormat;

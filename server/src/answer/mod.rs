@@ -12,7 +12,7 @@ use ntl_core::Prompt;
 use ntl_core::contract::{Event, FieldNumber, FinishReason, StopReason, TokenText};
 use ntl_core::guide::NumberField;
 use ntl_core::text::{TextDecoder, TextStream};
-use ntl_models::tools::{ToolParser, ToolPart};
+use ntl_text::tools::{ToolParser, ToolPart};
 
 use crate::request::{CallParsing, GenerationRequest, ReportOptions};
 

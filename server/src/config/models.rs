@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ntl_models::tools::ToolFormat;
+use ntl_text::tools::ToolFormat;
 
 use super::remote::{RemoteModel, RemoteModelError, is_url};
 use super::{AttachmentError, ConfigError};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ntl_models::tokenizer::Tokenizer;
-use ntl_models::tools::{ToolDialect, ToolParser};
+use ntl_text::tokenizer::Tokenizer;
+use ntl_text::tools::{ToolDialect, ToolParser};
 
 /// How a model supports calls.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Prompts of two parts, one of which they share, and their conversion to tokens.
 
 use ntl_core::{Prompt, Token};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::{ModelProfile, PromptInput};
 use crate::error::{AppError, check};

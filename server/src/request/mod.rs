@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use ntl_core::Prompt;
 use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::guide::Guide;
-use ntl_models::guide::{Constraint, TokenRules};
+use ntl_text::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};

@@ -6,8 +6,8 @@ use ntl_api::MethodName;
 use ntl_core::Prompt;
 use ntl_core::contract::{EngineError, ModelInfo};
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
-use ntl_models::checkpoint::TruncationSide;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{TruncationSide};
+use ntl_text::tokenizer::Tokenizer;
 
 use super::calibration::ModelCalibration;
 use super::calls::ToolSupport;

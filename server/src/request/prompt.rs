@@ -5,8 +5,8 @@
 //! clients that tokenize by themselves (lm-eval) leave it out.
 
 use ntl_core::Prompt;
-use ntl_models::checkpoint::TruncationSide;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{TruncationSide};
+use ntl_text::tokenizer::Tokenizer;
 
 use super::ModelProfile;
 use crate::error::{AppError, check};

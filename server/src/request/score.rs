@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ntl_core::{Prompt, Token};
-use ntl_models::tokenizer::{EncodeError, Tokenizer};
+use ntl_text::tokenizer::{EncodeError, Tokenizer};
 
 use super::{ModelProfile, PromptInput};
 use crate::error::AppError;

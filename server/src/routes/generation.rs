@@ -7,8 +7,8 @@ use ntl_core::Prompt;
 use ntl_core::contract::Job;
 use ntl_core::guide::Guide;
 use ntl_core::text::TextDecoder;
-use ntl_models::guide::TokenRules;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::guide::TokenRules;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::pieces::Pieces;
 use super::stream;

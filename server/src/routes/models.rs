@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use ntl_api::{Alternatives, ErrorBody, Model, ModelList};
-use ntl_models::checkpoint::TruncationSide;
+use ntl_text::checkpoint::{TruncationSide};
 use ntl_remote::Reports;
 
 use super::resolve;

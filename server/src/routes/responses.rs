@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{ResponsesEvent, ResponsesRequest, ResponsesResponse};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, upstream_of};

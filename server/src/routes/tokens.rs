@@ -12,7 +12,7 @@ use ntl_api::{
 };
 use ntl_core::text::TextDecoder;
 use ntl_core::{Prompt, Token};
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::body::ApiRequest;
 use super::resolve;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ntl_core::contract::Adapter;
-use ntl_models::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{AdapterReader, adapter_base};
 
 /// Why an adapter is not served.

@@ -8,8 +8,8 @@ use ntl_core::contract::BatchModel;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
 use serde_json::{Value, json};
 
@@ -160,7 +160,7 @@ async fn alternatives_that_read_alike_are_all_reported_with_the_bytes_of_their_t
         Ok(logits.into_iter().map(|logit| logit as f32).collect())
     };
     let model = ScriptedModel::new(6, Box::new(script)).with_info(|info| info.encoder_decoder = false);
-    let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
+    let vocabulary = ntl_text::vocabulary(&tokenizer, model.info());
     let loaded = LoadedModel { model: Box::new(model), vocabulary, tokenizer, adapters: None };
     let state = state_of(vec![("bytes", loaded)], crate::support::settings(), EngineLimits::default());
     let app = app::router(state);

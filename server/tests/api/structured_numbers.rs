@@ -5,7 +5,7 @@ use std::path::Path;
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_server::app;
 use serde_json::{Value, json};
 

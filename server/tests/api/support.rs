@@ -12,8 +12,8 @@ use ntl_core::contract::BatchModel;
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
 use ntl_server::config::{Args, Config};
 use ntl_server::metrics::Metrics;
@@ -83,7 +83,7 @@ pub(crate) fn scripted(script: Script) -> ScriptedModel {
 /// Any model with the tokenizer of the tests' checkpoint.
 pub(crate) fn loaded(model: Box<dyn BatchModel>) -> LoadedModel {
     let tokenizer = tokenizer();
-    let vocabulary = ntl_models::vocabulary(&tokenizer, model.info());
+    let vocabulary = ntl_text::vocabulary(&tokenizer, model.info());
     LoadedModel { model, tokenizer, vocabulary, adapters: None }
 }
 

@@ -7,8 +7,8 @@ use axum::Router;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ impl Speaker {
             info.context_tokens_max = Some(4096);
         });
         let vocabulary =
-            ntl_models::vocabulary(&tokenizer, &ntl_core::contract::BatchModel::info(&model).clone());
+            ntl_text::vocabulary(&tokenizer, &ntl_core::contract::BatchModel::info(&model).clone());
         let tokenizer_of_model = Arc::clone(&tokenizer);
         let loaded =
             LoadedModel { model: Box::new(model), vocabulary, tokenizer: tokenizer_of_model, adapters: None };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{AdapterReader, DeviceChoice, LoadOptions, load};
 
 use super::outcome;

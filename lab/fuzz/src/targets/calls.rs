@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_models::tools::{ToolFormat, ToolPart};
+use ntl_text::tools::{ToolFormat, ToolPart};
 use serde_json::{Map, Value};
 
 use crate::{Outcome, Target};

@@ -3,8 +3,8 @@
 
 use ntl_core::Prompt;
 use ntl_core::contract::ContextRequest;
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, LoadOptions, load};
 
 use super::outcome;

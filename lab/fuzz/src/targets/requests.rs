@@ -9,7 +9,7 @@ use axum::http::{Request, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
 use ntl_engine::{CacheBudget, EngineLimits};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{DeviceChoice, LoadOptions, load};
 use ntl_server::app;
 use ntl_server::config::{Args, Config};

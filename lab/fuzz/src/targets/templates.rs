@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ntl_models::chat::{ChatMessage, ChatTemplate, Conversation};
-use ntl_models::checkpoint::CheckpointFiles;
+use ntl_text::chat::{ChatMessage, ChatTemplate, Conversation};
+use ntl_text::checkpoint::{CheckpointFiles};
 use serde_json::{Value, json};
 
 use super::outcome;

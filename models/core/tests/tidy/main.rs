@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
     ("ntl-fake-cuda", &[]),
     ("ntl-kernels", &[]),
-    ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels"]),
+    ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels", "ntl-text"]),
+    ("ntl-text", &["ntl-core"]),
     ("ntl-remote", &["ntl-core", "ntl-engine", "ntl-flag-files"]),
     ("ntl-sequences", &["ntl-core"]),
-    ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences"]),
+    ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences", "ntl-text"]),
     ("ntl-api", &[]),
     ("ntl-flag-files", &[]),
     ("ntl-manual", &[]),
@@ -34,14 +35,15 @@ const EDGES: [(&str, &[&str]); 17] = [
             "ntl-mistralrs",
             "ntl-models",
             "ntl-remote",
+            "ntl-text",
         ],
     ),
     ("ntl-paper", &["ntl-api", "ntl-core"]),
     ("ntl-eval", &["ntl-api", "ntl-core", "ntl-flag-files", "ntl-manual", "ntl-paper"]),
-    ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models"]),
+    ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models", "ntl-text"]),
     (
         "ntl-fuzz",
-        &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-remote", "ntl-server"],
+        &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-remote", "ntl-server", "ntl-text"],
     ),
 ];
 
@@ -51,7 +53,7 @@ const CONFINED: [(&str, &[&str]); 6] = [
     ("candle-nn", &["ntl-models"]),
     ("pulp", &["ntl-kernels"]),
     ("mistralrs", &["ntl-mistralrs"]),
-    ("tokenizers", &["ntl-models"]),
+    ("tokenizers", &["ntl-text"]),
     ("axum", &["ntl-fuzz", "ntl-server"]),
 ];
 

@@ -8,8 +8,8 @@ use ntl_core::contract::{
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_models::checkpoint::CheckpointFiles;
-use ntl_models::tokenizer::Tokenizer;
+use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel};
 
 /// Maximum difference of log-probabilities and of probabilities.

@@ -2,10 +2,11 @@
 
 use candle_core::Tensor;
 use ntl_core::numbers::TokenNotation;
+use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 
 use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
 use crate::t5::attention::AttentionKind;

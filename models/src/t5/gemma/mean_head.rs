@@ -1,11 +1,13 @@
 //! Reads a RegressLM with a regression head, which predicts a linear function of the mean of the encoder's
 //! output.
 
+use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
+use ntl_text::labels::one_number;
+
 use super::config::StackConfig;
 use crate::adapter::AdaptableLayers;
-use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
+use crate::weights::{Weights};
 use crate::families::Family;
-use crate::labels::one_number;
 use crate::ops::Placement;
 use crate::t5::layers::Loader;
 use crate::t5::model::TokenizerFacts;

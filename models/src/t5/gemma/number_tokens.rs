@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ntl_core::contract::NumberEncoding;
 use ntl_core::numbers::{NotationError, TokenFormat, TokenNotation};
 use serde::Deserialize;
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
-use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
 const IEEE_FILE: &str = "ieee_vocab.json";
 const P10_FILE: &str = "p10_vocab.json";

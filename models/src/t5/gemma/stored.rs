@@ -3,12 +3,9 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds, check_count, check_epsilon, check_not_quantised, check_sizes, layer_types};
 
 use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
-use crate::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds,
-    check_count, check_epsilon, check_not_quantised, check_sizes, layer_types,
-};
 use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};

@@ -1,11 +1,11 @@
 //! The shape of RegressLM's PyTorch model, which `stored` reads from `ntl.json`.
 
 use ntl_core::numbers::TokenNotation;
+use ntl_text::tokenizer::Vocabulary;
 
 use crate::ops::Heads;
 use crate::rope::Rotary;
 use crate::t5::gemma::StackConfig;
-use crate::tokenizer::Vocabulary;
 
 /// All facts about a checkpoint. All sizes are at least 1.
 pub(crate) struct TorchConfig {

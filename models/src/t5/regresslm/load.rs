@@ -1,10 +1,11 @@
 //! Reads the tensors of RegressLM's PyTorch model.
 
 use candle_core::Tensor;
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE, Weights};
+use crate::weights::{Weights};
 use crate::families::Family;
 use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, is_placeholder};
 use crate::rope::Rotary;

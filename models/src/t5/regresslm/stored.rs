@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use ntl_core::numbers::{NotationError, SpecialValue, TokenFormat, TokenNotation};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use ntl_text::checkpoint::{CheckpointFiles, FieldError, LoadError, LoadResult, OWN_FILE, check_count, check_epsilon, check_sizes};
+use ntl_text::tokenizer::Vocabulary;
 
 use super::config::{EncoderShape, LayersShape, TorchConfig, WeightsFile};
-use crate::checkpoint::{
-    CheckpointFiles, FieldError, LoadError, LoadResult, OWN_FILE, check_count, check_epsilon, check_sizes,
-    is_plain_name,
-};
+use crate::weights::{is_plain_name};
 use crate::rope::{RopeShape, Rotary, StoredRope};
 use crate::t5::gemma::{StackConfig, StoredStack};
-use crate::tokenizer::Vocabulary;
 
 /// The token that pads and starts sequences; its id is 0.
 const PAD: &str = "<pad>";

@@ -1,7 +1,7 @@
 //! The fields that constrain the text. A request may have one constraint.
 
 use ntl_api::{CompletionRequest, ResponseFormat, StructuredOutputs};
-use ntl_models::guide::{Constraint, StructuralFormat, Whitespace, forbid_additional_properties};
+use ntl_text::guide::{Constraint, StructuralFormat, Whitespace, forbid_additional_properties};
 use serde_json::{Map, Value, json};
 
 use crate::error::{AppError, check};

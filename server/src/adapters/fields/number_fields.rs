@@ -4,7 +4,7 @@
 use ntl_api::{CompletionRequest, MethodName, NumberOptions, NumberRequest};
 use ntl_core::contract::FieldsJob;
 use ntl_core::numbers::NumberValues;
-use ntl_models::guide::{Constraint, names_numbers};
+use ntl_text::guide::{Constraint, names_numbers};
 use serde_json::Value;
 
 use super::guided::has_schema;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ntl_api::{CompletionRequest, Stop};
 use ntl_core::sampling::SamplingParams;
-use ntl_models::guide::TokenRules;
+use ntl_text::guide::TokenRules;
 
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_core::Prompt;
 use ntl_core::contract::{NumberMethod, TextJob};
 use ntl_core::sampling::SamplingParams;
-use ntl_models::guide::{Constraint, StructuralFormat, Whitespace};
+use ntl_text::guide::{Constraint, StructuralFormat, Whitespace};
 use serde_json::{Value, json};
 
 use super::*;

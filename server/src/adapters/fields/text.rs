@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ntl_api::{CompletionRequest, MethodName, NumberOptions};
 use ntl_core::contract::TextJob;
 use ntl_core::sampling::SamplingParams;
-use ntl_models::guide::TokenRules;
+use ntl_text::guide::TokenRules;
 
 use super::guided::guided;
 use super::number_method::TextBefore;

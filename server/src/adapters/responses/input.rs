@@ -1,7 +1,7 @@
 //! The input of a response as messages of a conversation.
 
 use ntl_api::{FunctionCall, ResponsesContent, ResponsesInput, ResponsesInputItem, ResponsesPart, ToolCall};
-use ntl_models::chat::ChatMessage;
+use ntl_text::chat::ChatMessage;
 
 use super::super::fields;
 use super::super::tools::called;

@@ -10,7 +10,7 @@ use ntl_api::{
     CompletionRequest, NamedSchema, ResponseFormat, ResponsesFormat, ResponsesRequest, ResponsesSettings,
     ResponsesText, ResponsesToolChoice, ToolChoiceMode,
 };
-use ntl_models::chat::Conversation;
+use ntl_text::chat::Conversation;
 use serde_json::Value;
 
 pub(crate) use answers::ResponseAnswers;

@@ -12,7 +12,7 @@ pub(super) const READING: &str = "checkpoint-read";
 
 /// An open file, or bytes in memory.
 #[derive(Debug)]
-pub(super) struct FileReader<'a> {
+pub struct FileReader<'a> {
     source: Source<'a>,
     len: u64,
 }
@@ -24,21 +24,21 @@ enum Source<'a> {
 }
 
 impl<'a> FileReader<'a> {
-    pub(super) fn file(file: File) -> io::Result<Self> {
+    pub fn file(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
         Ok(Self { source: Source::File(file), len })
     }
 
-    pub(super) fn memory(bytes: &'a [u8]) -> Self {
+    pub fn memory(bytes: &'a [u8]) -> Self {
         Self { source: Source::Memory(bytes), len: bytes.len() as u64 }
     }
 
     /// The file's length in bytes when it was opened.
-    pub(super) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
-    pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.source {
             Source::File(file) => {
                 failpoint::check(READING)?;
@@ -55,7 +55,7 @@ impl<'a> FileReader<'a> {
     }
 
     /// Reads a part of the file. Allocates nothing if the part is not inside the file.
-    pub(super) fn part(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    pub fn part(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -10,7 +10,7 @@ mod archive;
 mod cursor;
 mod pickle;
 
-use super::reader::FileReader;
+use ntl_text::checkpoint::FileReader;
 use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
 use archive::{Archive, EntryBytes};

@@ -1,13 +1,20 @@
 //! Reads named tensors of a checkpoint and checks them against the expected shapes.
 
+mod convert;
+mod safetensors;
+mod shards;
+mod table;
+mod torch;
+
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
+use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 
-use super::convert::{self, ConvertError, Element};
-use super::reader::FileReader;
-use super::shards::Shards;
-use super::table::{Entry, FloatType, StoredType};
-use super::{CheckpointFiles, LoadError};
+use convert::{ConvertError, Element};
+use shards::Shards;
+use table::{Entry, FloatType, StoredType};
+
+pub(crate) use shards::is_plain_name;
 
 /// The weights of a checkpoint, still in their files.
 pub struct Weights<'a> {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint::reader::FileReader;
+use ntl_text::checkpoint::FileReader;
 
 /// Maximum size of the zip directory, in bytes. It is enough for some hundred thousand entries.
 const LIST_BYTES_MAX: u64 = 64 << 20;

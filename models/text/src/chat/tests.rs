@@ -37,7 +37,7 @@ pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatErr
 
 #[test]
 fn conversations_are_rendered_like_hugging_face() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat/conversations.json");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/chat/conversations.json");
     let golden: Json = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 72);

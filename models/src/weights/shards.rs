@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::reader::FileReader;
+use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 use super::table::{Entry, Table, TableError};
-use super::{CheckpointFiles, LoadError, safetensors, torch};
+use super::{safetensors, torch};
 
 #[derive(Debug, Clone, Copy)]
 enum Format<'a> {

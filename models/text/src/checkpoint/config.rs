@@ -4,13 +4,13 @@ use serde::Deserialize;
 
 use super::{CheckpointFiles, LoadError};
 
-pub(crate) const CONFIG_FILE: &str = "config.json";
-pub(crate) const OWN_FILE: &str = "ntl.json";
+pub const CONFIG_FILE: &str = "config.json";
+pub const OWN_FILE: &str = "ntl.json";
 /// Settings of Hugging Face's generation, which replace those of `config.json`.
-pub(crate) const GENERATION_FILE: &str = "generation_config.json";
+pub const GENERATION_FILE: &str = "generation_config.json";
 
 /// A field of `config.json` and what is wrong with it.
-pub(crate) type FieldError = (&'static str, String);
+pub type FieldError = (&'static str, String);
 
 /// Maximum of a size. No model comes near it. Products of larger sizes would exceed memory and integers.
 const SIZE_MAX: usize = 1 << 24;
@@ -18,13 +18,13 @@ const SIZE_MAX: usize = 1 << 24;
 /// One id or a list of them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum TokenIds {
+pub enum TokenIds {
     One(u32),
     Many(Vec<u32>),
 }
 
 impl TokenIds {
-    pub(crate) fn into_vec(self) -> Vec<u32> {
+    pub fn into_vec(self) -> Vec<u32> {
         match self {
             Self::One(id) => vec![id],
             Self::Many(ids) => ids,
@@ -33,7 +33,7 @@ impl TokenIds {
 }
 
 /// Returns the ids that end a text, as `generation_config.json` states them.
-pub(crate) fn generation_eos_ids(files: &CheckpointFiles) -> Result<Option<Vec<u32>>, LoadError> {
+pub fn generation_eos_ids(files: &CheckpointFiles) -> Result<Option<Vec<u32>>, LoadError> {
     stated_eos_ids(files, GENERATION_FILE)
 }
 
@@ -89,31 +89,31 @@ pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
 }
 
 /// Rejects an epsilon that would make a normalisation meaningless.
-pub(crate) fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
+pub fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
     if (0.0..1.0).contains(&eps) { Ok(()) } else { Err((field, format!("{eps} is out of range"))) }
 }
 
 /// Checks a number of layers, or the size of a head, before anything is allocated for it.
-pub(crate) fn check_count(field: &'static str, size: usize) -> Result<usize, FieldError> {
+pub fn check_count(field: &'static str, size: usize) -> Result<usize, FieldError> {
     const COUNT_MAX: usize = 1 << 16;
     if (1..=COUNT_MAX).contains(&size) { Ok(size) } else { Err((field, format!("{size} is out of range"))) }
 }
 
 /// Rejects quantised weights, which `quantization_config` describes.
-pub(crate) fn check_not_quantised(config: Option<&serde_json::Value>) -> Result<(), FieldError> {
+pub fn check_not_quantised(config: Option<&serde_json::Value>) -> Result<(), FieldError> {
     let reason = || "quantised weights are not supported by the native backend".to_owned();
     config.map_or(Ok(()), |_| Err(("quantization_config", reason())))
 }
 
 /// The positions to which a layer attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LayerType {
+pub enum LayerType {
     Full,
     Sliding,
 }
 
 /// Reads the names in `layer_types`, one for each layer.
-pub(crate) fn layer_types(names: &[String], layers: usize) -> Result<Vec<LayerType>, FieldError> {
+pub fn layer_types(names: &[String], layers: usize) -> Result<Vec<LayerType>, FieldError> {
     if names.len() != layers {
         return Err(("layer_types", format!("{} for {layers} layers", names.len())));
     }
@@ -126,7 +126,7 @@ pub(crate) fn layer_types(names: &[String], layers: usize) -> Result<Vec<LayerTy
 }
 
 /// Rejects sizes of 0, and sizes that no model has.
-pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
+pub fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), FieldError> {
     match sizes.iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {
         Some((field, size)) => Err((field, format!("{size} is out of range"))),
         None => Ok(()),

@@ -5,28 +5,20 @@
 //! field if it concerns one.
 
 mod config;
-mod convert;
 mod error;
 mod facts;
 mod files;
 mod fingerprint;
 mod links;
 mod reader;
-mod safetensors;
-mod shards;
-mod table;
-mod torch;
-mod weights;
 mod yaml;
 
-pub(crate) use config::{
-    CONFIG_FILE, FieldError, GENERATION_FILE, LayerType, OWN_FILE, TokenIds, check_count, check_epsilon,
-    check_not_quantised, check_sizes, generation_eos_ids, layer_types,
+pub use config::{
+    CONFIG_FILE, FieldError, GENERATION_FILE, LayerType, OWN_FILE, TokenIds, architecture, architecture_field,
+    check_count, check_epsilon, check_not_quantised, check_sizes, eos_ids, generation_eos_ids, layer_types,
 };
-pub use config::{architecture, architecture_field, eos_ids};
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
 pub use files::CheckpointFiles;
 pub use fingerprint::file_fingerprint;
-pub(crate) use shards::is_plain_name;
-pub use weights::{WeightSummary, Weights};
+pub use reader::FileReader;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::checkpoint::table::TableError;
+use crate::weights::table::TableError;
 
 use super::cursor::{CUT_OFF, Cursor, DAMAGED};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::reader::FileReader;
+use ntl_text::checkpoint::FileReader;
 use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
 /// Size of the table's length field, which precedes the table, in bytes.

@@ -103,7 +103,7 @@ impl CheckpointFiles {
         Self { tables_only: true, ..self }
     }
 
-    pub(super) fn reads_tables_only(&self) -> bool {
+    pub fn reads_tables_only(&self) -> bool {
         self.tables_only
     }
 
@@ -170,7 +170,7 @@ impl CheckpointFiles {
     }
 
     /// Opens a weight file.
-    pub(super) fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
+    pub fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
             Source::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
             Source::Folder(root) if self.has(file)? => {
@@ -212,7 +212,7 @@ impl CheckpointFiles {
         }
     }
 
-    pub(super) fn missing(&self, file: &str, hint: &str) -> LoadError {
+    pub fn missing(&self, file: &str, hint: &str) -> LoadError {
         LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
     }
 }

@@ -28,7 +28,7 @@ struct StoredCrossEncoder {
 }
 
 /// Reads the labels of a checkpoint.
-pub(crate) fn read_labels(files: &CheckpointFiles) -> LoadResult<Labels> {
+pub fn read_labels(files: &CheckpointFiles) -> LoadResult<Labels> {
     let stored: Stored = files.require_json(CONFIG_FILE)?;
     let labels = stored.names().and_then(|names| {
         let activation = stored.activation(names.len())?;
@@ -38,7 +38,7 @@ pub(crate) fn read_labels(files: &CheckpointFiles) -> LoadResult<Labels> {
 }
 
 /// The label of a head that predicts one number, and whose configuration names no labels.
-pub(crate) fn one_number() -> Labels {
+pub fn one_number() -> Labels {
     Labels { names: vec![usual_name(0)], activation: LabelActivation::Identity }
 }
 

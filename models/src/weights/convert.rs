@@ -8,7 +8,7 @@ use candle_core::WithDType;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::reader::FileReader;
+use ntl_text::checkpoint::FileReader;
 use super::table::FloatType;
 
 /// Number of elements that one thread reads at a time. They have at most a megabyte, which fits into the

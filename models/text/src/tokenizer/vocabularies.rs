@@ -12,7 +12,7 @@ use crate::checkpoint::{CheckpointFiles, LoadError, TruncationSide};
 
 /// A vocabulary of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Vocabulary {
+pub enum Vocabulary {
     /// A SentencePiece model.
     SentencePiece { file: String },
     /// Every character is a token; the first one has the id `first`.
@@ -37,7 +37,7 @@ impl Characters {
 impl Tokenizer {
     /// Opens a vocabulary. Prompts have at most `prompt_tokens_max` tokens, and training dropped the last
     /// ones of longer ones. `described` is the name of the file that describes a vocabulary of characters.
-    pub(crate) fn of_vocabulary(
+    pub fn of_vocabulary(
         files: &CheckpointFiles,
         vocabulary: &Vocabulary,
         prompt_tokens_max: usize,

@@ -31,7 +31,7 @@ use library::LibraryTokenizer;
 use pieces::{PieceKind, PieceTable, SPACE_MARK, Segment};
 use sentencepiece::PrefixIndex;
 use slow::SlowTokenizer;
-pub(crate) use vocabularies::Vocabulary;
+pub use vocabularies::Vocabulary;
 use xval::ExtractedNumbers;
 
 /// The reason why a text cannot be encoded.

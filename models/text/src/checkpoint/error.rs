@@ -4,9 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use ntl_core::contract::ModelError;
-
-use crate::ops::without_backtrace;
-
 /// Why a checkpoint does not load. Messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,18 +66,13 @@ impl LoadError {
         Self::Field { file: file.into(), field: field.into(), reason: one_line(&reason.to_string()) }
     }
 
+    /// A device that cannot hold or run the model.
+    pub fn device(reason: impl ToString) -> Self {
+        Self::Device(one_line(&reason.to_string()))
+    }
+
     pub fn tensor(file: impl Into<String>, name: &str, reason: impl ToString) -> Self {
         Self::Tensor { file: file.into(), name: one_line(name), reason: one_line(&reason.to_string()) }
-    }
-}
-
-impl From<candle_core::Error> for LoadError {
-    fn from(error: candle_core::Error) -> Self {
-        let message = one_line(&without_backtrace(error).to_string());
-        let is_full = message.contains("OUT_OF_MEMORY");
-        let hint =
-            if is_full { "; the model needs a GPU with more free memory, or a smaller --dtype" } else { "" };
-        Self::Device(message + hint)
     }
 }
 
@@ -112,22 +104,4 @@ fn one_line(text: &str) -> String {
         line.push('…');
     }
     line
-}
-
-#[cfg(test)]
-mod tests {
-    use std::backtrace::Backtrace;
-
-    use super::*;
-
-    #[test]
-    fn a_full_gpu_is_reported_in_one_line_without_a_backtrace() {
-        let inner = Box::new(candle_core::Error::Msg("CUDA_ERROR_OUT_OF_MEMORY".to_owned()));
-        let backtrace = Box::new(Backtrace::force_capture());
-        let error = LoadError::from(candle_core::Error::WithBacktrace { inner, backtrace });
-        assert_eq!(
-            error.to_string(),
-            "device: CUDA_ERROR_OUT_OF_MEMORY; the model needs a GPU with more free memory, or a smaller --dtype"
-        );
-    }
 }
