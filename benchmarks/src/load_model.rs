@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::CheckpointFiles;
 
 /// The buffer size of `cat`.
 const BUFFER_BYTES: usize = 128 << 10;

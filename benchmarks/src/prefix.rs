@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use ntl_core::contract::{Job, Prompt, Request, TextJob};
 use ntl_engine::Engine;
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DtypeChoice, LoadOptions};
+use ntl_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::load::workload::arithmetic_questions;

@@ -13,8 +13,8 @@ use ntl_core::contract::{
     BatchModel, ContextRequest, Event, Job, NodeId, PathRow, Prompt, Request, Row, TextJob,
 };
 use ntl_core::numbers::Softmax;
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
+use ntl_text::tokenizer::Tokenizer;
 use serde::Deserialize;
 
 use crate::setup::{self, engine, events};

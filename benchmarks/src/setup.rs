@@ -9,8 +9,8 @@ use anyhow::Context;
 use ntl_core::contract::{EngineError, Event, NumberJob, NumberMethod, Request, Terminator};
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 /// Returns the demo checkpoint that the server embeds, read from the checkout.
 pub fn demo_files() -> Result<CheckpointFiles, LoadError> {

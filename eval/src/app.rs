@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use ntl_manual::ManualArgs;
+use ntl_common::manual::ManualArgs;
 use serde_json::json;
 use tokio::runtime::Runtime;
 

@@ -16,8 +16,6 @@ pub mod format;
 pub mod json;
 pub mod json_path;
 pub mod metrics;
-pub mod printable;
-pub mod regular_file;
 pub mod report;
 pub mod run;
 pub mod session;

@@ -4,11 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use ntl_common::printable::Printable;
 use ntl_eval::app;
 use ntl_eval::cli::args::Cli;
 use ntl_eval::console::{Console, ExitStatus};
 use ntl_eval::error::{OutputError, UsageError};
-use ntl_eval::printable::Printable;
 use ntl_eval::run::runner::RunError;
 use ntl_eval::session::Interrupted;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use ntl_core::contract::{BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::causal::{Causal, CausalOptions};

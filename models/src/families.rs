@@ -1,9 +1,8 @@
 //! The table of native model families: their names and what distinguishes them.
 
-use serde::Deserialize;
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, architecture, architecture_field};
 use ntl_text::labels::read_labels;
-
+use serde::Deserialize;
 
 /// A class of models in `config.json`, or a format in `ntl.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use ntl_text::checkpoint::{LoadError};
-
+use ntl_text::checkpoint::LoadError;
 
 /// Returns the number of GPUs. The error says why the driver cannot be queried: the program was built without
 /// CUDA, or there is no driver, or the driver is too old.

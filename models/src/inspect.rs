@@ -4,8 +4,10 @@
 //! It calls [`load`] but reads only the tables of the weights' files. A new kind of model therefore needs no
 //! code here, and a checkpoint that passes has all tensors in the right shapes.
 
+use ntl_text::checkpoint::{
+    CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field,
+};
 use serde::{Deserialize, Serialize};
-use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field};
 
 use crate::families::Family;
 use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load, weights};

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
-use ntl_text::checkpoint::{LoadError};
+use ntl_text::checkpoint::LoadError;
 
 #[cfg(feature = "cuda")]
 use crate::ops::own_kernels::OwnKernel;

@@ -14,7 +14,6 @@ use ntl_text::tokenizer::Tokenizer;
 
 use crate::adapter::AdapterReader;
 use crate::causal::{Causal, CausalOptions};
-use crate::weights::{Weights};
 use crate::encoders;
 use crate::families::{EncoderVariant, Family, Network, T5Variant};
 #[cfg(feature = "cuda")]
@@ -26,6 +25,7 @@ use crate::t5::{
     load_regresslm_head, read_notation,
 };
 use crate::warm_up::warm_up;
+use crate::weights::Weights;
 
 /// Maximum prompt length in tokens if the tokenizer recommends none. T5's relative positions have no limit.
 pub(crate) const PROMPT_TOKENS_MAX: usize = 512;

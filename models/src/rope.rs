@@ -5,8 +5,8 @@
 
 use std::f64::consts::TAU;
 
+use ntl_text::checkpoint::FieldError;
 use serde::Deserialize;
-use ntl_text::checkpoint::{FieldError};
 
 use crate::ops::PassRope;
 

@@ -46,9 +46,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use ntl_text::checkpoint::{CheckpointFiles, Choices};
     use crate::ops::composed;
     use crate::{LoadOptions, load};
+    use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
     /// A checkpoint of each kind of model.
     const KINDS: [&str; 9] = [

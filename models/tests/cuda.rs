@@ -24,8 +24,8 @@ use ntl_core::numbers::{Distribution, Softmax};
 use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load, replayed_steps};
+use ntl_text::checkpoint::CheckpointFiles;
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
 

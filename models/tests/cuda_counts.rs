@@ -20,9 +20,9 @@ use ntl_core::contract::{
     BatchModel, ContextRequest, LogitsRequest, NodeId, NumberEncoding, OpenedContext, PathRow, Prompt, Row,
 };
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
 use ntl_models::{DeviceChoice, KernelChoice, KvCacheDtype, LoadOptions};
+use ntl_text::checkpoint::CheckpointFiles;
 
 /// A multiple of 8, so that cuBLAS has fast kernels for logits.
 const TOKENS: usize = 104;

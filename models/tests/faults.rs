@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device};
 use fail::FailScenario;
-use ntl_models::{Weights};
-use ntl_text::checkpoint::{CheckpointFiles, LoadError};
+use ntl_models::Weights;
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 /// The failpoint in every read of a checkpoint file.
 const READING: &str = "checkpoint-read";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::{TextDecoder, with_special};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::guide::{Answer, CallGrammar, Constraint, GuideCompiler, StructuralFormat, Whitespace};
 use ntl_text::tokenizer::Tokenizer;
 use ntl_text::tools::{ToolDialect, ToolFormat, ToolPart};

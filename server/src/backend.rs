@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ntl_text::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
 const MISTRALRS_ARCHITECTURES: [&str; 21] = [

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ntl_api::{Calibration, CalibrationError};
-use ntl_flag_files::small_file::read_text;
+use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 
 use crate::adapters;
 use crate::request::{ModelCalibration, matching};
@@ -52,7 +52,7 @@ pub struct CalibrationFile {
 impl CalibrationFile {
     pub fn read(path: &Path) -> Result<Self, CalibrationFileError> {
         let path = path.to_owned();
-        match read_text(&path) {
+        match read_text(&path, SMALL_BYTES_MAX) {
             Err(source) => Err(CalibrationFileError::Unreadable { file: path, source }),
             Ok(text) => match Calibration::read(&text) {
                 Err(source) => Err(CalibrationFileError::Malformed { file: path, source }),

@@ -15,8 +15,8 @@ use ntl_core::contract::EngineError;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
-use crate::printable::{printable, shortened};
-use crate::similar::most_similar;
+use ntl_common::printable::{printable, shortened};
+use ntl_common::similar::most_similar;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
+use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 
-use crate::printable::printable;
+use ntl_common::printable::printable;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {

@@ -1,11 +1,11 @@
 //! JSON to wire types, and what is wrong with it: a 400 that names the field at fault, and for an unknown
 //! field the nearest known one.
 
+use ntl_common::similar::most_similar;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::AppError;
-use crate::similar::most_similar;
 
 /// Names that other APIs have for a field of this one.
 const FOREIGN_NAMES: [(&str, &str); 22] = [

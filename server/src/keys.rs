@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::{HeaderMap, header};
-use ntl_flag_files::small_file::read_text;
+use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// Maximum length of a key's name.
@@ -157,7 +157,8 @@ fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyEr
     }
     let mut keys: Vec<(Option<String>, String)> = flags.iter().map(|key| (None, key.clone())).collect();
     if let Some(file) = file {
-        let text = read_text(file).map_err(|source| KeyError::Unreadable { file: file.clone(), source })?;
+        let text = read_text(file, SMALL_BYTES_MAX)
+            .map_err(|source| KeyError::Unreadable { file: file.clone(), source })?;
         let before = keys.len();
         for (line, text) in (1..).zip(text.lines().map(str::trim)) {
             if !text.is_empty() && !text.starts_with('#') {

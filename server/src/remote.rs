@@ -10,12 +10,12 @@ use std::sync::Arc;
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::text::TextDecoder;
-use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_remote::{
     ClientError, Connecting, DetectError, EngineFacts, EngineKind, TokenTexts, TokenizationError, Upstream,
     UpstreamConfig, UpstreamObserver,
 };
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::config::RemoteModel;
 

@@ -16,7 +16,9 @@ use std::time::Duration;
 use axum::Router;
 use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
-use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint};
+use ntl_text::checkpoint::{
+    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 
+use ntl_common::printable::printable;
+
 use crate::config::{Config, ModelConfig, ModelSource};
 use crate::listen::Listener;
-use crate::printable::printable;
 use crate::settings::HttpSettings;
 use crate::telemetry;
 

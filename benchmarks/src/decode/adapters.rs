@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use ntl_core::contract::Adapter;
 use ntl_models::AdapterReader;
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use candle_core::{DType, Device, Tensor};
-use ntl_models::{Weights};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_models::Weights;
+use ntl_text::checkpoint::CheckpointFiles;
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -115,8 +115,8 @@ pub fn write(folder: &Path, plan: &Plan, seed: u64) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use ntl_text::checkpoint::{CheckpointFiles};
     use ntl_models::{LoadOptions, load};
+    use ntl_text::checkpoint::CheckpointFiles;
 
     use super::*;
 

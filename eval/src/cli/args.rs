@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use ntl_manual::ManualArgs;
+use ntl_common::manual::ManualArgs;
 
 use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;

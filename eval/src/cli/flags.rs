@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use jiff::SignedDuration;
-use ntl_flag_files::small_file;
+use ntl_common::regular_file::{self, SMALL_BYTES_MAX};
 
 use crate::metrics::registry;
 use crate::settings::base_url::BaseUrl;
@@ -163,8 +163,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn template_file(file: &str) -> Result<Template, String> {
-    let text =
-        small_file::read_text(Path::new(file)).map_err(|error| format!("could not read {file}: {error}"))?;
+    let text = regular_file::read_text(Path::new(file), SMALL_BYTES_MAX)
+        .map_err(|error| format!("could not read {file}: {error}"))?;
     Template::from_text(&text).map_err(|error| error.to_string())
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ntl_flag_files::trust;
+use ntl_common::trust;
 use reqwest::header::RANGE;
 use reqwest::{Client, StatusCode};
 use sha2::{Digest, Sha256};

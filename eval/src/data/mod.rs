@@ -12,7 +12,7 @@ mod unpack;
 use std::io;
 use std::path::PathBuf;
 
-use ntl_flag_files::trust::TrustError;
+use ntl_common::trust::TrustError;
 use serde::{Deserialize, Serialize};
 
 use crate::error::OutputError;

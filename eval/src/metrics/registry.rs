@@ -1,6 +1,7 @@
 //! The registry of metrics: their names in reports and gates, their meaning, which direction is better, and
 //! how each is computed.
 
+use ntl_common::similar::most_similar;
 use serde::Serialize;
 
 use self::Better::{Higher, Lower, Unknown};
@@ -370,12 +371,10 @@ pub fn find(name: &str) -> Option<&'static MetricInfo> {
 /// Returns the error message for an unknown metric, with the closest name if one is close and otherwise with
 /// all names.
 pub fn unknown(name: &str) -> String {
-    let distance = |known: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
-    let names = METRICS.iter().map(|metric| metric.name);
-    let closest = names.clone().min_by_key(|known| distance(known));
-    match closest.filter(|known| distance(known) <= (name.chars().count() / 3).max(1)) {
+    let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    match most_similar(&name.to_lowercase(), names.iter().copied()) {
         Some(closest) => format!("there is no metric `{name}`; did you mean `{closest}`?"),
-        None => format!("there is no metric `{name}`; there are {}", names.collect::<Vec<_>>().join(", ")),
+        None => format!("there is no metric `{name}`; there are {}", names.join(", ")),
     }
 }
 

@@ -3,9 +3,9 @@
 
 use comfy_table::CellAlignment;
 use comfy_table::presets::ASCII_MARKDOWN;
+use ntl_common::printable::printable;
 
 use super::document::{Block, Cell, Document, Kind, Section, Table};
-use crate::printable::printable;
 
 pub fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n{}\n", escaped(&document.title), escaped(&document.subtitle));
@@ -92,7 +92,7 @@ fn escaped(text: &str) -> String {
             _ => escaped.push(character),
         }
     }
-    printable(&escaped)
+    printable(&escaped).into_owned()
 }
 
 #[cfg(test)]

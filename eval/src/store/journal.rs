@@ -11,14 +11,15 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use ntl_common::regular_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::RUN_BYTES_MAX;
 use super::disk::DiskFile;
-use crate::regular_file::{self, RUN_BYTES_MAX};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

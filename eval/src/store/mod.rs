@@ -5,3 +5,6 @@ pub mod journal;
 pub mod report;
 pub mod sample;
 pub mod saved;
+
+/// Maximum size of a file of a run, in bytes.
+const RUN_BYTES_MAX: u64 = 4 << 30;

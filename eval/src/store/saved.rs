@@ -5,10 +5,11 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
+use ntl_common::regular_file;
 
 use crate::json;
-use crate::regular_file::{self, RUN_BYTES_MAX};
 
+use super::RUN_BYTES_MAX;
 use super::disk::{self, DiskFile};
 use super::report::Report;
 use super::sample::Sample;

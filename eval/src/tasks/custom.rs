@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use ntl_common::regular_file::{self, SMALL_BYTES_MAX};
 use ntl_core::numbers::parse::{last_number, with_decimal_point};
-use ntl_flag_files::small_file;
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
@@ -66,8 +66,8 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     if !matches!(run.mode, Mode::Text | Mode::Regress) {
         return usage("--schema needs --mode text or --mode regress");
     }
-    let text =
-        small_file::read_text(schema).with_context(|| format!("could not read {}", schema.display()))?;
+    let text = regular_file::read_text(schema, SMALL_BYTES_MAX)
+        .with_context(|| format!("could not read {}", schema.display()))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| UsageError(format!("{} is not JSON: {error}", schema.display())))?;
     let of_field = |path: &JsonPath| {

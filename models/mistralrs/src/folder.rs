@@ -1,6 +1,6 @@
 //! Prepares a checkpoint directory for mistral.rs.
 
-use ntl_models::{Weights as WeightFiles};
+use ntl_models::Weights as WeightFiles;
 use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, Choices, LoadError};
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};

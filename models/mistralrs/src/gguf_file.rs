@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value};
-use ntl_text::checkpoint::{LoadError};
+use ntl_text::checkpoint::LoadError;
 
 pub(crate) struct GgufFile {
     /// The path, for error messages.

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use ntl_text::checkpoint::{LoadError};
+use ntl_text::checkpoint::LoadError;
 use serde_json::{Map, Value, json};
 
 use crate::gguf_file::GgufFile;

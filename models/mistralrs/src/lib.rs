@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ntl_core::contract::{Backend, BatchModel, ModelInfo};
-use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{DeviceChoice, LoadOptions, LoadedModel};
-use ntl_text::vocabulary;
 use ntl_sequences::SequenceModel;
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::vocabulary;
 
 use prepared::Prepared;
 use runner::Runner;

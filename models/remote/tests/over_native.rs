@@ -18,14 +18,14 @@ use ntl_core::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Scal
 use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_remote::{
     LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
     RemoteLimits, TextDelta, TextEnd, TextQuery,
 };
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Reports the logits of a native model.

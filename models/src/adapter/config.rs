@@ -1,10 +1,9 @@
 //! Reads PEFT's `adapter_config.json` and rejects adapters that cannot be applied.
 
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
-
 
 const FILE: &str = "adapter_config.json";
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
 
-use crate::weights::{Weights};
 use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange};
+use crate::weights::Weights;
 
 use config::AdapterConfig;
 pub(crate) use layers::AdaptableLayers;

@@ -9,8 +9,8 @@ use ntl_core::Prompt;
 use ntl_core::contract::{
     BatchModel, ContextRequest, Logits, NodeId, OpenedContext, PathRow, PrefillChunk, Row,
 };
+use ntl_text::checkpoint::Choices;
 use serde_json::{Value, json};
-use ntl_text::checkpoint::{Choices};
 
 use super::*;
 use crate::causal::{Causal, CausalOptions};

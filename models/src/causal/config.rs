@@ -3,7 +3,9 @@
 //! `stored` reads it from `config.json`.
 
 use ntl_core::labels::Labels;
-use ntl_text::checkpoint::{CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids};
+use ntl_text::checkpoint::{
+    CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
+};
 
 use crate::families::Family;
 use crate::ops::Activation;

@@ -5,15 +5,15 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use crate::adapter::AdaptableLayers;
-use crate::weights::{Weights};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
     AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
     Phase, Placement, QkvInput, Scratch, StoredLinear, Visible, Weight, is_placeholder,
 };
+use crate::weights::Weights;
 
 use super::block::Block;
 use super::config::{CausalConfig, LayerConfig, Naming};

@@ -18,12 +18,12 @@ use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::{PrefixScope, SharedPrefixCache};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::weights::{Weights};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache, step_inputs};
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{AdaptedRows, Linear, ModelResult, Norm, Placement, Product, Weight, compute_error};
 use crate::step_graphs::StepGraphs;
+use crate::weights::Weights;
 
 /// Number of complete steps before first rows are computed with the ends of their prompts. The engine divides prompts by
 /// the time of steps that it has measured.

@@ -1,8 +1,11 @@
 //! Reads the `config.json` of a family into a [`CausalConfig`]. Defaults come from the Hugging Face classes.
 
-use serde::Deserialize;
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count, check_not_quantised, layer_types};
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count,
+    check_not_quantised, layer_types,
+};
 use ntl_text::labels::read_labels;
+use serde::Deserialize;
 
 use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
 use crate::ops::Activation;

@@ -1,7 +1,7 @@
 //! Configurations in all formats, and configurations that are not supported.
 
-use serde_json::{Value, json};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
+use serde_json::{Value, json};
 
 use super::*;
 

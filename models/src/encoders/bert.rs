@@ -1,17 +1,19 @@
 //! BERT and RoBERTa with a head. They differ in their positions and in the names of the head's tensors.
 
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, check_not_quantised, check_sizes,
+};
 use serde::Deserialize;
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadResult, check_not_quantised, check_sizes};
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::weights::{Weights};
 use crate::ops::{Activation, Mlp, MlpInput, Placement};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
     LearnedPositions, Loader, NormsAfter, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention,
     TokenizerFacts,
 };
+use crate::weights::Weights;
 
 /// The head that reads the output of the first token: a layer, a tanh, and the layer of the labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

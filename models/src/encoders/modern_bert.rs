@@ -1,18 +1,21 @@
 //! ModernBERT with a head: rotary positions, windows in most layers, gated feed-forward layers, and
 //! normalisations before the parts of a layer.
 
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadResult, check_not_quantised, check_sizes,
+    layer_types,
+};
 use serde::Deserialize;
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadResult, check_not_quantised, check_sizes, layer_types};
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::weights::{Weights};
 use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
     Loader, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention, TokenizerFacts,
 };
+use crate::weights::Weights;
 
 const GLOBAL_THETA: f64 = 160_000.0;
 const LOCAL_THETA: f64 = 10_000.0;

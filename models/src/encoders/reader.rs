@@ -2,7 +2,9 @@
 
 use ntl_core::contract::ModelInfo;
 use ntl_core::labels::Labels;
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, LoadResult, check_count, check_epsilon, check_sizes};
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LoadError, LoadResult, check_count, check_epsilon, check_sizes,
+};
 use ntl_text::labels::read_labels;
 
 use crate::families::Family;

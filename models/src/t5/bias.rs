@@ -2,7 +2,7 @@
 //! logarithmically, and all distances beyond share the last one.
 
 use candle_core::DType;
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use super::layers::Loader;
 use crate::ops::RelativeBias;

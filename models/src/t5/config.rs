@@ -1,7 +1,9 @@
 //! Reads and checks the `config.json` of a T5 checkpoint.
 
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes,
+};
 use serde::Deserialize;
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, TokenIds, check_epsilon, check_sizes};
 
 use crate::families::Family;
 use crate::ops::Activation;

@@ -1,7 +1,7 @@
 //! The output layer of a T5: the embedding table, a separate layer, or xVal's bigger head.
 
 use candle_core::{DType, Result, Tensor};
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use super::layers::Loader;
 use crate::ops::{AdaptedRows, Linear, Product, Weight};

@@ -1,15 +1,15 @@
 //! The layers of both stacks, and the reader of their tensors.
 
 use candle_core::{DType, Result, Tensor};
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use super::T5Config;
 use crate::adapter::AdaptableLayers;
-use crate::weights::{Weights};
 use crate::ops::{
     AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, Scratch, StoredLinear,
     Weight,
 };
+use crate::weights::Weights;
 
 /// Reads the tensors of one model, or of one of its stacks, to one device. `C` is its configuration.
 pub(crate) struct Loader<'a, C = T5Config> {

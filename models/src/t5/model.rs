@@ -15,10 +15,10 @@ use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::weights::{Weights};
 use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error};
+use crate::weights::Weights;
 
 /// How numbers are represented in the input of a T5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::weights::{Weights};
 use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error};
+use crate::weights::Weights;
 
 /// A T5 that predicts one number, or the values of several labels, for each prompt.
 pub struct RegressionHead {

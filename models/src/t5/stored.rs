@@ -1,6 +1,6 @@
 //! Reads the stacks of a T5 checkpoint.
 
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use super::attention::AttentionKind;
 use super::bias::{Direction, load_bias};

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::contract::{ContextId, ContextRequest, ModelError, Prompt, Row, Token};
-use ntl_text::checkpoint::{LoadResult};
+use ntl_text::checkpoint::LoadResult;
 
 use super::head::WIDE;
 use super::layers::Loader;

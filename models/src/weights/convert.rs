@@ -6,9 +6,9 @@ use std::io;
 use bytemuck::Pod;
 use candle_core::WithDType;
 use half::{bf16, f16};
+use ntl_text::checkpoint::FileReader;
 use rayon::prelude::*;
 
-use ntl_text::checkpoint::FileReader;
 use super::table::FloatType;
 
 /// Number of elements that one thread reads at a time. They have at most a megabyte, which fits into the

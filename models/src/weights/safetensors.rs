@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use ntl_text::checkpoint::FileReader;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use ntl_text::checkpoint::FileReader;
 use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
 /// Size of the table's length field, which precedes the table, in bytes.

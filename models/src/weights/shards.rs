@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 use serde::Deserialize;
 
-use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 use super::table::{Entry, Table, TableError};
 use super::{safetensors, torch};
 

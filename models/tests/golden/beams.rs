@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::support::{ids, numbers, shared};
 use ntl_core::contract::{BeamJob, EarlyStopping, Event, Job, Request};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
+
+use crate::support::{ids, numbers, shared};
 use serde_json::Value;
 
 const CHECKPOINTS: [&str; 9] =

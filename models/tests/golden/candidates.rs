@@ -7,8 +7,8 @@ use ntl_core::Token;
 use ntl_core::contract::{CandidatesJob, Event, Job, Prompt, Request, ScoreJob};
 use ntl_core::losses::NumberTokens;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
 use crate::support::{Fixtures, over_fixtures};
 

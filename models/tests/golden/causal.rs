@@ -10,9 +10,9 @@ use ntl_core::contract::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Ro
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
 use ntl_core::text::TextDecoder;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::Value;
 
 use crate::support::{

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use serde_json::{Map, Value};
 
 /// The weights of the demo checkpoint.

@@ -4,8 +4,8 @@
 use std::slice::from_ref;
 
 use ntl_core::contract::{BatchModel, Prompt, Token};
-use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use serde_json::Value;
 
 use crate::support::{Fixtures, flat, ids, over_fixtures, prompt, read_golden, score, target, tokens};

@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::Device;
 use ntl_models::Placement;
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 
 use crate::support::{assert_close, flat, open_ids, score_ids};
 

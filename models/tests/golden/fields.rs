@@ -11,10 +11,10 @@ use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
 use ntl_core::sampling::SamplingParams;
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
 use ntl_text::tokenizer::Tokenizer;
-use ntl_models::{LoadOptions, LoadedModel, load};
 use serde_json::{Value, json};
 
 use crate::support::Fixtures;

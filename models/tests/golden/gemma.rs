@@ -9,8 +9,8 @@ use candle_core::{Device, Tensor};
 use ntl_core::contract::{ContextRequest, OpenedContext, PathRow, Prompt, Row, Token};
 use ntl_core::numbers::Softmax;
 use ntl_core::sampling::argmax;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::{Value, json};
 
 use crate::corrupted::{Files, files_of};

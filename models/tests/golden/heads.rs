@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ntl_core::contract::{OpenedContext, PathRow, PrefillChunk, Prompt, Row};
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::{Value, json};
 
 use crate::corrupted::{Files, change_json, files_of, rejection};

@@ -12,8 +12,8 @@ use ntl_core::contract::{
 };
 use ntl_core::numbers::{GrammarLimits, NumberPiece, NumberValues};
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use serde_json::{Value, json};
 
 use crate::numbers::{cuts, path_probability};

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use ntl_core::Prompt;
-use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use serde_json::{Value, json};
 
 use crate::corrupted::{Unpacked, WEIGHTS, joined, place, split};

@@ -2,7 +2,7 @@
 
 use ntl_core::contract::NumberEncoding;
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, PlacedDigit, Position};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::stored::{DECODERS, Deviations, Example, Stored, T5, assert_same_tokens, flat, in_order, mean};

@@ -4,7 +4,7 @@
 
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss, Reduction, reduce};
 use ntl_core::numbers::python::parse_float;
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 

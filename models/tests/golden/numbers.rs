@@ -4,8 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::stored::read;
-use crate::support::{Fixtures, chain, ids, prompt, shared};
 use ntl_core::Prompt;
 use ntl_core::contract::{
     BatchModel, Event, Job, NumberJob, NumberMethod, NumberOutcome, Precision, Request, Terminator, TextJob,
@@ -15,9 +13,12 @@ use ntl_core::numbers::{
     Distribution, Estimation, GrammarLimits, Interval, NumberGrammar, NumberValues, Objective, Softmax,
 };
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
+use ntl_models::{DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, load};
 use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_text::tokenizer::Tokenizer;
-use ntl_models::{DtypeChoice, KvCacheDtype, LoadOptions, LoadedModel, load};
+
+use crate::stored::read;
+use crate::support::{Fixtures, chain, ids, prompt, shared};
 use serde_json::Value;
 
 /// A checkpoint with a numeric golden.

@@ -4,8 +4,8 @@
 use ntl_core::contract::{
     BatchModel, ContextRequest, ModelError, OpenedContext, PrefillChunk, Prompt, Row, Token,
 };
-use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
 use crate::support::{Fixtures, chain, over_fixtures};
 

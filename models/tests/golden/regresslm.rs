@@ -12,8 +12,8 @@ use ntl_core::contract::{
 use ntl_core::numbers::{Distribution, Estimation, Objective, Softmax, SpecialMass};
 use ntl_core::sampling::SamplingParams;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
 use serde_json::Value;
 
 use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, score, shared, tokens};

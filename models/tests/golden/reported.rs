@@ -8,8 +8,8 @@ use ntl_core::contract::{
 use ntl_core::decoding::{Decoding, Progress, StepResult, Vocabulary};
 use ntl_core::numbers::{Distribution, Estimation, Interval, NumberValues, Objective, Scale};
 use ntl_core::scripted::Reported;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_text::checkpoint::CheckpointFiles;
 
 use crate::support::{Fixtures, over_fixtures};
 

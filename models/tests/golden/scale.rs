@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ntl_core::contract::{Event, Job, NumberJob, NumberMethod, NumberOutcome, Prompt, Request};
 use ntl_core::numbers::{NumberValues, Scale};
 use ntl_engine::{Engine, EngineLimits, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
 use crate::support::{Fixtures, over_fixtures};
 

@@ -6,8 +6,8 @@ use ntl_core::Prompt;
 use ntl_core::contract::{Event, Job, Request, ScoreJob, ScoreOutcome};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{LoadOptions, load};
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::Value;
 
 use crate::stored::{DECODERS, Deviations, in_order, mean, read};

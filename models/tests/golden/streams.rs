@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ntl_core::sampling::{Sampler, SamplingParams};
 use ntl_core::text::{TextDecoder, TextStream};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::support::{Fixtures, over_fixtures};

@@ -8,8 +8,8 @@ use ntl_core::contract::{
     BatchModel, ContextId, ContextRequest, Logits, NodeId, OpenedContext, PathRow, Prompt, Row, Token,
 };
 use ntl_models::Placement;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::t5::{NumberScaling, T5, T5Kind, TokenizerFacts};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 

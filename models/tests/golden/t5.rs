@@ -1,12 +1,13 @@
 //! Compares the T5 with the outputs of the reference implementation: `golden/` of the checkpoints.
 
+use ntl_core::contract::{BatchModel, ContextRequest, Prompt};
+use ntl_core::numbers::Softmax;
+use ntl_core::sampling::argmax;
+
 use crate::support::{
     Fixtures, Golden, assert_close, flat, floats, greedy, ids, numbers, over_fixtures, prompt, score, target,
     tokens,
 };
-use ntl_core::contract::{BatchModel, ContextRequest, Prompt};
-use ntl_core::numbers::Softmax;
-use ntl_core::sampling::argmax;
 
 const TOLERANCE: f32 = 1e-4;
 

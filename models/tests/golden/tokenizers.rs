@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use ntl_core::Token;
 use ntl_core::contract::NumberEncoding;
 use ntl_core::text::{TextDecoder, TextStream};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use ntl_core::Token;
 use ntl_core::contract::{BatchModel, ContextRequest, NodeId, PathRow, Prompt, Row};
 use ntl_core::text::TextDecoder;
 use ntl_models::Placement;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::t5::{RegressionHead, TokenizerFacts};
+use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 

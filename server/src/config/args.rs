@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
-use ntl_manual::ManualArgs;
+use ntl_common::manual::ManualArgs;
 use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype};
 
 use super::bytes::{bytes, positive_bytes};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use ntl_flag_files::small_file::read_text;
+use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use toml::{Table, Value};
 
 use super::args::Args;
@@ -99,7 +99,7 @@ fn with_model_tip(mut error: clap::Error) -> clap::Error {
 /// Returns the settings of a file as flags, except those that the command line or the environment sets.
 fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> {
     let unreadable = |source| ArgsError::Unreadable { file: file.to_owned(), source };
-    let text = read_text(file).map_err(unreadable)?;
+    let text = read_text(file, SMALL_BYTES_MAX).map_err(unreadable)?;
     let table: Table = text.parse().map_err(|error: toml::de::Error| ArgsError::NotToml {
         file: file.to_owned(),
         line: error.span().map_or(1, |at| line_of(&text, at.start)),

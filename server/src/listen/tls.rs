@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ntl_flag_files::small_file::read;
+use ntl_common::regular_file::{SMALL_BYTES_MAX, read};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -108,7 +108,7 @@ impl TlsFiles {
         let certificates = certificates(&self.certificate)?;
         self.warn_of_expiry(certificates.first());
         let wrong_key = |error| wrong("private key", &self.key, error);
-        let key = read(&self.key).map_err(pem::Error::Io).map_err(wrong_key)?;
+        let key = read(&self.key, SMALL_BYTES_MAX).map_err(pem::Error::Io).map_err(wrong_key)?;
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(wrong_key)?;
         CertifiedKey::from_der(certificates, key, &ring::default_provider())
             .map_err(|source| self.unusable(source))
@@ -134,7 +134,7 @@ impl TlsFiles {
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const WHAT: &str = "certificate";
-    let pem = read(file).map_err(|error| wrong(WHAT, file, pem::Error::Io(error)))?;
+    let pem = read(file, SMALL_BYTES_MAX).map_err(|error| wrong(WHAT, file, pem::Error::Io(error)))?;
     let found = CertificateDer::pem_slice_iter(&pem);
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(WHAT, file, error))?;
     if found.is_empty() {

@@ -10,10 +10,10 @@ use axum::http::header;
 use axum::http::uri::Authority;
 use axum::middleware::Next;
 use axum::response::Response;
+use ntl_common::printable::{printable, shortened};
 
 use crate::error::AppError;
 use crate::listen::Arrival;
-use crate::printable::{printable, shortened};
 use crate::settings::AllowedHosts;
 use crate::state::AppState;
 

@@ -6,7 +6,7 @@ use ntl_api::MethodName;
 use ntl_core::Prompt;
 use ntl_core::contract::{EngineError, ModelInfo};
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
-use ntl_text::checkpoint::{TruncationSide};
+use ntl_text::checkpoint::TruncationSide;
 use ntl_text::tokenizer::Tokenizer;
 
 use super::calibration::ModelCalibration;

@@ -5,7 +5,7 @@
 //! clients that tokenize by themselves (lm-eval) leave it out.
 
 use ntl_core::Prompt;
-use ntl_text::checkpoint::{TruncationSide};
+use ntl_text::checkpoint::TruncationSide;
 use ntl_text::tokenizer::Tokenizer;
 
 use super::ModelProfile;

@@ -12,6 +12,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use futures::future::Abortable;
 use http_body_util::BodyExt;
+use ntl_common::printable::shortened;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +22,6 @@ use crate::body_budget::BodyCharge;
 use crate::error::AppError;
 use crate::json::parse;
 use crate::listen::InFlightRequest;
-use crate::printable::shortened;
 use crate::request::{RequestRecord, Requester};
 use crate::response_budget::RequestMemory;
 use crate::state::AppState;

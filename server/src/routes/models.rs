@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use ntl_api::{Alternatives, ErrorBody, Model, ModelList};
-use ntl_text::checkpoint::{TruncationSide};
 use ntl_remote::Reports;
+use ntl_text::checkpoint::TruncationSide;
 
 use super::resolve;
 use crate::error::AppError;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ntl_core::contract::Adapter;
-use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_models::{AdapterReader, adapter_base};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 /// Why an adapter is not served.
 #[derive(Debug, thiserror::Error)]

@@ -9,12 +9,12 @@ use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
-use ntl_text::checkpoint::{TruncationSide};
+use ntl_models::{AdapterReader, LoadedModel};
+use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
+use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
 use ntl_text::tokenizer::Tokenizer;
 use ntl_text::tools::{ToolDialect, ToolFormat};
-use ntl_models::{AdapterReader, LoadedModel};
-use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
 
 use super::engine::ServedEngine;
 use super::events::RequestEvents;

@@ -7,7 +7,7 @@
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 
-use crate::similar::most_similar;
+use ntl_common::similar::most_similar;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use ntl_common::printable::{printable, shortened};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -12,7 +13,6 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 
 use super::queue::LINE_BYTES_MAX;
-use crate::printable::{printable, shortened};
 
 /// Target of the event that reports a finished request.
 pub(crate) const ACCESS: &str = "ntl_server::access";

@@ -42,7 +42,7 @@ use queue::LineQueue;
 pub(crate) use queue::count_dropped_lines;
 pub(crate) use traces::{record_end, request_span};
 
-use crate::printable::{printable, shortened};
+use ntl_common::printable::{printable, shortened};
 
 /// Target of spans that only traces have.
 const TRACE: &str = "ntl_server::trace";

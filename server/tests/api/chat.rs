@@ -8,9 +8,9 @@ use ntl_core::contract::BatchModel;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::support::{self, Answer, EOS, ids, logits, piece, post, says, scripted, server, state_of};

@@ -5,8 +5,8 @@ use std::path::Path;
 use axum::Router;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadOptions;
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_server::app;
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::{Value, json};
 
 use crate::support::{post, state_of};

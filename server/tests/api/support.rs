@@ -12,14 +12,14 @@ use ntl_core::contract::BatchModel;
 use ntl_core::scripted::{Script, ScriptedModel};
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
 use ntl_server::config::{Args, Config};
 use ntl_server::metrics::Metrics;
 use ntl_server::served::ServedModel;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

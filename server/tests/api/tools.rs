@@ -7,9 +7,9 @@ use axum::Router;
 use ntl_core::scripted::ScriptedModel;
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_server::app;
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::chat::chatting;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ntl_api::ErrorBody;
-use ntl_flag_files::trust::TrustError;
+use ntl_common::trust::TrustError;
 use regex::Regex;
 use reqwest::StatusCode;
 use serde_json::error::Category;

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use ntl_api::{FINGERPRINT_HEADER, TruncationSide};
-use ntl_flag_files::trust;
+use ntl_common::trust;
 use reqwest::header::{LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};

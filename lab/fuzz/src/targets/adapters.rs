@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ntl_text::checkpoint::{CheckpointFiles};
 use ntl_models::{AdapterReader, DeviceChoice, LoadOptions, load};
+use ntl_text::checkpoint::CheckpointFiles;
 
 use super::outcome;
 use crate::corpus::{adapter, checkpoint, named, split_named};

@@ -3,9 +3,9 @@
 
 use ntl_core::Prompt;
 use ntl_core::contract::ContextRequest;
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{DeviceChoice, LoadOptions, load};
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
 
 use super::outcome;
 use crate::corpus::{checkpoint, head, named, split_named, tiny};

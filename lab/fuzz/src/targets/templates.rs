@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ntl_text::chat::{ChatMessage, ChatTemplate, Conversation};
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::{Value, json};
 
 use super::outcome;

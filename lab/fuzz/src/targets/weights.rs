@@ -3,7 +3,7 @@
 use std::io::{Cursor, Write};
 
 use candle_core::{DType, Device};
-use ntl_models::{Weights};
+use ntl_models::Weights;
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};

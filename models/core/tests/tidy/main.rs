@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
@@ -18,20 +18,18 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels", "ntl-text"]),
     ("ntl-text", &["ntl-core"]),
-    ("ntl-remote", &["ntl-core", "ntl-engine", "ntl-flag-files"]),
+    ("ntl-remote", &["ntl-common", "ntl-core", "ntl-engine"]),
     ("ntl-sequences", &["ntl-core"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences", "ntl-text"]),
     ("ntl-api", &[]),
-    ("ntl-flag-files", &[]),
-    ("ntl-manual", &[]),
+    ("ntl-common", &[]),
     (
         "ntl-server",
         &[
             "ntl-api",
+            "ntl-common",
             "ntl-core",
             "ntl-engine",
-            "ntl-flag-files",
-            "ntl-manual",
             "ntl-mistralrs",
             "ntl-models",
             "ntl-remote",
@@ -39,11 +37,20 @@ const EDGES: [(&str, &[&str]); 18] = [
         ],
     ),
     ("ntl-paper", &["ntl-api", "ntl-core"]),
-    ("ntl-eval", &["ntl-api", "ntl-core", "ntl-flag-files", "ntl-manual", "ntl-paper"]),
+    ("ntl-eval", &["ntl-api", "ntl-common", "ntl-core", "ntl-paper"]),
     ("ntl-bench", &["ntl-core", "ntl-engine", "ntl-models", "ntl-text"]),
     (
         "ntl-fuzz",
-        &["ntl-core", "ntl-engine", "ntl-eval", "ntl-models", "ntl-paper", "ntl-remote", "ntl-server", "ntl-text"],
+        &[
+            "ntl-core",
+            "ntl-engine",
+            "ntl-eval",
+            "ntl-models",
+            "ntl-paper",
+            "ntl-remote",
+            "ntl-server",
+            "ntl-text",
+        ],
     ),
 ];
 

@@ -7,7 +7,7 @@ use ntl_core::contract::{Backend, Dtype, NumberJob, NumberMethod, Request, Score
 use ntl_core::losses::NumberTokens;
 use ntl_core::sampling::SamplingParams;
 use ntl_models::LoadOptions;
-use ntl_text::checkpoint::{CheckpointFiles};
+use ntl_text::checkpoint::CheckpointFiles;
 
 use crate::support::{Both, Served, assert_same, assert_same_numbers, shared, text, tree};
 use crate::tiny;

@@ -8,9 +8,9 @@ use ntl_core::contract::{
 };
 use ntl_core::numbers::GrammarLimits;
 use ntl_engine::{Engine, EngineLimits, JobEvents, NoObserver};
-use ntl_text::checkpoint::{CheckpointFiles};
-use ntl_text::tokenizer::Tokenizer;
 use ntl_models::{LoadOptions, LoadedModel};
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
 
 /// Maximum difference of log-probabilities and of probabilities.
 pub(crate) const TOLERANCE: f64 = 1e-3;

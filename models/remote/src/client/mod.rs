@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use ntl_flag_files::trust::{self, TrustError};
+use ntl_common::trust::{self, TrustError};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};

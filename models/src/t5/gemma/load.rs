@@ -6,7 +6,6 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 
 use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::weights::{Weights};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
 use crate::t5::attention::AttentionKind;
@@ -18,6 +17,7 @@ use crate::t5::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use crate::t5::model::{T5, TokenizerFacts};
 use crate::t5::prefill::{StackSizes, StageWork};
 use crate::t5::stacks::{Parts, Stacks};
+use crate::weights::Weights;
 
 const HEAD: &str = "lm_head.out_proj";
 

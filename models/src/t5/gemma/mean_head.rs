@@ -6,12 +6,12 @@ use ntl_text::labels::one_number;
 
 use super::config::StackConfig;
 use crate::adapter::AdaptableLayers;
-use crate::weights::{Weights};
 use crate::families::Family;
 use crate::ops::Placement;
 use crate::t5::layers::Loader;
 use crate::t5::model::TokenizerFacts;
 use crate::t5::pooled::{PooledEncoder, PooledHead, PooledParts, Pooling};
+use crate::weights::Weights;
 
 pub(crate) fn load_regresslm_head(
     files: &CheckpointFiles,

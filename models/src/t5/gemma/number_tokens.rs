@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use ntl_core::contract::NumberEncoding;
 use ntl_core::numbers::{NotationError, TokenFormat, TokenNotation};
-use serde::Deserialize;
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
-
+use serde::Deserialize;
 
 const IEEE_FILE: &str = "ieee_vocab.json";
 const P10_FILE: &str = "p10_vocab.json";

@@ -1,9 +1,12 @@
 //! Reads the `config.json` of a T5Gemma, as stored by transformers 4 or 5. Defaults come from the Hugging Face
 //! classes.
 
+use ntl_text::checkpoint::{
+    CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds,
+    check_count, check_epsilon, check_not_quantised, check_sizes, layer_types,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds, check_count, check_epsilon, check_not_quantised, check_sizes, layer_types};
 
 use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
 use crate::families::{Family, GemmaVersion};

@@ -5,7 +5,6 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::weights::{Weights};
 use crate::families::Family;
 use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, is_placeholder};
 use crate::rope::Rotary;
@@ -18,6 +17,7 @@ use crate::t5::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use crate::t5::model::{T5, TokenizerFacts};
 use crate::t5::prefill::{StackSizes, StageWork};
 use crate::t5::stacks::{Parts, Stacks};
+use crate::weights::Weights;
 
 impl TorchConfig {
     /// Opens the weights.

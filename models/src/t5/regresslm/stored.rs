@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ntl_core::numbers::{NotationError, SpecialValue, TokenFormat, TokenNotation};
+use ntl_text::checkpoint::{
+    CheckpointFiles, FieldError, LoadError, LoadResult, OWN_FILE, check_count, check_epsilon, check_sizes,
+};
+use ntl_text::tokenizer::Vocabulary;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use ntl_text::checkpoint::{CheckpointFiles, FieldError, LoadError, LoadResult, OWN_FILE, check_count, check_epsilon, check_sizes};
-use ntl_text::tokenizer::Vocabulary;
 
 use super::config::{EncoderShape, LayersShape, TorchConfig, WeightsFile};
-use crate::weights::{is_plain_name};
 use crate::rope::{RopeShape, Rotary, StoredRope};
 use crate::t5::gemma::{StackConfig, StoredStack};
+use crate::weights::is_plain_name;
 
 /// The token that pads and starts sequences; its id is 0.
 const PAD: &str = "<pad>";

@@ -14,7 +14,7 @@ mod unsupported;
 
 use ntl_api::{CompletionRequest, NumberOptions, NumberRequest};
 use ntl_core::contract::Request;
-use ntl_text::checkpoint::{TruncationSide};
+use ntl_text::checkpoint::TruncationSide;
 use serde_json::Value;
 
 use super::number::NumberFormat;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::{Certificate, Client, ClientBuilder};
 
-use crate::small_file;
+use crate::regular_file::{self, SMALL_BYTES_MAX};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -34,8 +34,11 @@ pub fn client_builder(ca_file: Option<&Path>) -> Result<ClientBuilder, TrustErro
 /// Returns at least one certificate.
 fn read(name: &'static str, file: &Path) -> Result<Vec<Certificate>, TrustError> {
     let own = || file.to_owned();
-    let bytes =
-        small_file::read(file).map_err(|source| TrustError::Unreadable { name, file: own(), source })?;
+    let bytes = regular_file::read(file, SMALL_BYTES_MAX).map_err(|source| TrustError::Unreadable {
+        name,
+        file: own(),
+        source,
+    })?;
     let invalid = |source| TrustError::Invalid { name, file: own(), source };
     let certificates = Certificate::from_pem_bundle(&bytes).map_err(invalid)?;
     if certificates.is_empty() {

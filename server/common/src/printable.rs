@@ -1,6 +1,7 @@
-//! Escapes control characters on their way to a terminal: answers, messages and names come from servers and
-//! files, and must not be able to move the cursor or to forge a line.
+//! Texts from servers, files and requests in the form that terminals and logs can show: they must not be able
+//! to move the cursor or to forge a line.
 
+use std::borrow::Cow;
 use std::io::{Result, Write};
 
 /// Writes text with its control characters escaped, except line ends and tabs.
@@ -46,17 +47,31 @@ impl<W: Write> Write for Printable<W> {
     }
 }
 
-/// Returns the text of one line with all control characters escaped, also line ends and tabs.
-pub fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
+/// Returns a text with its control characters escaped, also line ends and tabs, so that it can neither forge a
+/// line nor control a terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if character.is_control() {
-            printable.extend(character.escape_default());
+            escaped.extend(character.escape_default());
         } else {
-            printable.push(character);
+            escaped.push(character);
         }
     }
-    printable
+    Cow::Owned(escaped)
+}
+
+/// Returns a text of at most `chars_max` characters, the last of which is an ellipsis if the text is longer.
+pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
+    // A character has at least one byte.
+    if text.len() <= chars_max || text.chars().nth(chars_max).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let end = text.char_indices().nth(chars_max.saturating_sub(1)).map_or(0, |(end, _)| end);
+    Cow::Owned(format!("{}…", &text[..end]))
 }
 
 #[cfg(test)]
@@ -73,6 +88,20 @@ mod tests {
             shown.write_all(second).unwrap();
             let want = "Grüße\t\\u{1b}[2J\\u{9b}2J\\u{7f}\\r\u{a0}½\n";
             assert_eq!(String::from_utf8(shown.out).unwrap(), want, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn all_other_characters_stay() {
+        assert_eq!(printable("Grüße \"7\" \\"), "Grüße \"7\" \\");
+        assert_eq!(printable("a\n\u{1b}[2J\u{9b}b"), "a\\n\\u{1b}[2J\\u{9b}b");
+    }
+
+    #[test]
+    fn long_texts_end_with_an_ellipsis() {
+        for (text, chars_max, want) in [("abc", 3, "abc"), ("ééé", 3, "ééé"), ("éééé", 3, "éé…"), ("", 1, "")]
+        {
+            assert_eq!(shortened(text, chars_max), want);
         }
     }
 }
