@@ -10,6 +10,7 @@ mod gguf_file;
 mod gguf_tokenizer;
 mod prepared;
 mod runner;
+mod sequences;
 mod stand_in;
 
 use std::path::Path;
@@ -17,12 +18,12 @@ use std::sync::Arc;
 
 use ntl_core::contract::{Backend, BatchModel, ModelInfo};
 use ntl_models::{DeviceChoice, LoadOptions, LoadedModel};
-use ntl_sequences::SequenceModel;
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_text::vocabulary;
 
 use prepared::Prepared;
 use runner::Runner;
+use sequences::SequenceModel;
 
 /// Loads a checkpoint directory. `isq` names a type to which mistral.rs quantises the weights, such as `q4k`.
 pub fn load_folder(

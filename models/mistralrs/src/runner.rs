@@ -11,10 +11,10 @@ use mistralrs::core::{
     Pipeline, Request, RequestMessage, Response, SamplingParams, SchedulerConfig, TokenSource,
     parse_isq_value,
 };
-use ntl_sequences::{ExternalSampler, FailureReason, SequenceEngine};
 use tokio::sync::mpsc::channel;
 
 use crate::prepared::Weights;
+use crate::sequences::{ExternalSampler, FailureReason, SequenceEngine};
 use crate::stand_in::StandIn;
 
 /// Number of sequences that mistral.rs computes in one batch, if they have equal lengths.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies between our packages, as drawn in `docs/ARCHITECTURE.md`.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-core", &[]),
     ("ntl-cuda", &[]),
     ("ntl-engine", &["ntl-core"]),
@@ -19,8 +19,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels", "ntl-text"]),
     ("ntl-text", &["ntl-core"]),
     ("ntl-remote", &["ntl-common", "ntl-core", "ntl-engine"]),
-    ("ntl-sequences", &["ntl-core"]),
-    ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-sequences", "ntl-text"]),
+    ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-text"]),
     ("ntl-api", &[]),
     ("ntl-common", &[]),
     (

@@ -14,14 +14,14 @@ use std::sync::{Mutex, PoisonError};
 
 use ntl_core::contract::ModelError;
 
-pub use model::SequenceModel;
+pub(crate) use model::SequenceModel;
 
 /// Returns why the engine ended a sequence early, if it did. The engine can respond for as long as this is
 /// not dropped.
-pub type FailureReason = Box<dyn FnMut() -> Option<String> + Send>;
+pub(crate) type FailureReason = Box<dyn FnMut() -> Option<String> + Send>;
 
 /// An engine that generates sequences.
-pub trait SequenceEngine: Send {
+pub(crate) trait SequenceEngine: Send {
     /// Starts a sequence with these ids. It ends after `tokens_max` generated tokens, or when the sampler
     /// returns no token. The caller must keep the result until the engine has dropped the sampler.
     ///
@@ -46,7 +46,7 @@ fn failed(reason: impl Into<String>) -> ModelError {
 }
 
 /// Replaces the engine's sampler for one sequence.
-pub struct ExternalSampler {
+pub(crate) struct ExternalSampler {
     logits: Sender<Vec<f32>>,
     /// The tokens to return, in order. The channel is closed when the sequence should end.
     tokens: Mutex<Receiver<u32>>,
@@ -55,7 +55,7 @@ pub struct ExternalSampler {
 
 impl ExternalSampler {
     /// Sends the logits and waits for the token to append. `None` ends the sequence.
-    pub fn sample(&self, logits: Vec<f32>) -> Option<u32> {
+    pub(crate) fn sample(&self, logits: Vec<f32>) -> Option<u32> {
         // After a prompt, mistral.rs computes one step more than requested. The receiver of its logits may be
         // gone.
         let _unwanted = self.logits.send(logits);

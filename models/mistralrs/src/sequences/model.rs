@@ -46,7 +46,7 @@ struct Live {
 }
 
 /// A model over a [`SequenceEngine`], with its open contexts.
-pub struct SequenceModel {
+pub(crate) struct SequenceModel {
     info: ModelInfo,
     /// Width of the output layer.
     vocab: usize,
@@ -78,7 +78,11 @@ impl SequenceModel {
     ///
     /// # Errors
     /// If the engine cannot compute, or has fewer logits than the tokenizer has tokens.
-    pub fn new(engine: Box<dyn SequenceEngine>, info: ModelInfo, begin: u32) -> Result<Self, ModelError> {
+    pub(crate) fn new(
+        engine: Box<dyn SequenceEngine>,
+        info: ModelInfo,
+        begin: u32,
+    ) -> Result<Self, ModelError> {
         let vocab = Sequence::forced(&*engine, vec![begin], &[])?.logits()?.len();
         if vocab < info.tokens {
             return Err(failed(format!("the engine has {vocab} logits for {} tokens", info.tokens)));
