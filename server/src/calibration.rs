@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ntl_api::{Calibration, CalibrationError};
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 
-use crate::adapters;
+use crate::apis;
 use crate::request::{ModelCalibration, matching};
 use crate::served::ServedModel;
 
@@ -87,7 +87,7 @@ pub fn calibrated(
 ) -> Result<ServedModel, CalibrationFileError> {
     let read = |file: &CalibrationFile| {
         file.check(&model.name, model.fingerprint.as_deref())?;
-        let calibration = adapters::model_calibration(&file.calibration, &model.profile);
+        let calibration = apis::model_calibration(&file.calibration, &model.profile);
         calibration.map_err(|error| CalibrationFileError::Options {
             file: file.path.clone(),
             served: model.name.to_string(),

@@ -1,14 +1,14 @@
 //! The HTTP server: an OpenAI-style API over models that write numbers, with exact distributions of these
 //! numbers.
 //!
-//! A request passes [`listen`] (connections), `middleware`, `routes` and an adapter in `adapters`, which
-//! makes a protocol-neutral `request` of it; a model in [`served`] runs it, `answer` makes pieces of its
-//! events, and the adapter writes them. [`serve`] runs all of it from a [`config::Config`]. A test needs only
+//! A request passes [`listen`] (connections), `middleware` and `routes`. One of the `apis` makes a
+//! protocol-neutral `request` of it, a model in [`served`] runs it, `answer` makes pieces of its events, and
+//! the API writes them. [`serve`] runs all of it from a [`config::Config`]. A test needs only
 //! a [`state::AppState`] with a model and [`app::router`]. Not here: how text is decoded (`ntl-core`) and
 //! computed (`ntl-models`).
 
-mod adapters;
 mod answer;
+mod apis;
 pub mod app;
 pub mod backend;
 mod blocking;

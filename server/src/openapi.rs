@@ -15,7 +15,7 @@ use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::adapters::WITHOUT_EFFECT;
+use crate::apis::WITHOUT_EFFECT;
 use crate::paths;
 
 const KEY: &str = "key";

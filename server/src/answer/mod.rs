@@ -1,7 +1,7 @@
 //! Answers, independent of the API that they go out through: pieces of choices, made of the engine's events.
 //!
 //! [`Assembler`] makes a piece of every event, [`Piece::append`] joins pieces to whole choices, and the
-//! adapters write either. There is no other way to an answer, so the joined chunks of a stream equal the
+//! `apis` write either. There is no other way to an answer, so the joined chunks of a stream equal the
 //! answer that is not streamed.
 
 use std::collections::BTreeMap;

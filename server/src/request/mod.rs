@@ -1,6 +1,6 @@
 //! Validated requests, independent of the API that they came through.
 //!
-//! The adapters make them from JSON bodies; [`crate::served`] tokenizes their prompts and runs their jobs. A
+//! The `apis` make them from JSON bodies; [`crate::served`] tokenizes their prompts and runs their jobs. A
 //! value of these types needs no further check, except of prompt lengths and token ids, which only the
 //! tokenizer knows.
 

@@ -2,7 +2,7 @@
 //!
 //! Errors have the status 408, 413, 415, 503 (too many concurrent bodies) or 400. A body needs as much memory
 //! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. Other
-//! modules parse JSON (`json`) and check ranges and combinations of fields (`adapters`).
+//! modules parse JSON (`json`) and check ranges and combinations of fields (`apis`).
 
 use std::sync::Arc;
 use std::time::Instant;

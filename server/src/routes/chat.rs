@@ -8,7 +8,7 @@ use ntl_text::tokenizer::Tokenizer;
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
-use crate::adapters::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
+use crate::apis::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
 use crate::error::AppError;
 use crate::paths::CHAT;
 use crate::request::ModelProfile;
@@ -41,6 +41,6 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let prompt = model.with_tokenizer(usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(body, prompt, tools.as_ref(), room, &model.profile)?;
-    let adapter = ChatAnswers::new(&model, request.report, number, echoed);
-    generation::answer(&model, requester, request, memory, adapter).await
+    let writer = ChatAnswers::new(&model, request.report, number, echoed);
+    generation::answer(&model, requester, request, memory, writer).await
 }

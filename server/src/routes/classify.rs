@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::adapters::classify::{classification, head_request, labels, pooled, shown};
+use crate::apis::classify::{classification, head_request, labels, pooled, shown};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{CLASSIFY, POOLING};

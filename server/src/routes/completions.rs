@@ -7,7 +7,7 @@ use ntl_api::{CompletionRequest, CompletionResponse, StreamEvent};
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
-use crate::adapters::completions::{CompletionAnswers, generation_request};
+use crate::apis::completions::{CompletionAnswers, generation_request};
 use crate::error::AppError;
 use crate::paths::COMPLETIONS;
 use crate::state::AppState;
@@ -29,6 +29,6 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let ApiRequest { body, requester, memory } = request.parse::<CompletionRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (request, number) = generation_request(body, &model.profile)?;
-    let adapter = CompletionAnswers::new(&model, request.report, number);
-    generation::answer(&model, requester, request, memory, adapter).await
+    let writer = CompletionAnswers::new(&model, request.report, number);
+    generation::answer(&model, requester, request, memory, writer).await
 }

@@ -12,8 +12,8 @@ use ntl_text::tokenizer::Tokenizer;
 
 use super::pieces::Pieces;
 use super::stream;
-use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece, PromptReport, choices};
+use crate::apis::AnswerWriter;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester};
@@ -39,12 +39,12 @@ async fn restricted(
     model.with_tokenizer(bytes, restricted).await.map(Some)
 }
 
-pub(super) async fn answer<A: AnswerAdapter>(
+pub(super) async fn answer<A: AnswerWriter>(
     model: &ServedModel,
     requester: Requester,
     mut request: GenerationRequest,
     memory: RequestMemory,
-    adapter: A,
+    writer: A,
 ) -> Result<Response, AppError> {
     let guide = match &request.guided {
         Some(guided) => Some(model.guide(guided).await?),
@@ -66,7 +66,7 @@ pub(super) async fn answer<A: AnswerAdapter>(
             inputs.into_iter().map(prompt).collect()
         })
         .await?;
-    let size = request.response_size(&prompts, &texts, adapter.context().number_bytes());
+    let size = request.response_size(&prompts, &texts, writer.context().number_bytes());
     let reserved = memory.into_response(size)?;
     let prompt_tokens = prompts.iter().map(Prompt::len).sum();
     let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
@@ -87,18 +87,18 @@ pub(super) async fn answer<A: AnswerAdapter>(
     let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
     let jobs = prompts.into_iter().map(job).collect();
     let events = model.submit(jobs, requester)?;
-    let mut pieces = Pieces::new(adapter, events, assembler);
+    let mut pieces = Pieces::new(writer, events, assembler);
     if request.is_streamed {
         return stream::respond(pieces, request.include_usage, reserved).await;
     }
     while let Some(piece) = pieces.next().await? {
         choices[piece.index as usize].append(piece);
     }
-    let Pieces { adapter, assembler, .. } = pieces;
+    let Pieces { writer, assembler, .. } = pieces;
     let counts = assembler.token_counts();
     json_body::build(choices.iter().map(Piece::bytes).sum(), move || {
-        let whole = adapter.whole(&choices, counts);
-        let items = choices.into_iter().flat_map(|choice| adapter.items(choice));
+        let whole = writer.whole(&choices, counts);
+        let items = choices.into_iter().flat_map(|choice| writer.items(choice));
         Ok(JsonBody::with_items(&whole, A::ITEMS, items)?.into_response(reserved))
     })
     .await

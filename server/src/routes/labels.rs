@@ -7,7 +7,7 @@ use ntl_core::contract::{Event, Job, ScoreOutcome};
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::adapters::labels::{LabelForm, label_request};
+use crate::apis::labels::{LabelForm, label_request};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::GENERATIVE_SCORING;

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use ntl_api::MethodName;
 use ntl_core::contract::{Event, FieldNumber, FinishReason, NumberOutcome};
 
-use crate::adapters::AnswerAdapter;
 use crate::answer::{Assembler, Piece};
+use crate::apis::AnswerWriter;
 use crate::error::AppError;
 use crate::served::RequestEvents;
 
 pub(super) struct Pieces<A> {
-    pub(super) adapter: Arc<A>,
+    pub(super) writer: Arc<A>,
     pub(super) events: RequestEvents,
     pub(super) assembler: Assembler,
     /// Pieces of the last event.
     pending: VecDeque<Piece>,
 }
 
-impl<A: AnswerAdapter> Pieces<A> {
-    pub(super) fn new(adapter: A, events: RequestEvents, assembler: Assembler) -> Self {
-        Self { adapter: Arc::new(adapter), events, assembler, pending: VecDeque::new() }
+impl<A: AnswerWriter> Pieces<A> {
+    pub(super) fn new(writer: A, events: RequestEvents, assembler: Assembler) -> Self {
+        Self { writer: Arc::new(writer), events, assembler, pending: VecDeque::new() }
     }
 
     /// Returns the next piece, or `None` after the last one. Nothing is lost if the future is dropped early.
@@ -40,14 +40,14 @@ impl<A: AnswerAdapter> Pieces<A> {
 
     /// Returns the piece with a number of a structured text, whose tokens are counted as those of the text.
     fn field(&mut self, prompt: usize, number: &FieldNumber) -> Option<Piece> {
-        let shown = self.adapter.context().shown_field(number)?;
+        let shown = self.writer.context().shown_field(number)?;
         self.events.count_number(MethodName::Tree, &number.outcome, 0);
         self.assembler.field(prompt, number, shown)
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.
     fn number(&mut self, prompt: usize, outcome: &NumberOutcome) -> Option<Piece> {
-        let shown = self.adapter.context().shown_number(outcome)?;
+        let shown = self.writer.context().shown_number(outcome)?;
         let tokens = outcome.text_tokens + shown.tokens;
         self.events.count_number(shown.method, outcome, tokens);
         let reason = outcome.first_text_end.unwrap_or(FinishReason::Stop);

@@ -8,8 +8,8 @@ use ntl_text::tokenizer::Tokenizer;
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, upstream_of};
 use super::{generation, resolve};
-use crate::adapters::chat::prompt_ids;
-use crate::adapters::responses::{
+use crate::apis::chat::prompt_ids;
+use crate::apis::responses::{
     ResponseAnswers, check_fields, conversation, generation_request, settings, tool_offer,
 };
 use crate::error::AppError;
@@ -44,6 +44,6 @@ pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) ->
     let prompt = model.with_tokenizer(usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(&body, prompt, tools.as_ref(), room, &model.profile)?;
-    let adapter = ResponseAnswers::new(&model, request.report, number, settings(&body));
-    generation::answer(&model, requester, request, memory, adapter).await
+    let writer = ResponseAnswers::new(&model, request.report, number, settings(&body));
+    generation::answer(&model, requester, request, memory, writer).await
 }

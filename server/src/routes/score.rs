@@ -9,8 +9,8 @@ use serde::de::IgnoredAny;
 
 use super::body::{ApiRequest, RawRequest};
 use super::{labels, resolve};
-use crate::adapters::labels::LabelForm;
-use crate::adapters::score::{score_request, usage};
+use crate::apis::labels::LabelForm;
+use crate::apis::score::{score_request, usage};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::SCORE;

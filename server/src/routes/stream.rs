@@ -14,8 +14,8 @@ use serde::Serialize;
 use tokio::time::{Instant, Interval};
 
 use super::pieces::Pieces;
-use crate::adapters::AnswerAdapter;
 use crate::answer::Piece;
+use crate::apis::AnswerWriter;
 use crate::error::AppError;
 use crate::json_body;
 use crate::response_budget::ReservedResponse;
@@ -53,7 +53,7 @@ enum Part {
 /// Streams a response. It begins with the first event, so that a request that fails earlier gets the status
 /// of its error.
 pub(super) async fn respond(
-    mut pieces: Pieces<impl AnswerAdapter>,
+    mut pieces: Pieces<impl AnswerWriter>,
     include_usage: bool,
     reserved: ReservedResponse,
 ) -> Result<Response, AppError> {
@@ -71,11 +71,11 @@ pub(super) async fn respond(
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
-impl<A: AnswerAdapter> Stream<A> {
+impl<A: AnswerWriter> Stream<A> {
     /// Returns the events with a piece.
     async fn events(&mut self, piece: Piece) -> Bytes {
-        let adapter = Arc::clone(&self.pieces.adapter);
-        let events = json_body::build(piece.bytes(), move || Ok(events_of::<A>(&adapter.chunks(piece))));
+        let writer = Arc::clone(&self.pieces.writer);
+        let events = json_body::build(piece.bytes(), move || Ok(events_of::<A>(&writer.chunks(piece))));
         match events.await {
             Ok(events) => events,
             Err(error) => self.failure(&error),
@@ -85,7 +85,7 @@ impl<A: AnswerAdapter> Stream<A> {
     /// Returns the last event of a stream that fails.
     fn failure(&mut self, error: &AppError) -> Bytes {
         self.part = Part::Done;
-        match self.pieces.adapter.failure_chunk(error) {
+        match self.pieces.writer.failure_chunk(error) {
             Some(chunk) => events_of::<A>(&[chunk]),
             None => event_of(None, &error.body()),
         }
@@ -97,7 +97,7 @@ impl<A: AnswerAdapter> Stream<A> {
             match self.part {
                 Part::First => {
                     self.part = Part::Choices;
-                    let events = events_of::<A>(&self.pieces.adapter.first_chunks());
+                    let events = events_of::<A>(&self.pieces.writer.first_chunks());
                     if !events.is_empty() {
                         return Some(events);
                     }
@@ -122,8 +122,8 @@ impl<A: AnswerAdapter> Stream<A> {
                 }
                 Part::Last => {
                     self.part = Part::Done;
-                    let Pieces { adapter, assembler, .. } = &self.pieces;
-                    let chunks = adapter.last_chunks(assembler.token_counts(), self.include_usage);
+                    let Pieces { writer, assembler, .. } = &self.pieces;
+                    let chunks = writer.last_chunks(assembler.token_counts(), self.include_usage);
                     if !chunks.is_empty() {
                         return Some(events_of::<A>(&chunks));
                     }
@@ -138,7 +138,7 @@ impl<A: AnswerAdapter> Stream<A> {
     }
 }
 
-fn events_of<A: AnswerAdapter>(chunks: &[A::Chunk]) -> Bytes {
+fn events_of<A: AnswerWriter>(chunks: &[A::Chunk]) -> Bytes {
     chunks.iter().flat_map(|chunk| event_of(A::event_name(chunk), chunk)).collect()
 }
 

@@ -16,7 +16,7 @@ use ntl_text::tokenizer::Tokenizer;
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::adapters::tokenize::TextToSplit;
+use crate::apis::tokenize::TextToSplit;
 use crate::error::AppError;
 use crate::json_body::JsonBody;
 use crate::paths::{DETOKENIZE, TOKENIZE, TOKENIZER_INFO};

@@ -10,20 +10,20 @@ use serde_json::Value;
 use super::guided::has_schema;
 use super::number::{limits, number_format};
 use super::number_method;
-use crate::adapters::number::{IntervalEnds, IntervalFormat, NumberFormat, engine_objective};
+use crate::apis::number::{IntervalEnds, IntervalFormat, NumberFormat, engine_objective};
 use crate::error::{AppError, check};
 use crate::request::{Guided, ModelProfile};
 
 /// Maximum number of tokens of a number: two times 20 digits, a sign, a point and a space.
 const FIELD_TOKENS_MAX: usize = 43;
 
-pub(in crate::adapters) fn wants_number(number: Option<&NumberRequest>) -> bool {
+pub(in crate::apis) fn wants_number(number: Option<&NumberRequest>) -> bool {
     !matches!(number, None | Some(NumberRequest::Switch(false)))
 }
 
 /// Returns the default maximum of tokens of a message: the `room` in its context, at most `max`. A number without a
 /// structured text has another default, and `None` leaves it. `is_call`: whether the message has to call a function.
-pub(in crate::adapters) fn message_tokens(
+pub(in crate::apis) fn message_tokens(
     request: &CompletionRequest,
     is_call: bool,
     room: Option<usize>,

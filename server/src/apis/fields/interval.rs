@@ -3,7 +3,7 @@
 use ntl_api::{MethodName, NumberOptions};
 use ntl_core::contract::NumberJob;
 
-use crate::adapters::number::{IntervalEnds, IntervalFormat, NumberFormat};
+use crate::apis::number::{IntervalEnds, IntervalFormat, NumberFormat};
 use crate::error::{AppError, check};
 use crate::request::{IntervalSettings, ModelCalibration, matching};
 

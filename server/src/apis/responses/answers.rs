@@ -10,7 +10,7 @@ use ntl_api::{
 use ntl_core::contract::FinishReason;
 
 use super::super::number::NumberFormat;
-use super::super::{AnswerAdapter, AnswerContext};
+use super::super::{AnswerContext, AnswerWriter};
 use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::ReportOptions;
@@ -199,7 +199,7 @@ impl StreamedOutput {
     }
 }
 
-impl AnswerAdapter for ResponseAnswers {
+impl AnswerWriter for ResponseAnswers {
     type Whole = ResponsesResponse;
     type Item = ResponsesOutputItem;
     type Chunk = ResponsesEvent;

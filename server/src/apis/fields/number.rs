@@ -11,7 +11,7 @@ use ntl_core::sampling::SamplingParams;
 use super::interval::interval;
 use super::number_method::{self, TextBefore};
 use super::number_scale::{check_scale, scale};
-use crate::adapters::number::{IntervalFormat, NumberFormat, engine_objective};
+use crate::apis::number::{IntervalFormat, NumberFormat, engine_objective};
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 

@@ -9,7 +9,7 @@ use ntl_text::guide::{Constraint, StructuralFormat, Whitespace};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::adapters::completions;
+use crate::apis::completions;
 use crate::request::{Guided, ReportOptions};
 
 fn read_for(body: &Value, profile: &ModelProfile) -> Result<GenerationRequest, AppError> {

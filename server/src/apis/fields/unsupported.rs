@@ -124,7 +124,7 @@ const RESPONSES_FIELDS: [(&str, Neutral); 12] = [
 ];
 
 /// Fields of completions that responses have as well, as in vLLM.
-pub(in crate::adapters) const RESPONSES_SHARED: [&str; 13] = [
+pub(in crate::apis) const RESPONSES_SHARED: [&str; 13] = [
     "cache_salt",
     "frequency_penalty",
     "ignore_eos",
@@ -161,7 +161,7 @@ const RESPONSE_PART_WITHOUT_EFFECT: [&str; 3] = ["annotations", "logprobs", "num
 type Others = BTreeMap<String, Value>;
 
 /// Checks the fields of a completion that its wire type does not have.
-pub(in crate::adapters) fn check_completion(others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_completion(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<CompletionRequest>);
     let known = || KNOWN.iter().map(String::as_str);
     others.iter().try_for_each(|(name, value)| {
@@ -171,7 +171,7 @@ pub(in crate::adapters) fn check_completion(others: &Others) -> Result<(), AppEr
 }
 
 /// Checks the fields of a chat that neither its wire type has nor that of completions.
-pub(in crate::adapters) fn check_chat(others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_chat(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(chat_field_names);
     let known = || KNOWN.iter().map(String::as_str);
     others.iter().filter(|(name, _)| !is_shared(name)).try_for_each(|(name, value)| {
@@ -181,7 +181,7 @@ pub(in crate::adapters) fn check_chat(others: &Others) -> Result<(), AppError> {
 }
 
 /// Checks the fields of a request for a response that its wire type does not have.
-pub(in crate::adapters) fn check_responses(others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_responses(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesRequest>);
     let known = || KNOWN.iter().map(String::as_str).chain(RESPONSES_SHARED);
     let mut own = others.iter().filter(|(name, _)| !RESPONSES_SHARED.contains(&name.as_str()));
@@ -196,7 +196,7 @@ pub(in crate::adapters) fn check_responses(others: &Others) -> Result<(), AppErr
 }
 
 /// Checks the fields of an item of the input at a path such as `input[0].`.
-pub(in crate::adapters) fn check_response_item(path: &str, others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_response_item(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesInputItem>);
     let known = || KNOWN.iter().map(String::as_str);
     others.iter().try_for_each(|(name, value)| {
@@ -205,7 +205,7 @@ pub(in crate::adapters) fn check_response_item(path: &str, others: &Others) -> R
 }
 
 /// Checks the fields of a part of an item at a path such as `input[0].content[0].`.
-pub(in crate::adapters) fn check_response_part(path: &str, others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_response_part(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesPart>);
     let known = || KNOWN.iter().map(String::as_str);
     others.iter().try_for_each(|(name, value)| {
@@ -214,7 +214,7 @@ pub(in crate::adapters) fn check_response_part(path: &str, others: &Others) -> R
 }
 
 /// Checks the fields of a message at a path such as `messages[0].`.
-pub(in crate::adapters) fn check_message(path: &str, others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_message(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ChatRequestMessage>);
     let known = || KNOWN.iter().map(String::as_str);
     others.iter().try_for_each(|(name, value)| {
@@ -223,7 +223,7 @@ pub(in crate::adapters) fn check_message(path: &str, others: &Others) -> Result<
 }
 
 /// Checks the fields of a part of a message at a path such as `messages[0].content[0].`.
-pub(in crate::adapters) fn check_part(path: &str, others: &Others) -> Result<(), AppError> {
+pub(in crate::apis) fn check_part(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ContentPart>);
     let known = || KNOWN.iter().map(String::as_str);
     others

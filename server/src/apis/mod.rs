@@ -38,7 +38,7 @@ use number::NumberFormat;
 use tokens::{finite_logprob, number_of};
 
 /// Writes answers in the style of one API.
-pub(crate) trait AnswerAdapter: Send + Sync + 'static {
+pub(crate) trait AnswerWriter: Send + Sync + 'static {
     type Whole: Serialize;
     type Item: Serialize;
     type Chunk: Serialize;

@@ -7,7 +7,7 @@ use ntl_core::contract::TokenText;
 
 use super::number::NumberFormat;
 use super::tokens::{finite_logprob, number_of};
-use super::{AnswerAdapter, AnswerContext, fields, finish_reason, stop_reason, usage};
+use super::{AnswerContext, AnswerWriter, fields, finish_reason, stop_reason, usage};
 use crate::answer::{Piece, PromptReport, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, ReportOptions};
@@ -120,7 +120,7 @@ impl CompletionAnswers {
     }
 }
 
-impl AnswerAdapter for CompletionAnswers {
+impl AnswerWriter for CompletionAnswers {
     type Whole = CompletionResponse;
     type Item = Choice;
     type Chunk = CompletionResponse;

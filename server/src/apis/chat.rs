@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::number::NumberFormat;
 use super::tools::{ToolOffer, called, chat_offer, check_kind};
-use super::{AnswerAdapter, AnswerContext, fields, finish_reason, stop_reason, usage};
+use super::{AnswerContext, AnswerWriter, fields, finish_reason, stop_reason, usage};
 use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
@@ -255,7 +255,7 @@ impl ChatAnswers {
     }
 }
 
-impl AnswerAdapter for ChatAnswers {
+impl AnswerWriter for ChatAnswers {
     type Whole = ChatResponse;
     type Item = ChatChoice;
     type Chunk = ChatChunk;
