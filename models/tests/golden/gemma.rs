@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::corrupted::{Files, files_of};
 use crate::support::{
-    Fixtures, assert_close, chain, flat, ids, numbers, over_fixtures, prompt, read_golden, score, reference,
+    Fixtures, assert_close, chain, flat, ids, numbers, over_fixtures, prompt, read_golden, reference, score,
     target,
 };
 

@@ -16,7 +16,7 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
 use serde_json::Value;
 
-use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, score, reference, tokens};
+use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, reference, score, tokens};
 
 const CHECKPOINTS: [(&str, &str, NumberEncoding); 4] = [
     ("regresslm-hf-ieee", "regresslm", NumberEncoding::Ieee),

@@ -82,10 +82,12 @@ fn row(input: &Value, row: &Value) -> anyhow::Result<Row> {
 fn golden() -> anyhow::Result<Vec<Golden>> {
     let t5 = json(reference("tokenizers/golden_t5_tokenizers.json"))?;
     let bpe = json(reference("tokenizers/golden_bpe_tokenizers.json"))?;
-    let t5_rows = T5_CLASSES
-        .map(|(class, folder)| (class, reference(folder), &t5["texts"], t5["classes"][class]["rows"].clone()));
-    let bpe_rows = BPE
-        .map(|name| (name, reference("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone()));
+    let t5_rows = T5_CLASSES.map(|(class, folder)| {
+        (class, reference(folder), &t5["texts"], t5["classes"][class]["rows"].clone())
+    });
+    let bpe_rows = BPE.map(|name| {
+        (name, reference("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone())
+    });
     let mut all = Vec::new();
     for (name, folder, texts, rows) in t5_rows.into_iter().chain(bpe_rows) {
         let rows = items(texts)?.iter().zip(items(&rows)?);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::stored::read as golden_file;
 use crate::support::{
-    Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, score, reference, target,
+    Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, reference, score, target,
 };
 
 /// Tolerance relative to the larger of the number and 1.

@@ -14,7 +14,11 @@ use crate::support::{complete, get, post, state_of};
 
 /// A server of one fixture, trained on logarithms or not.
 fn fixture(name: &str, log_scale: bool) -> Router {
-    serve(name, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/reference").join(name), log_scale)
+    serve(
+        name,
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/reference").join(name),
+        log_scale,
+    )
 }
 
 /// A server of one tiny checkpoint, and the reference's results for its prompts.
