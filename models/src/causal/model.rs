@@ -16,7 +16,7 @@ use super::first_rows::FirstRows;
 use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::{PrefixScope, SharedPrefixCache};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::checkpoint::{CheckpointFiles, LoadError, LoadResult, Weights};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache, step_inputs};
@@ -49,7 +49,7 @@ pub struct Causal {
     norm: Norm,
     /// `[vocab, hidden]`, or `[labels, hidden]`.
     head: Linear,
-    adapters: AdapterReader,
+    adapters: ModelAdapters,
     prefixes: SharedPrefixCache,
     work: TokenWork,
     /// Contexts whose prompts are not computed completely.
@@ -106,7 +106,7 @@ impl Causal {
             layers,
             norm,
             head,
-            adapters: AdapterReader::new(adaptable, place),
+            adapters: ModelAdapters::new(adaptable, place),
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             prefills: HashMap::new(),
             kv_cache,
@@ -121,7 +121,7 @@ impl Causal {
 
     /// Returns the reader of its adapters.
     pub fn adapters(&self) -> &AdapterReader {
-        &self.adapters
+        self.adapters.reader()
     }
 
     /// Checks that the tokens and their positions have embeddings.

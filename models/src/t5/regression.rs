@@ -19,7 +19,7 @@ use super::model::TokenizerFacts;
 use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::labels::read_labels;
 use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error};
@@ -67,7 +67,7 @@ impl RegressionHead {
         ];
         let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         info.labels = Some(labels);
-        let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
+        let stacks = Stacks::new(parts, ModelAdapters::new(adaptable, place), place);
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
 

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use ntl_core::numbers::TokenNotation;
 
 use super::config::{GemmaConfig, StackConfig, Tables};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::checkpoint::{CheckpointFiles, LoadResult, Weights};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
@@ -44,7 +44,7 @@ impl T5 {
         let reader =
             Reader { weights: &weights, config: &config, place, names: &T5GEMMA, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
+        Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
 
     /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer of
@@ -66,7 +66,7 @@ impl T5 {
         let reader =
             Reader { weights: &weights, config: &config, place, names: &REGRESSLM, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
+        Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
 }
 
