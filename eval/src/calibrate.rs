@@ -250,11 +250,23 @@ impl Ends {
                     Some(NumberInterval { method: IntervalMethod::Conformal, .. }) => {
                         Err(CalibrateError::Calibrated)
                     }
-                    other => Ok(other.map(|NumberInterval { low, high, .. }| Interval { low, high })),
+                    Some(NumberInterval { low, high, .. }) => Ok(Some(Interval { low, high })),
+                    None => Ok(predicted(sample).map(|value| Interval { low: value, high: value })),
                 }
             }
         }
     }
+}
+
+/// Returns the number of a model that predicts one value without a distribution, and so has no interval
+/// before its calibration. All its quantiles are this value, and no mass is open.
+fn predicted(sample: &Sample) -> Option<f64> {
+    let quantiles: Vec<Quantile> = column(sample, "quantiles")?;
+    let value = quantiles.first()?.value?;
+    let is_alone =
+        quantiles.iter().all(|quantile| quantile.value.is_some_and(|other| other.total_cmp(&value).is_eq()));
+    let is_closed = column::<f64>(sample, "mass_open").is_some_and(|open| open <= 0.0);
+    (is_alone && is_closed).then_some(value)
 }
 
 fn column<T: DeserializeOwned>(sample: &Sample, name: &str) -> Option<T> {
@@ -447,5 +459,18 @@ mod tests {
         };
         assert_eq!(interval("quantiles").unwrap(), Some(Interval { low: 1.0, high: 4.0 }));
         assert!(matches!(interval("conformal"), Err(CalibrateError::Calibrated)));
+    }
+
+    #[test]
+    fn a_predicted_value_is_the_interval_of_its_item() {
+        let read = |quantiles: [f64; 2], open: f64| {
+            let quantiles = quantiles.map(|value| json!({ "q": 0.5, "value": value }));
+            let more = json!({ "quantiles": quantiles, "mass_open": open });
+            let sample = Sample { more: more.as_object().cloned().unwrap(), ..Sample::default() };
+            Ends::Interval.read(&sample).unwrap()
+        };
+        assert_eq!(read([2.5, 2.5], 0.0), Some(Interval { low: 2.5, high: 2.5 }));
+        assert_eq!(read([2.5, 2.5], 0.1), None, "the server left out an unbounded interval");
+        assert_eq!(read([2.5, 3.0], 0.0), None);
     }
 }

@@ -36,6 +36,7 @@ mod on_gpu {
     use std::cell::RefCell;
 
     use candle_core::{Result, Tensor};
+    use ntl_core::failpoint;
     use ntl_cuda::{Graph, Recorder};
 
     use crate::gpu::count_replay;
@@ -45,6 +46,9 @@ mod on_gpu {
     /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 7 MB
     /// for Llama 2 7B and 32 rows (calculated).
     const SHAPES_MAX: usize = 128;
+
+    /// The failpoint before a computation that may be recorded.
+    const RECORDING: &str = "cuda-graph-recording";
 
     /// The largest difference between a replay and the same step without it, relative to the largest number. Both launch the
     /// same kernels, so that they should be equal.
@@ -121,7 +125,10 @@ mod on_gpu {
             match stage {
                 None => Ok((layers(x)?, Ok(Stage::Seen))),
                 Some(Stage::Seen) => {
-                    let (hidden, graph) = self.recorder.record(x, tables, layers)?;
+                    let (hidden, graph) = self.recorder.record(x, tables, |x| {
+                        failpoint::check(RECORDING)?;
+                        layers(x)
+                    })?;
                     let graph = graph.map_err(|error| without_backtrace(error).to_string());
                     Ok((hidden, graph.map(Stage::Recorded)))
                 }

@@ -11,7 +11,7 @@ use ntl_core::text::{TextDecoder, with_special};
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::guide::{Answer, CallGrammar, Constraint, GuideCompiler, StructuralFormat, Whitespace};
 use ntl_text::tokenizer::Tokenizer;
-use ntl_text::tools::{ToolDialect, ToolFormat, ToolPart};
+use ntl_text::tools::{Guidance, ToolDialect, ToolFormat, ToolPart};
 use serde_json::{Value, json};
 
 /// Maximum tokens per text. Texts that are still incomplete then are not checked.
@@ -590,7 +590,7 @@ fn called(
     };
     let separate = |text: String| {
         let functions: Arc<[String]> = ["one".to_owned(), "two".to_owned()].into();
-        let mut parser = dialect.parser(functions, usize::MAX, true);
+        let mut parser = dialect.parser(functions, usize::MAX, Guidance::Calls);
         let mut parts = parser.push(&text);
         parts.extend(parser.finish());
         let mut outside = String::new();

@@ -96,7 +96,11 @@ enum ModelLocation {
 /// When neither implementation serves the model or the chosen one does not (the message lists what is
 /// served), when it needs mistral.rs and this program was built without it, and when a file is missing or
 /// malformed.
-pub fn load(path: &Path, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
+pub fn load(
+    path: &Path,
+    chat_template: Option<String>,
+    options: &BackendOptions,
+) -> Result<LoadedModel, LoadError> {
     if let ModelLocation::Gguf(file) = locate(path)? {
         let refuse = |reason| Err(LoadError::malformed(file.display().to_string(), reason));
         if options.backend == BackendChoice::Native {
@@ -108,9 +112,20 @@ pub fn load(path: &Path, options: &BackendOptions) -> Result<LoadedModel, LoadEr
         if options.load.kv_cache_dtype != KvCacheDtype::Auto {
             return refuse(KV_CACHE_DTYPE_IS_NATIVE);
         }
+        if chat_template.is_some() {
+            return refuse("a GGUF file has its own chat template; leave out --chat-template");
+        }
         return load_gguf(&file, options.load);
     }
-    load_files(&CheckpointFiles::folder(path)?, options)
+    load_files(&with_chat_template(CheckpointFiles::folder(path)?, chat_template), options)
+}
+
+/// Returns the files with a chat template in place of theirs, if there is one.
+pub(crate) fn with_chat_template(files: CheckpointFiles, chat_template: Option<String>) -> CheckpointFiles {
+    match chat_template {
+        Some(text) => files.with_chat_template(text),
+        None => files,
+    }
 }
 
 /// Loads the files of a checkpoint, as [`load`] does.
@@ -274,7 +289,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
         std::fs::write(&file, b"").unwrap();
-        let Err(error) = super::load(&file, &options) else { panic!("it was loaded") };
+        let Err(error) = super::load(&file, None, &options) else { panic!("it was loaded") };
         assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
     }
 
@@ -291,7 +306,7 @@ mod tests {
         std::fs::write(folder.path().join(CONFIG_FILE), b"{}").unwrap();
         assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Folder);
         let native = BackendOptions { backend: Native, ..BackendOptions::default() };
-        let error = load(&file, &native).err().unwrap().to_string();
+        let error = load(&file, None, &native).err().unwrap().to_string();
         assert!(error.contains("does not read GGUF files"), "{error}");
     }
 
@@ -318,7 +333,7 @@ mod tests {
         let gguf = folder.path().join("m.gguf");
         std::fs::write(&gguf, b"").unwrap();
         for path in [folder.path(), &gguf] {
-            let error = load(path, &BackendOptions::default()).err().unwrap().to_string();
+            let error = load(path, None, &BackendOptions::default()).err().unwrap().to_string();
             assert!(error.contains("--package ntl-server --features mistralrs"), "{error}");
         }
     }
@@ -328,7 +343,7 @@ mod tests {
     fn mistralrs_loads_what_the_native_engine_does_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("m.gguf"), b"GGUF").unwrap();
-        let error = load(folder.path(), &BackendOptions::default()).err().unwrap().to_string();
+        let error = load(folder.path(), None, &BackendOptions::default()).err().unwrap().to_string();
         assert!(error.contains("m.gguf is not usable"), "{error}");
     }
 }

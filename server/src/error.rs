@@ -64,6 +64,9 @@ pub(crate) enum AppError {
     Draining,
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An error of one of several prompts, such as `prompt[2]`.
+    #[error("`{param}`: {error}")]
+    OfPrompt { param: String, error: Box<AppError> },
     #[error("the server failed while answering this request")]
     Internal,
 }
@@ -140,6 +143,7 @@ impl RefusalReason {
         let reason = match error {
             AppError::Engine(EngineError::Guide(_)) => "guided decoding failed".to_owned(),
             AppError::Engine(EngineError::UpstreamRejected(_)) => "the engine rejects it".to_owned(),
+            AppError::OfPrompt { param, error } => format!("`{param}`: {}", Self::of(error).0),
             AppError::Invalid { param: Some(param), .. } => {
                 let rest = message.strip_prefix(&format!("`{param}`")).unwrap_or(&message);
                 // The server chose these words. After a colon follow the words of a library or of a chat template.
@@ -204,10 +208,20 @@ impl AppError {
         Self::invalid(param, format!("`{param}` {}", message.as_ref()))
     }
 
+    /// Names the prompt that an error of the request is about, if the request has several. `field` lists the
+    /// prompts.
+    pub(crate) fn of_prompt(self, field: &str, index: usize, count: usize) -> Self {
+        if count < 2 || matches!(self, Self::Invalid { .. }) || self.row().status != StatusCode::BAD_REQUEST {
+            return self;
+        }
+        Self::OfPrompt { param: format!("{field}[{index}]"), error: Box::new(self) }
+    }
+
     pub(crate) fn body(&self) -> ErrorBody {
         let Row { kind, code, .. } = self.row();
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
+            Self::OfPrompt { param, .. } => Some(param.clone()),
             Self::ModelNotFound(_) => Some("model".to_owned()),
             Self::ResponseTooLarge { fields, .. } => fields.first().map(|&field| field.to_owned()),
             Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } => {
@@ -226,6 +240,7 @@ impl AppError {
         use StatusCode as S;
         let (status, kind, code, retry_after_seconds) = match self {
             Self::Invalid { .. } => (S::BAD_REQUEST, INVALID, None, None),
+            Self::OfPrompt { error, .. } => return error.row(),
             Self::TextTooLong { .. } => (S::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None),
             Self::Unauthorized => (S::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
             Self::HostNotAllowed(_) => (S::FORBIDDEN, INVALID, Some("host_not_allowed"), None),
@@ -336,7 +351,31 @@ impl IntoResponses for AppError {
 
 #[cfg(test)]
 mod tests {
+    use ntl_core::guide::GuideError;
+
     use super::*;
+
+    #[test]
+    fn an_error_of_one_of_several_prompts_keeps_its_status_and_names_the_prompt() {
+        let long = || AppError::Engine(EngineError::ContextTooLong { prompt: 5, answer: 4, max: 8 });
+        let error = long().of_prompt("prompt", 2, 3);
+        let body = error.body().error;
+        assert_eq!(body.param.as_deref(), Some("prompt[2]"));
+        assert_eq!(body.code, long().body().error.code);
+        assert_eq!(body.message, format!("`prompt[2]`: {}", long()));
+        assert_eq!(error.row().status, StatusCode::BAD_REQUEST);
+        assert_eq!(long().of_prompt("prompt", 0, 1).body().error.param.as_deref(), Some("max_tokens"));
+        // Errors that are not about the prompt stay as they are.
+        for error in
+            [AppError::Draining, AppError::Engine(EngineError::Dead), AppError::field("n", "is wrong")]
+        {
+            let message = error.to_string();
+            assert_eq!(error.of_prompt("prompt", 1, 2).to_string(), message);
+        }
+        let quoting = AppError::Engine(EngineError::Guide(GuideError("secret".to_owned())));
+        let reason = RefusalReason::of(&quoting.of_prompt("prompt", 1, 2)).0;
+        assert_eq!(reason, "`prompt[1]`: guided decoding failed");
+    }
 
     #[test]
     fn every_error_has_its_status_and_only_passing_ones_say_when_to_come_back() {

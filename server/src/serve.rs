@@ -14,15 +14,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
+use ntl_common::small_file::read_text;
 use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
+use ntl_text::chat::ChatTemplate;
 use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::backend::{self, BackendOptions};
+use crate::backend::{self, BackendOptions, with_chat_template};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{AdapterConfig, Config, ModelConfig, ModelSource, ToolParserChoice};
 use crate::listen::{Certificate, Listener, TlsError};
@@ -64,6 +66,8 @@ pub enum ServeError {
         #[source]
         source: AdapterError,
     },
+    #[error("--chat-template: {} cannot be used: {reason}", .file.display())]
+    ChatTemplate { file: PathBuf, reason: String },
     #[error("cannot serve model `{name}`")]
     Connect {
         name: String,
@@ -312,8 +316,9 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
         adapters.iter().zip(read).zip(adapter_calibrations)
     {
         let base = served.iter().find(|model| *model.name == *base);
-        let missing = || ServeError::Adapter { name: adapter.name.clone(), source: AdapterError::NoBase };
-        let model = base.ok_or_else(missing)?.adapted(&adapter.name, &adapter.name.as_str().into(), weights);
+        let base = base.ok_or(AdapterError::NoBase);
+        let model = base.and_then(|base| base.adapted(&adapter.name, &adapter.name.as_str().into(), weights));
+        let model = model.map_err(|source| ServeError::Adapter { name: adapter.name.clone(), source })?;
         served.push(calibrated(model, &calibrations)?);
     }
     app.models.publish(served);
@@ -365,8 +370,11 @@ fn load_or_connect(
 ) -> Result<Loaded, ServeError> {
     let name = &model.name;
     let ModelSource::Remote(remote) = &model.source else {
-        let loaded = load(model, options);
-        return loaded.map(Loaded::Here).map_err(|source| ServeError::Load { name: name.clone(), source });
+        let chat_template = read_chat_template(model)?;
+        let loaded = load(model, chat_template, options);
+        let loaded = loaded.map_err(|source| ServeError::Load { name: name.clone(), source })?;
+        check_chat_template(model, &loaded)?;
+        return Ok(Loaded::Here(loaded));
     };
     let observer = Arc::new(UpstreamMetrics::new(metrics, name));
     // Models are loaded on a thread that may block.
@@ -386,10 +394,32 @@ fn check_cache(name: &str, loaded: &LoadedModel, budget: &CacheBudget) -> Result
     Err(ServeError::NoCache { name: name.to_owned(), bytes_max: budget.bytes_max(), needed })
 }
 
-fn load(model: &ModelConfig, options: &BackendOptions) -> Result<LoadedModel, LoadError> {
+fn read_chat_template(model: &ModelConfig) -> Result<Option<String>, ServeError> {
+    let Some(file) = &model.chat_template else { return Ok(None) };
+    let unusable =
+        |error: std::io::Error| ServeError::ChatTemplate { file: file.clone(), reason: error.to_string() };
+    read_text(file).map(Some).map_err(unusable)
+}
+
+/// Rejects a chat template that does not compile. One of the checkpoint only makes its chats fail.
+fn check_chat_template(model: &ModelConfig, loaded: &LoadedModel) -> Result<(), ServeError> {
+    let problem = loaded.tokenizer.chat_template().and_then(ChatTemplate::problem);
+    match (&model.chat_template, problem) {
+        (Some(file), Some(problem)) => {
+            Err(ServeError::ChatTemplate { file: file.clone(), reason: problem.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn load(
+    model: &ModelConfig,
+    chat_template: Option<String>,
+    options: &BackendOptions,
+) -> Result<LoadedModel, LoadError> {
     match &model.source {
-        ModelSource::Demo => backend::load_files(&demo::files()?, options),
-        ModelSource::Path(path) => backend::load(path, options),
+        ModelSource::Demo => backend::load_files(&with_chat_template(demo::files()?, chat_template), options),
+        ModelSource::Path(path) => backend::load(path, chat_template, options),
         ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
     }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::counts::{Counts, Total};
@@ -59,11 +58,21 @@ pub struct Driver {
     functions: HashMap<usize, Function>,
     streams: HashSet<usize>,
     graphs: Graphs<Work>,
-    /// The memory for matmuls that a thread has given: address and bytes.
-    workspaces: HashMap<ThreadId, (usize, usize)>,
+    /// The stream of the present call; `None` for calls without one.
+    stream: Option<usize>,
+    /// Handles of cuBLAS, which threads may share.
+    matmuls: HashMap<usize, Matmuls>,
     /// Events, and when the device last reached each.
     events: HashMap<usize, Option<Instant>>,
     last_handle: usize,
+}
+
+/// The settings of a handle of cuBLAS.
+#[derive(Clone, Copy, Default)]
+struct Matmuls {
+    stream: usize,
+    /// The memory for matmuls: address and bytes.
+    workspace: Option<(usize, usize)>,
 }
 
 struct Loaded {
@@ -109,7 +118,8 @@ impl Driver {
             functions: HashMap::new(),
             streams: HashSet::new(),
             graphs: Graphs::default(),
-            workspaces: HashMap::new(),
+            stream: None,
+            matmuls: HashMap::new(),
             events: HashMap::new(),
             last_handle: 0x1000,
         }
@@ -128,7 +138,7 @@ impl Driver {
             // SAFETY: the allocation was just made.
             unsafe { std::ptr::write_bytes(address as *mut u8, 0xff, bytes) };
         }
-        if self.graphs.is_capturing() {
+        if self.graphs.is_capturing(self.stream) {
             self.enqueue(NodeKind::Allocation, |_| Ok(()));
         }
         self.pool_bytes = self.pool_bytes.max(self.memory.used());
@@ -138,20 +148,28 @@ impl Driver {
         Ok(address)
     }
 
-    /// Enqueues work, or records it if this thread captures.
+    /// Makes calls on a stream.
+    pub fn on<T>(&mut self, stream: usize, call: impl FnOnce(&mut Self) -> T) -> T {
+        self.stream = Some(stream);
+        let result = call(self);
+        self.stream = None;
+        result
+    }
+
+    /// Enqueues work, or records it if its stream is captured.
     fn enqueue(
         &mut self,
         kind: NodeKind,
         work: impl Fn(&mut Self) -> Result<(), Fault> + Send + Sync + 'static,
     ) {
-        if let Some(node) = self.graphs.record(Node { kind, work: Arc::new(work) }) {
+        if let Some(node) = self.graphs.record(self.stream, Node { kind, work: Arc::new(work) }) {
             self.queue.push(node.work);
         }
     }
 
     /// Counts a launch, unless it is only recorded.
     fn count_launch(&mut self, total: Total, name: &str) {
-        if !self.graphs.is_capturing() {
+        if !self.graphs.is_capturing(self.stream) {
             self.counts.add(total, 1);
             self.counts.name(name);
         }
@@ -171,7 +189,7 @@ impl Driver {
 
     /// Waits for the device. The memory pool then returns memory beyond the amount that it keeps.
     pub fn synchronise(&mut self) -> Result<(), Fault> {
-        self.graphs.refuse("waiting for the device")?;
+        self.graphs.refuse(self.stream, "waiting for the device")?;
         self.counts.add(Total::Synchronisations, 1);
         self.finish()?;
         let kept = self.memory.used().max(self.pool_threshold).min(self.pool_bytes);
@@ -187,7 +205,7 @@ impl Driver {
 
     /// Frees memory after the work that was enqueued before. Later allocations can use its bytes immediately.
     pub fn free(&mut self, address: usize) -> Result<(), Fault> {
-        if self.graphs.is_capturing() {
+        if self.graphs.is_capturing(self.stream) {
             self.enqueue(NodeKind::Release, |_| Ok(()));
             return Ok(());
         }
@@ -228,7 +246,7 @@ impl Driver {
     /// # Safety
     /// `to` must be valid for writes of `bytes` bytes.
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
-        self.graphs.refuse("a download")?;
+        self.graphs.refuse(self.stream, "a download")?;
         self.counts.add(Total::Downloads, 1);
         self.counts.add(Total::DownloadedBytes, bytes);
         let is_pinned = self.pinned.find(to as usize, bytes).is_some();
@@ -407,15 +425,30 @@ impl Driver {
         Ok(())
     }
 
+    /// Enqueues a matmul that has no memory from its caller.
     pub fn product(&mut self, name: &str, product: &Product) -> Result<(), Fault> {
+        self.product_in(None, name, product)
+    }
+
+    /// Enqueues a matmul on the stream of a handle of cuBLAS.
+    pub(crate) fn product_of(&mut self, handle: usize, name: &str, product: &Product) -> Result<(), Fault> {
+        let Matmuls { stream, workspace } = *self.matmuls(handle)?;
+        self.on(stream, |driver| driver.product_in(workspace, name, product))
+    }
+
+    fn product_in(
+        &mut self,
+        workspace: Option<(usize, usize)>,
+        name: &str,
+        product: &Product,
+    ) -> Result<(), Fault> {
         self.check_alive()?;
         self.count_launch(Total::Products, name);
         if !product.is_aligned() {
             self.counts.name(UNALIGNED);
         }
         let product = self.sabotage.as_ref().map_or(*product, |sabotage| sabotage.product(product));
-        let workspace = self.workspaces.get(&thread::current().id()).copied();
-        let allocates = workspace.is_none() && self.graphs.is_capturing();
+        let allocates = workspace.is_none() && self.graphs.is_capturing(self.stream);
         if allocates {
             self.enqueue(NodeKind::Allocation, |_| Ok(()));
         }
@@ -431,17 +464,32 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets the memory for matmuls of this thread. Without any, a recorded matmul allocates memory.
-    pub fn set_workspace(&mut self, address: usize, bytes: usize) -> Result<(), Fault> {
+    pub(crate) fn new_matmuls(&mut self) -> usize {
+        let handle = self.handle();
+        self.matmuls.insert(handle, Matmuls::default());
+        handle
+    }
+
+    pub(crate) fn drop_matmuls(&mut self, handle: usize) -> Result<(), Fault> {
+        self.matmuls.remove(&handle).map(drop).ok_or_else(|| invalid_handle("handle of cuBLAS"))
+    }
+
+    fn matmuls(&mut self, handle: usize) -> Result<&mut Matmuls, Fault> {
+        self.matmuls.get_mut(&handle).ok_or_else(|| invalid_handle("handle of cuBLAS"))
+    }
+
+    /// Sets the memory for matmuls. Without any, a recorded matmul allocates memory.
+    pub(crate) fn set_workspace(&mut self, handle: usize, address: usize, bytes: usize) -> Result<(), Fault> {
         self.memory.check("the workspace of matmuls", address, bytes)?;
-        self.workspaces.insert(thread::current().id(), (address, bytes));
+        self.matmuls(handle)?.workspace = Some((address, bytes));
         Ok(())
     }
 
-    /// Sets the stream of matmuls of this thread, which resets their memory.
-    pub fn set_matmul_stream(&mut self, stream: usize) -> Result<(), Fault> {
-        self.workspaces.remove(&thread::current().id());
-        self.check_stream(stream)
+    /// Sets the stream of matmuls, which resets their memory.
+    pub(crate) fn set_matmul_stream(&mut self, handle: usize, stream: usize) -> Result<(), Fault> {
+        self.check_stream(stream)?;
+        *self.matmuls(handle)? = Matmuls { stream, workspace: None };
+        Ok(())
     }
 
     pub fn new_stream(&mut self) -> usize {
@@ -459,7 +507,7 @@ impl Driver {
         if stream <= 2 || self.streams.contains(&stream) { Ok(()) } else { Err(invalid_handle("stream")) }
     }
 
-    /// Begins to record the work of this thread instead of doing it.
+    /// Begins to record the work of a stream instead of doing it.
     pub fn begin_capture(&mut self, stream: usize) -> Result<(), Fault> {
         self.graphs.begin(stream)
     }
@@ -470,8 +518,8 @@ impl Driver {
         self.graphs.end(stream, graph).map(|()| graph)
     }
 
-    pub fn is_capturing(&self) -> bool {
-        self.graphs.is_capturing()
+    pub fn is_capturing(&mut self) -> bool {
+        self.graphs.is_capturing(self.stream)
     }
 
     pub fn graph_nodes(&self, graph: usize) -> Result<Vec<NodeKind>, Fault> {
@@ -486,7 +534,7 @@ impl Driver {
 
     /// Enqueues all work of an executable graph.
     pub fn launch_graph(&mut self, executable: usize) -> Result<(), Fault> {
-        self.graphs.refuse("a graph")?;
+        self.graphs.refuse(self.stream, "a graph")?;
         let nodes = self.graphs.executable(executable)?;
         self.counts.name(GRAPHS);
         let left_out = usize::from(self.sabotage == Some(Sabotage::Graph));

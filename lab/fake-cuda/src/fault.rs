@@ -22,6 +22,7 @@ pub enum Code {
     NotSupported = 801,
     CaptureUnsupported = 900,
     CaptureInvalidated = 901,
+    WrongThread = 908,
 }
 
 impl Code {

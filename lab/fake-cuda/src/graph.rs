@@ -24,17 +24,21 @@ pub(crate) struct Node<W> {
     pub(crate) work: W,
 }
 
-/// The recording of one thread.
+/// The recording of one stream.
 struct Capture<W> {
-    stream: usize,
+    /// The thread that began it, and has to end it.
+    thread: ThreadId,
     nodes: Vec<Node<W>>,
     /// A call that cannot be recorded. It makes the recording invalid.
     invalid: Option<Fault>,
 }
 
 /// Recordings, graphs and executable graphs of work of type `W`.
+///
+/// A stream that is captured records the calls of all threads on it. The mode of a capture decides only which
+/// calls without a stream its threads may make.
 pub(crate) struct Graphs<W> {
-    captures: HashMap<ThreadId, Capture<W>>,
+    captures: HashMap<usize, Capture<W>>,
     graphs: HashMap<usize, Arc<[Node<W>]>>,
     executables: HashMap<usize, Arc<[Node<W>]>>,
 }
@@ -63,18 +67,22 @@ impl<W> Graphs<W> {
         if is_default(stream) {
             return Err(Fault::new(Code::CaptureUnsupported, "the default stream cannot be captured"));
         }
-        if self.is_capturing() {
-            return Err(Fault::new(Code::CaptureUnsupported, "this thread already captures a stream"));
+        if self.captures.contains_key(&stream) {
+            return Err(Fault::new(Code::CaptureUnsupported, "this stream is already captured"));
         }
-        self.captures.insert(this_thread(), Capture { stream, nodes: Vec::new(), invalid: None });
+        let capture = Capture { thread: this_thread(), nodes: Vec::new(), invalid: None };
+        self.captures.insert(stream, capture);
         Ok(())
     }
 
-    /// Ends the recording of this thread, as the graph `handle`.
+    /// Ends the recording of a stream, as the graph `handle`.
     pub(crate) fn end(&mut self, stream: usize, handle: usize) -> Result<(), Fault> {
-        let capture = self.captures.remove(&this_thread()).filter(|capture| capture.stream == stream);
-        let capture = capture
-            .ok_or_else(|| Fault::new(Code::InvalidValue, "this thread does not capture this stream"))?;
+        let capture = self.captures.remove(&stream);
+        let capture = capture.ok_or_else(|| Fault::new(Code::InvalidValue, "this stream is not captured"))?;
+        if capture.thread != this_thread() {
+            self.captures.insert(stream, capture);
+            return Err(Fault::new(Code::WrongThread, "another thread began to capture this stream"));
+        }
         if let Some(fault) = capture.invalid {
             return Err(Fault::new(Code::CaptureInvalidated, fault.message));
         }
@@ -82,13 +90,22 @@ impl<W> Graphs<W> {
         Ok(())
     }
 
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.captures.contains_key(&this_thread())
+    /// Returns the recording that a call on a stream belongs to. A call without a stream belongs to one of
+    /// this thread.
+    fn capture(&mut self, stream: Option<usize>) -> Option<&mut Capture<W>> {
+        match stream {
+            Some(stream) => self.captures.get_mut(&stream),
+            None => self.captures.values_mut().find(|capture| capture.thread == this_thread()),
+        }
     }
 
-    /// Records work if this thread captures; otherwise returns it.
-    pub(crate) fn record(&mut self, node: Node<W>) -> Option<Node<W>> {
-        match self.captures.get_mut(&this_thread()) {
+    pub(crate) fn is_capturing(&mut self, stream: Option<usize>) -> bool {
+        self.capture(stream).is_some()
+    }
+
+    /// Records work if the stream is captured; otherwise returns it.
+    pub(crate) fn record(&mut self, stream: Option<usize>, node: Node<W>) -> Option<Node<W>> {
+        match self.capture(stream) {
             Some(capture) => {
                 capture.nodes.push(node);
                 None
@@ -97,9 +114,9 @@ impl<W> Graphs<W> {
         }
     }
 
-    /// Fails if this thread captures, because the call cannot be recorded.
-    pub(crate) fn refuse(&mut self, what: &str) -> Result<(), Fault> {
-        let Some(capture) = self.captures.get_mut(&this_thread()) else { return Ok(()) };
+    /// Fails if the stream is captured, because the call cannot be recorded.
+    pub(crate) fn refuse(&mut self, stream: Option<usize>, what: &str) -> Result<(), Fault> {
+        let Some(capture) = self.capture(stream) else { return Ok(()) };
         let fault = Fault::new(Code::CaptureUnsupported, format!("{what} cannot be captured"));
         capture.invalid = Some(fault.clone());
         Err(fault)

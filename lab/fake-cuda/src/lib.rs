@@ -6,7 +6,8 @@
 //! * Kernels are the PTX of the program, run by an interpreter, so that the tests cover the shipped code. An image with
 //!   machine code must also contain PTX, which runs.
 //! * cuBLAS matmuls are plain loops.
-//! * A CUDA graph does the work again that a thread has recorded. Calls that cannot be recorded fail.
+//! * A CUDA graph does the work again that a stream has recorded, from all threads that used it. Calls that
+//!   cannot be recorded fail.
 //! * Launches, uploads, allocations and other calls are counted, for tests to read (`counts`).
 //!
 //! Work is done when the host waits for it. A fault prints a line on stderr with the reason, and the call that waits returns

@@ -140,6 +140,44 @@ fn a_replay_over_memory_that_was_freed_is_a_fault() {
 }
 
 #[test]
+fn a_captured_stream_records_the_calls_of_all_threads_and_none_on_other_streams() {
+    let mut device = Device::new();
+    let [captured, other] = [(); 2].map(|()| device.driver.new_stream());
+    let [recorded, filled] = [(); 2].map(|()| device.put(&[0u8; 64]));
+    device.driver.begin_capture(captured).unwrap();
+    let driver = &mut device.driver;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            driver.on(captured, |driver| driver.fill(recorded, 1, 64));
+            driver.on(other, |driver| driver.fill(filled, 1, 64));
+            let ended = driver.end_capture(captured).map(drop);
+            assert_fault(ended, Code::WrongThread, &["another thread"]);
+        });
+    });
+    let graph = device.driver.end_capture(captured).unwrap();
+    assert_eq!(device.driver.graph_nodes(graph), Ok(vec![NodeKind::Fill]));
+    assert_eq!(device.get::<u8>(recorded, 64), [0; 64]);
+    assert_eq!(device.get::<u8>(filled, 64), [1; 64]);
+}
+
+#[test]
+fn a_thread_that_waits_for_a_captured_stream_makes_the_recording_invalid() {
+    let mut device = Device::new();
+    let stream = device.driver.new_stream();
+    device.driver.begin_capture(stream).unwrap();
+    let driver = &mut device.driver;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            driver.synchronise().unwrap();
+            let waited = driver.on(stream, Driver::synchronise);
+            assert_fault(waited, Code::CaptureUnsupported, &["waiting for the device"]);
+        });
+    });
+    let ended = device.driver.end_capture(stream).map(drop);
+    assert_fault(ended, Code::CaptureInvalidated, &["waiting for the device"]);
+}
+
+#[test]
 fn calls_that_cannot_be_recorded_make_the_recording_invalid() {
     let mut device = Device::new();
     let stream = device.driver.new_stream();
@@ -149,7 +187,7 @@ fn calls_that_cannot_be_recorded_make_the_recording_invalid() {
     let ended = device.driver.end_capture(stream).map(|_| ());
     assert_fault(ended, Code::CaptureInvalidated, &["waiting for the device"]);
     let again = device.driver.end_capture(stream).map(|_| ());
-    assert_fault(again, Code::InvalidValue, &["does not capture this stream"]);
+    assert_fault(again, Code::InvalidValue, &["this stream is not captured"]);
     // Memory is allocated, but a program that looks at the nodes sees it.
     device.driver.begin_capture(stream).unwrap();
     let memory = device.driver.allocate(64).unwrap();

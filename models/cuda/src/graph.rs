@@ -37,6 +37,8 @@ pub struct Recorder {
 impl Recorder {
     /// Computes `compute(x)`, and records it. Returns its result, and the graph or the reason why there is none.
     ///
+    /// No other thread may use the stream of the device meanwhile: its work would become part of the graph.
+    ///
     /// `compute` must always launch the same kernels and matmuls. They may read `x`, `tables`, and tensors that live as long as
     /// the graph, and may overwrite `x`, but not `tables`.
     ///
@@ -65,7 +67,8 @@ impl Recorder {
         let device = gpu(&input)?.clone();
         let workspace = self.workspace(&device)?;
         let stream = device.cuda_stream();
-        // In this mode, calls of other threads are not affected.
+        // In this mode, other threads may make calls that a capture forbids. It does not keep their work on
+        // this stream out of the graph: only one thread may use the stream.
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
         let captured =
             with_workspace(&device, &workspace, || with_results(results, || compute(input.clone())));

@@ -82,7 +82,8 @@ fn by_address(addresses: &[PciAddress]) -> Vec<usize> {
 /// Sets up a GPU for one stream that allocates and frees in every step: memory use is not tracked by events,
 /// and the pool keeps freed memory instead of returning it to the driver at every synchronisation.
 ///
-/// Call this before any allocation, and use no other stream.
+/// Call this before any allocation, use no other stream, and use the stream on one thread at a time. Tensors
+/// are dropped on that thread, too: freeing memory needs the context of the device, which other threads lack.
 pub fn prepare(device: &CudaDevice) -> Result<(), DriverError> {
     // SAFETY: candle runs everything on the device's single stream, and memory is used and freed in stream
     // order.

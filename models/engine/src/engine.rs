@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use ntl_core::contract::{BatchModel, CacheCost, EngineError, Job, ModelInfo};
+use ntl_core::contract::{Adapter, BatchModel, CacheCost, EngineError, Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
 use tokio::sync::Semaphore;
 
@@ -14,7 +14,7 @@ use crate::budget::{CacheBudget, CacheUse, MemoryGauge};
 use crate::channel::{JobEvents, channel};
 use crate::limits::EngineLimits;
 use crate::observer::EngineObserver;
-use crate::queue::{Message, Queue, QueuedJob};
+use crate::queue::{Message, PreparedAdapter, Queue, QueuedJob};
 use crate::run::Runner;
 
 /// A handle to a running engine. Clones share the engine. It stops when the last clone and the last
@@ -129,6 +129,18 @@ impl Engine {
             Ok(receiver)
         };
         jobs.into_iter().map(submit).collect()
+    }
+
+    /// Lets the engine's thread copy the weights of an adapter to the model's device, and waits for it.
+    /// Without this call, the first job that uses the adapter does it.
+    ///
+    /// # Errors
+    /// If the device has too little memory, the model cannot have the adapter, or the engine has stopped.
+    pub fn prepare_adapter(&self, adapter: &Adapter) -> Result<(), EngineError> {
+        let (result, prepared) = mpsc::sync_channel(1);
+        let message = Message::PrepareAdapter(PreparedAdapter { adapter: adapter.clone(), result });
+        self.messages.send(message).map_err(|_| EngineError::Dead)?;
+        prepared.recv().map_err(|_| EngineError::Dead)?
     }
 
     /// Reduces a job's node budget to the memory of the cache. Fails if the job cannot run at all.

@@ -5,10 +5,10 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use ntl_core::contract::{EngineError, Job};
+use ntl_core::contract::{Adapter, EngineError, Job};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::{EngineBudget, Pool, Reservation};
@@ -17,8 +17,15 @@ use crate::channel::EventSender;
 /// A message to the engine's thread.
 pub(crate) enum Message {
     Submit(Box<QueuedJob>),
+    PrepareAdapter(PreparedAdapter),
     /// A client has read events or dropped its end of a channel.
     Wake,
+}
+
+/// An adapter whose weights the model's thread copies to the device, and the channel for the result.
+pub(crate) struct PreparedAdapter {
+    pub(crate) adapter: Adapter,
+    pub(crate) result: SyncSender<Result<(), EngineError>>,
 }
 
 /// A job and the channel for its events.
@@ -112,13 +119,14 @@ pub(crate) struct Queue {
     receiver: Receiver<Message>,
     /// Clients with jobs, in the order in which they will be served.
     clients: VecDeque<ClientQueue>,
+    adapters: Vec<PreparedAdapter>,
     /// Maximum time that a request may wait for its first job to start.
     time_max: Option<Duration>,
 }
 
 impl Queue {
     pub(crate) fn new(receiver: Receiver<Message>, time_max: Option<Duration>) -> Self {
-        Self { receiver, clients: VecDeque::new(), time_max }
+        Self { receiver, clients: VecDeque::new(), adapters: Vec::new(), time_max }
     }
 
     /// Queues all submitted jobs. If `idle`, first sleeps until a message arrives or `until` has passed.
@@ -145,12 +153,21 @@ impl Queue {
     }
 
     fn push(&mut self, message: Message) {
-        let Message::Submit(queued_job) = message else { return };
+        let queued_job = match message {
+            Message::Submit(queued_job) => queued_job,
+            Message::PrepareAdapter(prepared) => return self.adapters.push(prepared),
+            Message::Wake => return,
+        };
         let client = queued_job.job.client;
         match self.clients.iter_mut().find(|known| known.client == client) {
             Some(known) => known.jobs.push_back(queued_job),
             None => self.clients.push_back(ClientQueue { client, jobs: VecDeque::from([queued_job]) }),
         }
+    }
+
+    /// Removes the adapters that have to be prepared.
+    pub(crate) fn take_adapters(&mut self) -> Vec<PreparedAdapter> {
+        std::mem::take(&mut self.adapters)
     }
 
     /// Inserts a restarted job before the other jobs of its client.

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
-    BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, PathRow,
-    PrefillChunk, PrefillProgress, Row,
+    Adapter, BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, PathRow,
+    PrefillChunk, PrefillProgress, Prompt, Row,
 };
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 
@@ -19,7 +19,7 @@ use crate::limits::EngineLimits;
 use crate::observer::{EndReason, EngineObserver};
 use crate::pace::Pace;
 use crate::prefills::{Prefilling, Shares};
-use crate::queue::{Admission, Admitted, DropReason, Queue, QueuedJob};
+use crate::queue::{Admission, Admitted, DropReason, PreparedAdapter, Queue, QueuedJob};
 use crate::running::{EarlyEnd, LastStep, Running, Share, collect_rows, stepping, update_stalls};
 
 /// A computed prefill whose time is not recorded yet.
@@ -79,6 +79,10 @@ impl Runner {
         let mut idle = true;
         while queue.receive(idle, self.next_deadline(&queue)) {
             update_stalls(&mut self.running);
+            for PreparedAdapter { adapter, result } in queue.take_adapters() {
+                // The caller may have stopped.
+                let _ = result.send(self.prepare(&adapter));
+            }
             let mut busy = self.end_dropped(&mut queue);
             busy |= self.prefill(&mut queue);
             self.report(&queue);
@@ -92,6 +96,16 @@ impl Runner {
         }
         self.end_dropped(&mut queue);
         self.report(&queue);
+    }
+
+    /// Opens a context with an adapter, for which the model copies the weights to its device.
+    fn prepare(&mut self, adapter: &Adapter) -> Result<(), EngineError> {
+        let prompt = Prompt::from(vec![self.model.info().eos_ids.first().copied().unwrap_or(0)]);
+        let request = ContextRequest { adapter: Some(adapter), ..(&prompt).into() };
+        let opened = guarded(&*self.observer, || self.model.begin(request));
+        let opened = opened.map_err(|error| self.failure(&error))?;
+        self.model.close(opened.context);
+        Ok(())
     }
 
     /// Ends all jobs with the same error.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
+    Adapter, BatchModel, CacheCost, ContextId, ContextRequest, EngineError, Event, FinishReason, Job, Logits,
     ModelError, ModelInfo, NumberJob, NumberMethod, OpenedContext, PrefillChunk, PrefillProgress, Request,
     Row, Terminator, TextJob,
 };
@@ -194,6 +194,60 @@ fn a_model_that_accepts_one_sequence_at_a_time_gets_no_more() {
     let said: Vec<String> = streams.into_iter().map(|events| said(&all(events))).collect();
     assert_eq!(said, ["012", "123", "234", "345", "456"]);
     assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
+/// A model that sends the thread on which it begins with an adapter. It has no memory for adapters that are
+/// texts.
+struct Adapted {
+    inner: ScriptedModel,
+    open: Arc<AtomicUsize>,
+    begun: Sender<(u64, Option<String>)>,
+}
+
+impl BatchModel for Adapted {
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
+    }
+    fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
+        if let Some(adapter) = request.adapter {
+            let thread = std::thread::current().name().map(str::to_owned);
+            self.begun.send((adapter.id(), thread)).unwrap();
+            if adapter.weights::<&str>().is_some() {
+                return Err(ModelError::Compute("out of memory".into()));
+            }
+        }
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.inner.begin(request)
+    }
+    fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
+        self.inner.prefill(chunks)
+    }
+    fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
+        self.inner.step(rows)
+    }
+    fn cache_cost(&self) -> CacheCost {
+        self.inner.cache_cost()
+    }
+    fn close(&mut self, context: ContextId) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        self.inner.close(context);
+    }
+}
+
+#[test]
+fn the_engines_thread_prepares_an_adapter_and_reports_why_it_cannot() {
+    let (sender, begun) = channel();
+    let open = Arc::new(AtomicUsize::new(0));
+    let inner = ScriptedModel::new(TOKENS, Box::new(echo) as Script);
+    let model = Adapted { inner, open: Arc::clone(&open), begun: sender };
+    let running = start_model(Box::new(model), EngineLimits::default());
+    let fits = Adapter::new(5);
+    assert_eq!(running.engine.prepare_adapter(&fits), Ok(()));
+    assert_eq!(begun.recv().unwrap(), (fits.id(), Some("ntl-compute".to_owned())));
+    assert_eq!(open.load(Ordering::SeqCst), 0, "the context is closed");
+    let error = running.engine.prepare_adapter(&Adapter::new("large")).unwrap_err().to_string();
+    assert!(error.contains("out of memory"), "{error}");
+    assert_eq!(said(&all(running.engine.submit(text(3)).unwrap())), "345", "the engine continues");
 }
 
 #[test]

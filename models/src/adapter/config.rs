@@ -9,17 +9,23 @@ const FILE: &str = "adapter_config.json";
 
 /// Fields that change the computation in ways that are not supported. They are unset if they are false, null, empty
 /// or missing.
-const UNSUPPORTED: [&str; 9] = [
+const UNSUPPORTED: [&str; 10] = [
     "use_dora",
     "use_qalora",
     "use_bdlora",
     "lora_bias",
     "kasa_config",
     "monteclora_config",
+    "arrow_config",
     "alora_invocation_tokens",
     "layer_replication",
     "trainable_token_indices",
 ];
+
+/// Values of `init_lora_weights` with which PEFT leaves the weights of the model as they are. With others
+/// (`pissa`, `olora`, `corda`, `loftq`, `lora_ga`) it subtracts a part from them when it creates an adapter,
+/// and again when it loads one.
+const HARMLESS_INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 #[derive(Debug, Clone)]
 pub(super) struct AdapterConfig {
@@ -69,6 +75,15 @@ impl AdapterConfig {
         if let Some(field) = UNSUPPORTED.into_iter().find(is_set) {
             return refused(field, format!("{} is not supported", stored.others[field]));
         }
+        if let Some(initialization) = stored.others.get("init_lora_weights")
+            && changes_base(initialization)
+        {
+            let reason = format!(
+                "{initialization} changes the weights of the base model, which the adapter lacks; save the adapter with \
+                 `path_initial_model_for_weight_conversion`, or merge it into its model"
+            );
+            return refused("init_lora_weights", reason);
+        }
         let rank = stored.r.map(|r| r.as_u64().filter(|&rank| rank > 0).ok_or(r)).transpose();
         let rank = match rank {
             Ok(rank) => rank.filter(|_| stored.rank_pattern.is_empty()),
@@ -106,6 +121,15 @@ impl AdapterConfig {
         let alpha = special.map_or(self.alpha, |(_, alpha)| *alpha);
         let rank = rank as f64;
         alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
+    }
+}
+
+/// Returns whether PEFT may change the weights of the model with this value of `init_lora_weights`.
+fn changes_base(initialization: &Value) -> bool {
+    match initialization {
+        Value::Null | Value::Bool(_) => false,
+        Value::String(name) => !HARMLESS_INITIALIZATIONS.contains(&name.to_lowercase().as_str()),
+        _ => true,
     }
 }
 

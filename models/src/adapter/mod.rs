@@ -8,13 +8,13 @@
 mod config;
 mod layers;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
 
 use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
 
-use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange, device_error};
+use crate::ops::{AdapterWeights, Change, ModelResult, Placement, SiteChange, compute_error, device_error};
 use crate::weights::Weights;
 
 use config::AdapterConfig;
@@ -30,11 +30,28 @@ const ROOT: &str = "base_model.model.";
 /// Prefix of the modules of a vision tower.
 const VISION: &str = "model.encoder.vision_tower.";
 
-/// Reads the adapters of one model. Clones read for the same model.
+/// Reads the adapters of one model. Clones read for the same model, on any thread: a reader has no GPU.
 #[derive(Clone)]
 pub struct AdapterReader {
     layers: Arc<[Layer]>,
+    /// Where a model on the CPU computes. On a GPU, the thread of the model copies the weights to it.
+    cpu: Option<Placement>,
+}
+
+/// The adapters that one model computes with, and their weights on its device. Only the thread of the model
+/// uses its GPU: another thread could add work to a CUDA graph that is being recorded, or free memory without
+/// a CUDA context.
+pub(crate) struct ModelAdapters {
+    reader: AdapterReader,
     place: Placement,
+    /// Weights on the GPU, by the ids of their adapters.
+    copied: HashMap<u64, CopiedWeights>,
+}
+
+struct CopiedWeights {
+    /// Dropped with the last handle to the adapter.
+    read: Weak<Read>,
+    weights: Arc<AdapterWeights>,
 }
 
 /// An adapter whose tables fit the model, and whose weights are not read yet.
@@ -62,8 +79,15 @@ enum Module {
 
 /// The weights, and the layers that they fit.
 struct Read {
-    weights: Arc<AdapterWeights>,
+    weights: ReadWeights,
     layers: Arc<[Layer]>,
+}
+
+enum ReadWeights {
+    /// Packed for the kernels of the CPU.
+    Packed(Arc<AdapterWeights>),
+    /// The change of each layer, to be copied to a GPU.
+    Stored(Vec<SiteChange>),
 }
 
 /// The name and shape of a tensor in the file.
@@ -83,12 +107,51 @@ pub fn adapter_base(files: &CheckpointFiles) -> LoadResult<Option<String>> {
     AdapterConfig::read(files).map(|config| config.base)
 }
 
-impl AdapterReader {
-    /// Creates a reader for a model with these layers at `place`.
+impl ModelAdapters {
+    /// Creates the adapters of a model with these layers at `place`.
     pub(crate) fn new(layers: AdaptableLayers, place: &Placement) -> Self {
-        Self { layers: layers.into_layers().into(), place: place.clone() }
+        let cpu = place.device.is_cpu().then(|| place.clone());
+        let reader = AdapterReader { layers: layers.into_layers().into(), cpu };
+        Self { reader, place: place.clone(), copied: HashMap::new() }
     }
 
+    pub(crate) fn reader(&self) -> &AdapterReader {
+        &self.reader
+    }
+
+    /// Returns the weights of an adapter that the reader has read, on the device of the model. Frees the
+    /// weights of adapters that nothing uses any more.
+    pub(crate) fn weights(&mut self, adapter: Option<&Adapter>) -> ModelResult<Option<Arc<AdapterWeights>>> {
+        self.copied.retain(|_, copied| copied.read.strong_count() > 0);
+        let Some(adapter) = adapter else { return Ok(None) };
+        let layers = &self.reader.layers;
+        let read = adapter.weights::<Read>().filter(|read| Arc::ptr_eq(&read.layers, layers));
+        let read = read.ok_or(ModelError::ForeignAdapter)?;
+        let changes = match &read.weights {
+            ReadWeights::Packed(weights) => return Ok(Some(Arc::clone(weights))),
+            ReadWeights::Stored(changes) => changes,
+        };
+        if let Some(copied) = self.copied.get(&adapter.id()) {
+            return Ok(Some(Arc::clone(&copied.weights)));
+        }
+        let weights = Arc::new(placed(changes, layers, &self.place).map_err(compute_error)?);
+        let copied = CopiedWeights { read: Arc::downgrade(&read), weights: Arc::clone(&weights) };
+        self.copied.insert(adapter.id(), copied);
+        Ok(Some(weights))
+    }
+}
+
+/// Returns the weights at `place` from the change of each layer.
+fn placed(
+    changes: &[SiteChange],
+    layers: &[Layer],
+    place: &Placement,
+) -> candle_core::Result<AdapterWeights> {
+    let widths = layers.iter().map(|layer| layer.widths.as_slice());
+    AdapterWeights::new(changes.iter().zip(widths), place)
+}
+
+impl AdapterReader {
     /// Reads the configuration and the table of tensors.
     ///
     /// # Errors
@@ -195,13 +258,6 @@ impl AdapterReader {
         };
         Ok(Module::Saved { weight: name.to_owned(), bias })
     }
-
-    /// Returns the weights of an adapter that this reader has read.
-    pub(crate) fn weights(&self, adapter: Option<&Adapter>) -> ModelResult<Option<Arc<AdapterWeights>>> {
-        let Some(adapter) = adapter else { return Ok(None) };
-        let read = adapter.weights::<Read>().filter(|read| Arc::ptr_eq(&read.layers, &self.layers));
-        read.map(|read| Some(Arc::clone(&read.weights))).ok_or(ModelError::ForeignAdapter)
-    }
 }
 
 impl OpenAdapter<'_> {
@@ -220,10 +276,11 @@ impl OpenAdapter<'_> {
     pub fn read(&self) -> LoadResult<Adapter> {
         let layers = &self.reader.layers;
         let changes = layers.iter().map(|layer| self.change(layer)).collect::<LoadResult<Vec<_>>>()?;
-        let widths = layers.iter().map(|layer| layer.widths.as_slice());
-        let weights =
-            AdapterWeights::new(changes.into_iter().zip(widths), &self.reader.place).map_err(device_error)?;
-        Ok(Adapter::new(Read { weights: Arc::new(weights), layers: Arc::clone(layers) }))
+        let weights = match &self.reader.cpu {
+            Some(place) => ReadWeights::Packed(Arc::new(placed(&changes, layers, place)?)),
+            None => ReadWeights::Stored(changes),
+        };
+        Ok(Adapter::new(Read { weights, layers: Arc::clone(layers) }))
     }
 
     fn change(&self, layer: &Layer) -> LoadResult<SiteChange> {
@@ -239,10 +296,7 @@ impl OpenAdapter<'_> {
                 Some(Module::Saved { weight, bias }) => {
                     let weight = self.tensor(weight, &[outputs, inputs])?;
                     let bias = bias.as_ref().map(|bias| self.tensor(bias, &[outputs])).transpose()?;
-                    let place = &self.reader.place;
-                    return Ok(SiteChange::Replacement(
-                        Replacement::new(&weight, bias.as_ref(), place).map_err(device_error)?,
-                    ));
+                    return Ok(SiteChange::Replacement { weight, bias });
                 }
                 None => {}
             }

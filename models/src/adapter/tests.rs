@@ -595,7 +595,16 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
     for (field, value, part) in [
         ("peft_type", json!("IA3"), "`IA3` is not supported"),
         ("use_dora", json!(true), "true is not supported"),
+        ("arrow_config", json!({"top_k": 2}), "not supported"),
         ("bias", json!("all"), "trained biases"),
+        ("init_lora_weights", json!("pissa"), "\"pissa\" changes the weights of the base model"),
+        ("init_lora_weights", json!("pissa_niter_16"), "`path_initial_model_for_weight_conversion`"),
+        ("init_lora_weights", json!("OLoRA"), "merge it into its model"),
+        ("init_lora_weights", json!("corda"), "changes the weights"),
+        ("init_lora_weights", json!("loftq"), "changes the weights"),
+        ("init_lora_weights", json!("lora_ga"), "changes the weights"),
+        ("init_lora_weights", json!("later"), "changes the weights"),
+        ("init_lora_weights", json!(1), "1 changes the weights"),
         ("alora_invocation_tokens", json!([5]), "[5] is not supported"),
         ("layer_replication", json!([[0, 2], [1, 2]]), "not supported"),
         ("lora_bias", json!(true), "not supported"),
@@ -613,6 +622,53 @@ fn the_error_names_the_field_of_an_adapter_that_cannot_be_applied() {
     let nothing = tempfile::tempdir().unwrap();
     let error = model.read(nothing.path()).unwrap_err();
     assert!(error.to_string().ends_with("has no adapter_config.json"), "{error}");
+}
+
+#[test]
+fn initializations_that_leave_the_weights_of_the_model_as_they_are_have_no_effect() {
+    let model = open("qwen2");
+    let good = model.pairs(&modules(&[("model.layers.0.self_attn.q_proj", [16, 16])]));
+    for initialization in
+        [json!(null), json!(true), json!(false), json!("gaussian"), json!("eva"), json!("orthogonal")]
+    {
+        let mut config = config();
+        config["init_lora_weights"] = initialization;
+        model.read(adapter(&config, &good).path()).unwrap();
+    }
+}
+
+#[test]
+fn weights_that_a_model_copies_to_its_device_give_the_results_of_packed_ones() {
+    for name in ["qwen2", "t5-v11"] {
+        let mut model = open(name);
+        let folder = adapter(&config(), &model.pairs(&model.modules()));
+        let packed = model.read(folder.path()).unwrap();
+        // A reader for a model on a GPU.
+        model.reader.cpu = None;
+        let stored = model.read(folder.path()).unwrap();
+        let want = answers(&mut model, Some(&packed));
+        assert_ne!(want, answers(&mut model, None));
+        assert_eq!(want, answers(&mut model, Some(&stored)), "{name}");
+        assert_eq!(want, answers(&mut model, Some(&stored)), "{name}, for the second time");
+    }
+}
+
+#[test]
+fn a_model_frees_its_copy_of_an_adapter_at_the_next_request_after_the_last_use() {
+    let model = open("qwen2");
+    let reader = AdapterReader { cpu: None, ..model.reader.clone() };
+    let mut adapters = ModelAdapters { reader, place: Placement::default(), copied: HashMap::new() };
+    let folder = adapter(&config(), &model.pairs(&model.modules()));
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let [first, second] = [(); 2].map(|()| adapters.reader().open(&files).unwrap().read().unwrap());
+    let weights = [&first, &second].map(|adapter| adapters.weights(Some(adapter)).unwrap().unwrap());
+    assert!(Arc::ptr_eq(&weights[0], &adapters.weights(Some(&first)).unwrap().unwrap()), "copied once");
+    let copies = weights.map(|weights| Arc::downgrade(&weights));
+    // The last handle may be dropped on a thread that must not use the device.
+    std::thread::spawn(|| drop(first)).join().unwrap();
+    assert!(copies[0].upgrade().is_some());
+    adapters.weights(None).unwrap();
+    assert_eq!([0, 1].map(|copy: usize| copies[copy].strong_count()), [0, 1]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::first_rows::FirstRows;
 use super::layers::{ContextRows, Layer, Loader, Pass};
 use super::prefill::{Claims, Prefill, TokenWork, Turn};
 use super::prefix::{PrefixScope, SharedPrefixCache};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KeyView, KvCache, step_inputs};
 use crate::logits_reducer::LogitsReducer;
@@ -50,7 +50,7 @@ pub struct Causal {
     norm: Norm,
     /// `[vocab, hidden]`, or `[labels, hidden]`.
     head: Linear,
-    adapters: AdapterReader,
+    adapters: ModelAdapters,
     prefixes: SharedPrefixCache,
     work: TokenWork,
     /// Contexts whose prompts are not computed completely.
@@ -107,7 +107,7 @@ impl Causal {
             layers,
             norm,
             head,
-            adapters: AdapterReader::new(adaptable, place),
+            adapters: ModelAdapters::new(adaptable, place),
             prefixes: SharedPrefixCache::new(options.prefix_bytes_max),
             prefills: HashMap::new(),
             kv_cache,
@@ -122,7 +122,7 @@ impl Causal {
 
     /// Returns the reader of its adapters.
     pub fn adapters(&self) -> &AdapterReader {
-        &self.adapters
+        self.adapters.reader()
     }
 
     /// Checks that the tokens and their positions have embeddings.

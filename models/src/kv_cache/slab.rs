@@ -6,6 +6,7 @@
 
 use candle_core::{Result, Tensor};
 use ntl_core::contract::NodeCapacity;
+use ntl_core::failpoint;
 
 use super::TOKENS_AT_ONCE_ON_DEVICES;
 use super::slots::{SlotPool, Slots};
@@ -20,18 +21,24 @@ const SLOTS_MIN: usize = 1024;
 /// The tensors grow by at least 1 / `GROWTH` of their size.
 const GROWTH: usize = 4;
 
+/// The failpoint before each tensor of a growth.
+const GROWING: &str = "kv-cache-growth";
+
 #[derive(Debug)]
 pub(super) struct Slab {
     shape: PositionShape,
     /// For each layer, `[2 * capacity, width]`: the keys of all slots, then their values.
     layers: Vec<Tensor>,
     capacity: usize,
+    /// Changes whenever a tensor of `layers`, or its values, moves. A growth that fails may have moved some
+    /// of them.
+    generation: usize,
     pool: SlotPool,
 }
 
 impl Slab {
     pub(super) fn new(shape: PositionShape) -> Self {
-        Self { shape, layers: Vec::new(), capacity: 0, pool: SlotPool::default() }
+        Self { shape, layers: Vec::new(), capacity: 0, generation: 0, pool: SlotPool::default() }
     }
 
     /// Allocates `count` slots, and grows the tensors if necessary.
@@ -55,6 +62,7 @@ impl Slab {
             let larger = allocate([2 * capacity, width])?;
             if let Some(smaller) = self.layers.get_mut(layer) {
                 larger.slice_set(smaller, 0, 0)?;
+                self.generation += 1;
                 *smaller = larger.narrow(0, 0, 2 * before)?;
             }
             grown.push(larger);
@@ -67,6 +75,7 @@ impl Slab {
             }
         }
         self.layers = grown;
+        self.generation += 1;
         self.pool.add(before as u32, capacity as u32);
         self.capacity = capacity;
         Ok(())
@@ -109,7 +118,10 @@ impl KvStore for Slab {
         let capacity = needed.max(self.capacity + self.capacity / GROWTH).max(SLOTS_MIN);
         let dtype = self.shape.dtype;
         let device = self.shape.device.clone();
-        self.grow(capacity, |shape| Tensor::zeros(&shape[..], dtype, &device))
+        self.grow(capacity, |shape| {
+            failpoint::check(GROWING)?;
+            Tensor::zeros(&shape[..], dtype, &device)
+        })
     }
 
     fn none(&self) -> Positions {
@@ -167,8 +179,8 @@ struct SlabPass<'a> {
 impl KvPass for SlabPass<'_> {
     fn inputs(&self) -> Option<StepInputs> {
         let mut inputs = self.keys.inputs()?;
-        // The tensors move when they grow.
-        inputs.shape.push(self.slab.capacity);
+        // A graph has the addresses of the tensors.
+        inputs.shape.push(self.slab.generation);
         Some(inputs)
     }
 
@@ -226,6 +238,7 @@ mod tests {
                     );
                 }
             };
+            let before = slab.generation;
             let mut allocated = 0;
             let grown = slab.grow(2000, |shape| {
                 allocated += 1;
@@ -236,6 +249,12 @@ mod tests {
             });
             assert!(grown.is_err());
             assert_eq!(slab.capacity, SLOTS_MIN);
+            // The first allocation is the larger tensor of the first layer.
+            assert_eq!(
+                slab.generation != before,
+                failing > 0,
+                "graphs must not read a tensor that has moved"
+            );
             check(&slab);
             let more = slab.take(1500).unwrap();
             assert_eq!(slab.capacity, 1504);

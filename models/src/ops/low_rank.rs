@@ -49,11 +49,12 @@ struct Up {
     weight: Weight,
 }
 
-/// The change of a layer by an adapter.
+/// The change of a layer by an adapter, on the CPU.
 pub(crate) enum SiteChange {
     /// Low-rank changes, maybe none.
     LowRank(Vec<Change>),
-    Replacement(Replacement),
+    /// Another layer, f32 `[outputs, inputs]` and `[outputs]`.
+    Replacement { weight: Tensor, bias: Option<Tensor> },
 }
 
 /// The weights of one adapter.
@@ -154,15 +155,17 @@ fn packed(weight: &Weight) -> Result<&Matrix> {
 impl AdapterWeights {
     /// Creates the weights from the change of every site, and the widths of its parts.
     pub(crate) fn new<'a>(
-        sites: impl Iterator<Item = (SiteChange, &'a [usize])>,
+        sites: impl Iterator<Item = (&'a SiteChange, &'a [usize])>,
         place: &Placement,
     ) -> Result<Self> {
-        let layer = |(change, widths): (SiteChange, &[usize])| match change {
+        let layer = |(change, widths): (&SiteChange, &[usize])| match change {
             SiteChange::LowRank(changes) if changes.is_empty() => Ok(None),
             SiteChange::LowRank(changes) => {
-                LowRank::new(&changes, widths, place).map(LayerChange::LowRank).map(Some)
+                LowRank::new(changes, widths, place).map(LayerChange::LowRank).map(Some)
             }
-            SiteChange::Replacement(layer) => Ok(Some(LayerChange::Replacement(layer))),
+            SiteChange::Replacement { weight, bias } => {
+                Replacement::new(weight, bias.as_ref(), place).map(LayerChange::Replacement).map(Some)
+            }
         };
         Ok(Self { layers: sites.map(layer).collect::<Result<_>>()? })
     }

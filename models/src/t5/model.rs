@@ -14,7 +14,7 @@ use super::prompts::{PromptEncoder, PromptRows};
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::{ModelResult, Placement, Weight, compute_error, device_error};
@@ -130,7 +130,7 @@ impl T5 {
             info.prompt_tokens_max = info.prompt_tokens_max.min(POSITIONS);
             info.answer_tokens_max = Some(POSITIONS);
         }
-        let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
+        let stacks = Stacks::new(parts, ModelAdapters::new(adaptable, place), place);
         let reducer = LogitsReducer::new(info.tokens);
         Ok(Self { info, stacks, head, xval, reducer })
     }

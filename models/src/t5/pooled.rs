@@ -16,7 +16,7 @@ use super::encoder::Encoder;
 use super::prefill::{StackSizes, StageWork};
 use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
 use super::regression::label_values;
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::TOKENS_AT_ONCE_ON_DEVICES;
 use crate::ops::{Activation, AdaptedRows, Linear, ModelResult, Norm, Placement, compute_error};
@@ -26,7 +26,7 @@ pub(crate) struct PooledEncoder {
     _context: ContextOnDrop,
     info: ModelInfo,
     prompts: PromptEncoder,
-    adapters: AdapterReader,
+    adapters: ModelAdapters,
     input: Option<InputLayer>,
     device: Device,
     prefill_tokens_max: usize,
@@ -159,7 +159,7 @@ impl PooledEncoder {
             _context: ContextOnDrop::new(&place.device),
             info,
             prompts: PromptEncoder::new(embeddings, encoder, work, place),
-            adapters: AdapterReader::new(adaptable, place),
+            adapters: ModelAdapters::new(adaptable, place),
             input,
             device: place.device.clone(),
             prefill_tokens_max: if place.uses_kernels() {
@@ -177,7 +177,7 @@ impl PooledEncoder {
 
     /// Returns the reader of its adapters.
     pub(crate) fn adapters(&self) -> &AdapterReader {
-        &self.adapters
+        self.adapters.reader()
     }
 
     fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {

@@ -21,7 +21,7 @@ use super::model::TokenizerFacts;
 use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error, device_error};
 use crate::weights::Weights;
 
@@ -69,7 +69,7 @@ impl RegressionHead {
         ];
         let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         info.labels = Some(labels);
-        let stacks = Stacks::new(parts, AdapterReader::new(adaptable, place), place);
+        let stacks = Stacks::new(parts, ModelAdapters::new(adaptable, place), place);
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
 

@@ -12,7 +12,7 @@ use super::embeddings::Embeddings;
 use super::encoder::Encoder;
 use super::prefill::StageWork;
 use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
-use crate::adapter::AdapterReader;
+use crate::adapter::{AdapterReader, ModelAdapters};
 use crate::gpu::ContextOnDrop;
 use crate::kv_cache::{KvCache, RowGroup};
 use crate::ops::{AdaptedRows, ModelResult, Placement, compute_error};
@@ -37,13 +37,13 @@ pub(super) struct Stacks {
     row_embeddings: Embeddings,
     decoder: Decoder,
     start_id: u32,
-    adapters: AdapterReader,
+    adapters: ModelAdapters,
     pub(super) kv_cache: KvCache<PromptKv>,
     graphs: StepGraphs,
 }
 
 impl Stacks {
-    pub(super) fn new(parts: Parts, adapters: AdapterReader, place: &Placement) -> Self {
+    pub(super) fn new(parts: Parts, adapters: ModelAdapters, place: &Placement) -> Self {
         let Parts { prompt_embeddings, row_embeddings, encoder, decoder, work, start_id } = parts;
         Self {
             _context: ContextOnDrop::new(&place.device),
@@ -58,7 +58,7 @@ impl Stacks {
     }
 
     pub(super) fn adapters(&self) -> &AdapterReader {
-        &self.adapters
+        self.adapters.reader()
     }
 
     /// Returns the first token of every decoder sequence.

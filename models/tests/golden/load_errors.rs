@@ -165,7 +165,11 @@ fn links_may_not_leave_the_directory() {
     refused(&[
         (
             &|dir| out(dir, WEIGHTS),
-            &["DIR/model.safetensors is a link to OUT/elsewhere", "outside of the checkpoint"],
+            &[
+                "DIR/model.safetensors is a link to OUT/elsewhere",
+                "outside of the checkpoint; give the folder with",
+                "cp -rL",
+            ],
         ),
         (&|dir| out(dir, "config.json"), &["DIR/config.json is a link to OUT/elsewhere"]),
         (&|dir| out(dir, "spiece.model"), &["DIR/spiece.model is a link to OUT/elsewhere"]),

@@ -130,9 +130,16 @@ pub(crate) fn prompt_ids(
 ) -> Result<Vec<u32>, AppError> {
     let invalid = |error: String| AppError::invalid(param, error);
     let template = tokenizer.chat_template().ok_or_else(|| {
-        invalid("the checkpoint of this model has no chat template; use /v1/completions".to_owned())
+        let message = "the checkpoint of this model has no chat template; use /v1/completions, or start the server with \
+                       one (--chat-template)";
+        invalid(message.to_owned())
     })?;
-    let text = template.render(conversation).map_err(|error| match error {
+    let text = if profile.describes_tools && !template.reads_tools() {
+        template.render_describing_tools(conversation)
+    } else {
+        template.render(conversation)
+    };
+    let text = text.map_err(|error| match error {
         ChatError::NoTools => AppError::invalid("tools", format!("`tools`: {error}")),
         ChatError::NoDocuments => AppError::invalid("documents", format!("`documents`: {error}")),
         error => invalid(error.to_string()),
@@ -237,7 +244,7 @@ impl ChatAnswers {
     }
 
     /// Takes the numbers of a message, whose paths begin at the message.
-    fn numbers(&self, piece: &mut Piece, is_whole: bool) -> Option<Vec<LocatedNumber>> {
+    fn numbers(&self, piece: &mut Piece, has_begin: bool) -> Option<Vec<LocatedNumber>> {
         let mut numbers = std::mem::take(&mut piece.numbers);
         for call in &mut piece.calls {
             let root = format!("$.tool_calls[{}].function.arguments", call.index);
@@ -247,7 +254,7 @@ impl ChatAnswers {
                     .map(|number| LocatedNumber { path: number.path.replacen('$', &root, 1), ..number }),
             );
         }
-        self.context.listed(numbers, is_whole)
+        self.context.listed(numbers, has_begin)
     }
 
     fn logprobs(&self, tokens: &[TokenReport]) -> Option<ChatLogprobs> {
@@ -274,6 +281,8 @@ impl AnswerWriter for ChatAnswers {
         let has_content = !is_end && (piece.calls.is_empty() || !piece.text.is_empty() || !echoed.is_empty());
         let content = has_content.then(|| format!("{echoed}{}", piece.text));
         let has_tokens = !piece.tokens.is_empty();
+        let has_begin = piece.begins_choice;
+        let numbers = self.numbers(&mut piece, has_begin);
         let choice = ChatChunkChoice {
             index: piece.index,
             delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
@@ -281,7 +290,7 @@ impl AnswerWriter for ChatAnswers {
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
-            numbers: self.numbers(&mut piece, false),
+            numbers,
             number: piece.number,
         };
         vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]

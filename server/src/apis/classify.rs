@@ -11,11 +11,11 @@ use super::chat::{conversation, prompt_ids};
 use super::completions::prompt_inputs;
 use super::fields::truncation;
 use crate::error::{AppError, check};
-use crate::request::{ModelProfile, PromptInput, Truncation};
+use crate::request::{ModelProfile, PromptInput, Truncation, into_prompts};
 
 const INPUTS_MAX: usize = 1024;
 
-const INPUT: &str = "input";
+pub(crate) const INPUT: &str = "input";
 const MESSAGES: &str = "messages";
 
 /// A validated request for the values of a head's labels.
@@ -105,9 +105,7 @@ impl HeadRequest {
                 (MESSAGES, vec![PromptInput::Ids(ids)])
             }
         };
-        let prompt =
-            |input: PromptInput| input.into_prompt(param, tokenizer, profile, truncation, add_special_tokens);
-        inputs.into_iter().map(prompt).collect()
+        into_prompts(inputs, param, tokenizer, profile, truncation, add_special_tokens)
     }
 }
 

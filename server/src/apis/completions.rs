@@ -53,8 +53,8 @@ impl CompletionAnswers {
         }
     }
 
-    /// A whole choice has the requested lists even if they are empty; a piece has them only if it adds to
-    /// them.
+    /// A whole choice has the requested lists even if they are empty. A piece has them only if it adds to
+    /// them; the first one also has the list of numbers.
     fn part(&self, mut piece: Piece, is_whole: bool) -> Choice {
         let report = self.0.report;
         let echoed = piece.prompt.as_ref().filter(|_| report.echo);
@@ -70,7 +70,7 @@ impl CompletionAnswers {
             token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
-            numbers: self.0.listed(piece.numbers, is_whole),
+            numbers: self.0.listed(piece.numbers, is_whole || piece.begins_choice),
             number: piece.number,
         }
     }

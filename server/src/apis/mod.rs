@@ -137,9 +137,10 @@ impl AnswerContext {
         Some(self.number.as_ref()?.show_field(number))
     }
 
-    /// The list of these numbers. A whole structured text or call has it even if the list is empty.
-    fn listed(&self, numbers: Vec<LocatedNumber>, is_whole: bool) -> Option<Vec<LocatedNumber>> {
-        let is_listed = is_whole && self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
+    /// The list of these numbers. A structured text or call has it even if it is empty: as a whole, and where
+    /// its stream begins.
+    fn listed(&self, numbers: Vec<LocatedNumber>, has_begin: bool) -> Option<Vec<LocatedNumber>> {
+        let is_listed = has_begin && self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
         (is_listed || !numbers.is_empty()).then_some(numbers)
     }
 

@@ -175,8 +175,7 @@ impl NumberFormat {
         let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
         let no_interval =
             self.interval.as_ref().filter(|own| has_estimate && self.interval(own, found).is_none());
-        let no_interval =
-            no_interval.map(|_| format!("open mass {}: the interval is unbounded", found.mass().open));
+        let no_interval = no_interval.map(|own| self.no_interval(own, found));
         let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
         let unreported = unreported(outcome);
         let reasons = [refusal, off_scale, unbounded, no_interval, unreported, missed, implausible];
@@ -273,8 +272,30 @@ impl NumberFormat {
         found.quantile_bounds(q, self.estimation.range).and_then(ends)
     }
 
-    /// `None` if the open mass can move an end beyond all bounds.
+    /// Returns whether a head predicts the number, without a distribution.
+    fn is_predicted(&self) -> bool {
+        matches!(self.method, MethodName::Head | MethodName::Xval)
+    }
+
+    /// Explains why there is no interval.
+    fn no_interval(&self, format: &IntervalFormat, found: &Distribution) -> String {
+        match &format.ends {
+            IntervalEnds::Quantiles { reason } if self.is_predicted() => {
+                let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                format!(
+                    "the model predicts one value without a distribution: the interval needs a calibration{reason}"
+                )
+            }
+            _ => format!("open mass {}: the interval is unbounded", found.mass().open),
+        }
+    }
+
+    /// `None` if the open mass can move an end beyond all bounds, and if a head predicts the number and no
+    /// calibration applies: the interval would have no width.
     fn interval(&self, format: &IntervalFormat, found: &Distribution) -> Option<NumberInterval> {
+        if self.is_predicted() && matches!(format.ends, IntervalEnds::Quantiles { .. }) {
+            return None;
+        }
         let coverage = format.coverage;
         let [low, high] = format.quantiles();
         let is_bounded = |q: f64| !self.knows_open_mass() || self.quantile_bounds(found, q).is_some();
@@ -489,6 +510,29 @@ mod tests {
             let reason = number.reason.unwrap_or_default();
             assert_eq!(reason.contains("--log-scale-embeddings"), hinted, "{method:?} {value}: {reason}");
         }
+    }
+
+    #[test]
+    fn a_predicted_number_has_an_interval_only_with_a_calibration() {
+        let closed = HashMap::from([(Decimal::shortest_f64(4.5).unwrap(), 1.0)]);
+        let outcome = NumberOutcome { distribution: Distribution::new(&closed, 0.0, 0.0), ..nothing(1) };
+        let shown = |method, ends| {
+            let interval = Some(IntervalFormat { coverage: 0.9, values: NumberValues::All, ends });
+            let (_, number) = NumberFormat { interval, ..print(method) }.show(&outcome);
+            (number.interval.map(|found| [found.low, found.high]), number.reason.unwrap_or_default())
+        };
+        let other = "the calibration of this model is for an `interval` of 0.8";
+        for method in [MethodName::Head, MethodName::Xval] {
+            let (interval, reason) = shown(method, IntervalEnds::Quantiles { reason: None });
+            assert_eq!(interval, None);
+            assert!(reason.ends_with("without a distribution: the interval needs a calibration"), "{reason}");
+            let (_, reason) = shown(method, IntervalEnds::Quantiles { reason: Some(other.to_owned()) });
+            assert!(reason.ends_with(&format!("needs a calibration ({other})")), "{reason}");
+            let calibrated = shown(method, IntervalEnds::Conformal { offset: 1.5 });
+            assert_eq!(calibrated, (Some([3.0, 6.0]), String::new()));
+        }
+        let (interval, _) = shown(MethodName::Tree, IntervalEnds::Quantiles { reason: None });
+        assert_eq!(interval, Some([4.5, 4.5]), "a model that writes numbers has a distribution");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use ntl_api::{AllowedTools, ChatTool, ChatToolChoice, FunctionDefinition, ToolCa
 use ntl_core::contract::Request;
 use ntl_text::chat::Conversation;
 use ntl_text::guide::{Answer, CallGrammar, Constraint};
+use ntl_text::tools::Guidance;
 use serde_json::{Map, Value, json};
 
 use super::number::NumberFormat;
@@ -228,7 +229,12 @@ impl ToolOffer {
             }
             (_, None) => None,
         };
-        if is_forced || answer.is_some() {
+        let guidance = match &answer {
+            _ if is_forced => Guidance::Everything,
+            Some(_) => Guidance::Calls,
+            None => Guidance::Nothing,
+        };
+        if guidance != Guidance::Nothing {
             // The grammar of a request for one function has one call, as OpenAI's API does.
             let is_single = !self.is_parallel || self.choice == ToolChoice::Function;
             request.guided = Some(Guided {
@@ -245,7 +251,7 @@ impl ToolOffer {
             dialect: dialect.clone(),
             functions: self.callable.iter().cloned().collect(),
             calls_max,
-            is_guided: request.guided.is_some(),
+            guidance,
         });
         Ok(())
     }

@@ -79,9 +79,19 @@ pub(crate) struct ModelArgs {
     /// and may be omitted where only one is served
     #[arg(long = "calibration", env = "NTL_CALIBRATION", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) calibrations: Vec<String>,
+    /// Chat template in place of the checkpoint's: a file in Jinja, like chat_template.jinja. NAME is the
+    /// name of the model and may be omitted where only one is served
+    #[arg(
+        long = "chat-template",
+        env = "NTL_CHAT_TEMPLATE",
+        value_name = "[NAME=]FILE",
+        value_delimiter = ','
+    )]
+    pub(crate) chat_templates: Vec<String>,
     /// Format of the calls that a model writes when a chat offers tools: hermes (also Qwen), llama3_json,
-    /// mistral, granite, auto (the format that the chat template teaches), or none: tools are rejected. NAME is the
-    /// name of the model; without it, the format is for all [default: auto]
+    /// mistral, granite, auto (the format that the chat template teaches), or none: tools are rejected. With
+    /// hermes, a system message describes the tools if the template does not. NAME is the name of the model;
+    /// without it, the format is for all [default: auto]
     #[arg(
         long = "tool-parser",
         env = "NTL_TOOL_PARSER",

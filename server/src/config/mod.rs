@@ -41,6 +41,10 @@ pub enum AttachmentError {
     NoName { models: Vec<String> },
     #[error("the path is missing after `=`")]
     NoPath,
+    #[error("the engine of a model on another server has its own template")]
+    Remote,
+    #[error("the model has another one already")]
+    Twice,
 }
 
 fn listed(names: &[String]) -> String {
@@ -137,6 +141,7 @@ impl TryFrom<Args> for Config {
         }
         let models = upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?;
         let models = models::with_tool_parsers(models, &flags.tool_parsers)?;
+        let models = models::with_chat_templates(models, &flags.chat_templates)?;
         let adapters = models::adapter_configs(&flags.adapters, &models)?;
         let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
         let http = HttpSettings {

@@ -27,6 +27,8 @@ pub struct ModelConfig {
     /// Files with calibrations of its intervals.
     pub calibrations: Vec<PathBuf>,
     pub tool_parser: ToolParserChoice,
+    /// File with the chat template in place of the checkpoint's.
+    pub chat_template: Option<PathBuf>,
 }
 
 /// A LoRA adapter, which is served as a model.
@@ -53,7 +55,7 @@ pub enum ToolParserChoice {
 impl ModelConfig {
     fn new(name: String, source: ModelSource) -> Self {
         let tool_parser = ToolParserChoice::default();
-        Self { name, source, calibrations: Vec::new(), tool_parser }
+        Self { name, source, calibrations: Vec::new(), tool_parser, chat_template: None }
     }
 }
 
@@ -166,6 +168,37 @@ pub(super) fn with_calibrations(
     Ok((models, adapters))
 }
 
+/// The models with the files of `--chat-template [NAME=]FILE`.
+pub(super) fn with_chat_templates(
+    mut models: Vec<ModelConfig>,
+    flags: &[String],
+) -> Result<Vec<ModelConfig>, ConfigError> {
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    for text in flags {
+        let failed =
+            |problem| ConfigError::Unattached { flag: "--chat-template", text: text.clone(), problem };
+        let (name, file) = split_name(text);
+        let model = match (name, &mut models[..]) {
+            (None, [only]) => only,
+            (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
+            (Some(name), all) => {
+                let unknown = AttachmentError::UnknownName { name: name.to_owned(), models: names.clone() };
+                all.iter_mut().find(|model| model.name == name).ok_or_else(|| failed(unknown))?
+            }
+        };
+        if file.is_empty() {
+            return Err(failed(AttachmentError::NoPath));
+        }
+        if matches!(model.source, ModelSource::Remote(_)) {
+            return Err(failed(AttachmentError::Remote));
+        }
+        if model.chat_template.replace(file.into()).is_some() {
+            return Err(failed(AttachmentError::Twice));
+        }
+    }
+    Ok(models)
+}
+
 /// The models with the formats of `--tool-parser [NAME=]FORMAT`. Without a name, a format is for all models.
 pub(super) fn with_tool_parsers(
     mut models: Vec<ModelConfig>,
@@ -247,6 +280,27 @@ mod tests {
             ),
         ] {
             assert_eq!(parsers(&[flag]), Err(want.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_model_has_the_chat_template_that_names_it() {
+        let models = || vec![model_config("a=x").unwrap(), model_config("b=http://h:1").unwrap()];
+        let attached = |models: Vec<ModelConfig>, flags: &[&str]| {
+            let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+            let models = with_chat_templates(models, &flags).map_err(|error| error.to_string())?;
+            Ok::<_, String>(models.into_iter().map(|model| model.chat_template).collect::<Vec<_>>())
+        };
+        assert_eq!(attached(models(), &["a=1.jinja"]), Ok(vec![Some("1.jinja".into()), None]));
+        assert_eq!(attached(models()[..1].to_vec(), &["1.jinja"]), Ok(vec![Some("1.jinja".into())]));
+        for (flags, want) in [
+            (&["c=1.jinja"][..], "c=1.jinja: no model has the name `c`; the models are `a`, `b`"),
+            (&["1.jinja"], "1.jinja: write NAME=PATH with the name of a model; the models are `a`, `b`"),
+            (&["a="], "a=: the path is missing after `=`"),
+            (&["b=1.jinja"], "b=1.jinja: the engine of a model on another server has its own template"),
+            (&["a=1", "a=2"], "a=2: the model has another one already"),
+        ] {
+            assert_eq!(attached(models(), flags), Err(format!("--chat-template {want}")));
         }
     }
 

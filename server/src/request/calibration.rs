@@ -21,57 +21,70 @@ pub(crate) struct IntervalSettings {
 }
 
 impl ModelCalibration {
-    /// Returns why this calibration does not apply to a request, or `None` if it does.
-    fn refusal(&self, request: &IntervalSettings) -> Option<String> {
+    /// Returns the differences between a request and the requests that this calibration is for.
+    fn differences(&self, request: &IntervalSettings) -> Vec<String> {
+        let mut differences = Vec::new();
         if (self.settings.coverage - request.coverage).abs() > 1e-9 {
             // 1 - alpha, without its rounding.
             let own = (self.settings.coverage * 1e9).round() / 1e9;
-            return Some(format!("the calibration of this model is for an `interval` of {own}"));
+            differences.push(format!("an `interval` of {own}"));
         }
-        let field = self.settings.different_field(request)?;
-        Some(format!("the calibration of this model is for another `{field}`"))
+        let fields = self.settings.different_fields(request);
+        differences.extend(fields.into_iter().map(|field| format!("another `{field}`")));
+        differences
     }
 }
 
-/// Returns the first calibration that applies. If none does, returns why the last one does not; `None`
-/// without calibrations.
+/// Returns the first calibration that applies. If none does, returns the differences of the calibrations with
+/// the fewest; `None` without calibrations.
 pub(crate) fn matching<'a>(
     all: &'a [ModelCalibration],
     request: &IntervalSettings,
 ) -> Result<&'a ModelCalibration, Option<String>> {
-    let mut refusal = None;
+    let mut nearest: Vec<Vec<String>> = Vec::new();
     for calibration in all {
-        refusal = calibration.refusal(request);
-        if refusal.is_none() {
+        let differences = calibration.differences(request);
+        if differences.is_empty() {
             return Ok(calibration);
         }
+        let fewest = nearest.first().map_or(usize::MAX, Vec::len);
+        if differences.len() < fewest {
+            nearest.clear();
+        }
+        if differences.len() <= fewest && !nearest.contains(&differences) {
+            nearest.push(differences);
+        }
     }
-    Err(refusal)
+    let subject = match nearest.len() {
+        0 => return Err(None),
+        1 => "calibration of this model is",
+        _ => "nearest calibrations of this model are",
+    };
+    let each: Vec<String> = nearest.iter().map(|differences| differences.join(" and ")).collect();
+    Err(Some(format!("the {subject} for {}", each.join(", or for "))))
 }
 
 impl IntervalSettings {
-    /// Returns the first field that differs and gives other distributions, or other requests without an
-    /// interval.
-    fn different_field(&self, other: &Self) -> Option<&'static str> {
+    /// Returns the fields that differ and give other distributions, or other requests without an interval.
+    fn different_fields(&self, other: &Self) -> Vec<&'static str> {
         let a = &self.job;
         let b = &other.job;
         let values = match (a.values, b.values) {
             (NumberValues::Scale(_), _) | (_, NumberValues::Scale(_)) => "number.scale",
             _ => "number.range",
         };
-        let fields = [
+        let mut fields = in_method(&a.method, &b.method);
+        fields.extend([
             (values, a.values == b.values),
             ("number.terminator", a.terminator == b.terminator),
             ("number.digits_max", a.limits.digits_max() == b.limits.digits_max()),
             ("number.decimals_max", a.limits.decimals_max() == b.limits.decimals_max()),
             ("number.sign", a.limits.has_sign() == b.limits.has_sign()),
-            ("number.thousands", a.limits == b.limits),
+            ("number.thousands", a.limits.thousands() == b.limits.thousands()),
             ("number.mass_min", is_same(self.mass_min, other.mass_min)),
-        ];
-        let different = fields.into_iter().find(|(_, is_same)| !is_same).map(|(field, _)| field);
-        different_in_method(&a.method, &b.method)
-            .or(different)
-            .or_else(|| different_in_text(a.after.as_ref(), b.after.as_ref()))
+        ]);
+        fields.extend(in_text(a.after.as_ref(), b.after.as_ref()));
+        fields.into_iter().filter(|(_, is_same)| !is_same).map(|(field, _)| field).collect()
     }
 }
 
@@ -79,34 +92,40 @@ fn is_same(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits()
 }
 
-/// The budget counts too: a smaller one leaves more mass open, and quantiles look only at closed mass.
-fn different_in_method(a: &NumberMethod, b: &NumberMethod) -> Option<&'static str> {
+/// A field, and whether it is the same in two requests.
+type Compared = (&'static str, bool);
+
+/// Compares the budgets of methods, too: a smaller one leaves more mass open, and quantiles look only at
+/// closed mass.
+fn in_method(a: &NumberMethod, b: &NumberMethod) -> Vec<Compared> {
     use NumberMethod::{Beam, Sample, Tree};
     match (a, b) {
-        (Tree { tolerance: own, .. }, Tree { tolerance, .. }) if !is_same(*own, *tolerance) => {
-            Some("number.tolerance")
-        }
-        (Tree { nodes_max: own, .. }, Tree { nodes_max, .. }) if own != nodes_max => Some("number.nodes_max"),
-        (Tree { precision: own, .. }, Tree { precision, .. }) if own != precision => Some("number.precision"),
-        (Sample { samples: own, .. }, Sample { samples, .. }) if own != samples => Some("number.samples"),
-        (Beam { beams: own }, Beam { beams }) if own != beams => Some("number.beams"),
-        (Tree { .. }, Tree { .. }) | (Sample { .. }, Sample { .. }) | (Beam { .. }, Beam { .. }) => None,
-        (own, other) => (own != other).then_some("number.method"),
+        (
+            Tree { tolerance: own_tolerance, nodes_max: own_nodes_max, precision: own_precision },
+            Tree { tolerance, nodes_max, precision },
+        ) => vec![
+            ("number.tolerance", is_same(*own_tolerance, *tolerance)),
+            ("number.nodes_max", own_nodes_max == nodes_max),
+            ("number.precision", own_precision == precision),
+        ],
+        (Sample { samples: own, .. }, Sample { samples, .. }) => vec![("number.samples", own == samples)],
+        (Beam { beams: own }, Beam { beams }) => vec![("number.beams", own == beams)],
+        (own, other) => vec![("number.method", own == other)],
     }
 }
 
-/// The seed and the length of the text do not count.
-fn different_in_text(a: Option<&AfterMarker>, b: Option<&AfterMarker>) -> Option<&'static str> {
+/// Compares the texts before numbers. The seed and the length of a text do not count.
+fn in_text(a: Option<&AfterMarker>, b: Option<&AfterMarker>) -> Vec<Compared> {
     let (a, b) = match (a, b) {
-        (None, None) => return None,
+        (None, None) => return Vec::new(),
         (Some(a), Some(b)) => (a, b),
-        (None, Some(_)) | (Some(_), None) => return Some("number.after"),
+        (None, Some(_)) | (Some(_), None) => return vec![("number.after", false)],
     };
     let own = &a.sampling;
     let other = &b.sampling;
     // Greedy text has nothing to draw from.
     let is_greedy = own.temperature <= 0.0 && other.temperature <= 0.0;
-    let fields = [
+    vec![
         ("number.after", a.marker == b.marker),
         ("number.rationales", a.rationales == b.rationales),
         ("temperature", is_same(own.temperature, other.temperature)),
@@ -116,6 +135,5 @@ fn different_in_text(a: Option<&AfterMarker>, b: Option<&AfterMarker>) -> Option
         ("presence_penalty", is_same(own.presence_penalty, other.presence_penalty)),
         ("frequency_penalty", is_same(own.frequency_penalty, other.frequency_penalty)),
         ("repetition_penalty", is_same(own.repetition_penalty, other.repetition_penalty)),
-    ];
-    fields.into_iter().find(|(_, is_same)| !is_same).map(|(field, _)| field)
+    ]
 }

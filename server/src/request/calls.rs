@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ntl_text::tokenizer::Tokenizer;
-use ntl_text::tools::{ToolDialect, ToolParser};
+use ntl_text::tools::{Guidance, ToolDialect, ToolParser};
 
 /// How a model supports calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,13 +29,13 @@ pub(crate) struct CallParsing {
     /// The names of the offered functions.
     pub(crate) functions: Arc<[String]>,
     pub(crate) calls_max: usize,
-    /// Whether a grammar guides all calls.
-    pub(crate) is_guided: bool,
+    /// The part of a text that a grammar guides.
+    pub(crate) guidance: Guidance,
 }
 
 impl CallParsing {
     pub(crate) fn parser(&self) -> ToolParser {
-        self.dialect.parser(Arc::clone(&self.functions), self.calls_max, self.is_guided)
+        self.dialect.parser(Arc::clone(&self.functions), self.calls_max, self.guidance)
     }
 
     /// A new id for a call.

@@ -31,6 +31,8 @@ pub(crate) struct ModelProfile {
     pub(crate) notation: Option<Arc<TokenNotation>>,
     pub(crate) calibrations: Arc<[ModelCalibration]>,
     pub(crate) tools: ToolSupport,
+    /// Whether a system message describes the tools if the chat template reads none.
+    pub(crate) describes_tools: bool,
     /// Number of ids that an answer may have.
     pub(crate) tokens: usize,
     /// Number of ids that a prompt may have.
@@ -69,6 +71,7 @@ impl ModelProfile {
             notation: grammar.notation().cloned(),
             calibrations: Arc::default(),
             tools: ToolSupport::detect(tokenizer),
+            describes_tools: false,
             tokens: info.tokens,
             prompt_ids: if grammar.notation().is_some() { tokenizer.len() } else { info.tokens },
             prompt_tokens_max: info.prompt_tokens_max,
@@ -158,6 +161,7 @@ impl ModelProfile {
             notation: None,
             calibrations: Arc::default(),
             tools: ToolSupport::Unknown,
+            describes_tools: false,
             tokens: 100,
             prompt_ids: 100,
             prompt_tokens_max: 8,

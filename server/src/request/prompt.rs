@@ -24,6 +24,26 @@ pub(crate) struct Truncation {
     pub(crate) side: TruncationSide,
 }
 
+/// Returns the prompts of a request as the model reads them, like [`PromptInput::into_prompt`]. `field` lists
+/// them: if there are several, an error names one, such as `prompt[2]`.
+pub(crate) fn into_prompts(
+    inputs: Vec<PromptInput>,
+    field: &str,
+    tokenizer: &Tokenizer,
+    profile: &ModelProfile,
+    truncation: Option<Truncation>,
+    add_special_tokens: bool,
+) -> Result<Vec<Prompt>, AppError> {
+    let count = inputs.len();
+    let mut prompts = Vec::with_capacity(count);
+    for (index, input) in inputs.into_iter().enumerate() {
+        let param = if count == 1 { field.to_owned() } else { format!("{field}[{index}]") };
+        let prompt = input.into_prompt(&param, tokenizer, profile, truncation, add_special_tokens);
+        prompts.push(prompt.map_err(|error| error.of_prompt(field, index, count))?);
+    }
+    Ok(prompts)
+}
+
 impl PromptInput {
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
@@ -53,7 +73,7 @@ impl PromptInput {
 
     /// Returns the prompt as the model reads it, truncated if the request says so. `param` names the field.
     /// `add_special_tokens` is for texts only.
-    pub(crate) fn into_prompt(
+    fn into_prompt(
         self,
         param: &str,
         tokenizer: &Tokenizer,

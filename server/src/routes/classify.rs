@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::apis::classify::{classification, head_request, labels, pooled, shown};
+use crate::apis::classify::{INPUT, classification, head_request, labels, pooled, shown};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{CLASSIFY, POOLING};
@@ -94,7 +94,7 @@ async fn predict(
     let cache_salt = requester.client.cache_salt(None);
     let job = |prompt: Prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) };
     let mut values = vec![Vec::new(); prompts.len()];
-    let mut events = model.submit(prompts.into_iter().map(job).collect(), requester)?;
+    let mut events = model.submit(INPUT, prompts.into_iter().map(job).collect(), requester)?;
     while let Some((index, event)) = events.next().await? {
         if let Event::Labels(predicted) = event {
             values[index] = predicted;

@@ -16,9 +16,12 @@ use crate::answer::{Assembler, Piece, PromptReport, choices};
 use crate::apis::AnswerWriter;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
-use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester};
+use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester, into_prompts};
 use crate::response_budget::RequestMemory;
 use crate::served::ServedModel;
+
+/// The field with the prompts.
+const PROMPT: &str = "prompt";
 
 /// A guide with the request's rules for tokens.
 async fn restricted(
@@ -60,10 +63,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let prompts: Vec<Prompt> = model
         .with_tokenizer(bytes, move |tokenizer, profile| {
-            let prompt = |input: PromptInput| {
-                input.into_prompt("prompt", tokenizer, profile, truncation, add_special_tokens)
-            };
-            inputs.into_iter().map(prompt).collect()
+            into_prompts(inputs, PROMPT, tokenizer, profile, truncation, add_special_tokens)
         })
         .await?;
     let size = request.response_size(&prompts, &texts, writer.context().number_bytes());
@@ -86,7 +86,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     let cache_salt = requester.client.cache_salt(request.cache_salt.as_deref());
     let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
     let jobs = prompts.into_iter().map(job).collect();
-    let events = model.submit(jobs, requester)?;
+    let events = model.submit(PROMPT, jobs, requester)?;
     let mut pieces = Pieces::new(writer, events, assembler);
     if request.is_streamed {
         return stream::respond(pieces, request.include_usage, reserved).await;

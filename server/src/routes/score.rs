@@ -47,7 +47,7 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
         Job { cache_salt: requester.client.cache_salt(None), ..Job::new(item.prompt.clone(), request) }
     };
     let jobs = items.iter().enumerate().map(job).collect();
-    let mut events = model.submit(jobs, requester)?;
+    let mut events = model.submit("items", jobs, requester)?;
     let mut outcomes = Vec::new();
     while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::contract::{EngineError, Job, ModelInfo};
+use ntl_core::contract::{Adapter, EngineError, Job, ModelInfo};
 use ntl_engine::{CacheUse, Engine, JobEvents};
 use ntl_remote::{RemoteEngine, Upstream};
 
@@ -24,6 +24,14 @@ impl ServedEngine {
         match self {
             Self::Local(engine) => engine.submit_all(jobs),
             Self::Remote { jobs: engine, .. } => engine.submit_all(jobs),
+        }
+    }
+
+    /// Copies the weights of an adapter to its device.
+    pub(super) fn prepare_adapter(&self, adapter: &Adapter) -> Result<(), EngineError> {
+        match self {
+            Self::Local(engine) => engine.prepare_adapter(adapter),
+            Self::Remote { .. } => Ok(()),
         }
     }
 

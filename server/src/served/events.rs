@@ -27,6 +27,10 @@ const DEADLINE_GRACE: Duration = Duration::from_secs(2);
 type OneJob = BoxStream<'static, (usize, Event)>;
 
 pub(crate) struct RequestEvents {
+    /// The field that lists the prompts.
+    field: &'static str,
+    /// Number of prompts.
+    count: usize,
     /// The events of one job, or of several.
     events: Either<OneJob, SelectAll<OneJob>>,
     requester: Requester,
@@ -41,10 +45,12 @@ pub(crate) struct RequestEvents {
 impl RequestEvents {
     /// `jobs` are the events of each job and the number of its sequences.
     pub(super) fn new(
+        field: &'static str,
         jobs: impl ExactSizeIterator<Item = (JobEvents, u32)>,
         requester: Requester,
         metrics: Arc<ModelMetrics>,
     ) -> Self {
+        let count = jobs.len();
         let mut streams =
             jobs.enumerate().map(|(prompt, (events, sequences))| job_events(prompt, events, sequences));
         let events = match (streams.len(), streams.next()) {
@@ -52,7 +58,8 @@ impl RequestEvents {
             (_, first) => Either::Right(futures::stream::select_all(first.into_iter().chain(streams))),
         };
         let late = sleep_until((requester.started + requester.time_max + DEADLINE_GRACE).into());
-        Self { events, requester, metrics, late: Box::pin(late), has_begun: false, first: None }
+        let late = Box::pin(late);
+        Self { field, count, events, requester, metrics, late, has_begun: false, first: None }
     }
 
     /// Waits for the first event, which [`RequestEvents::next`] then returns.
@@ -76,7 +83,9 @@ impl RequestEvents {
         };
         match next {
             None => Ok(None),
-            Some((_, Event::Failed(error))) => Err(error.into()),
+            Some((prompt, Event::Failed(error))) => {
+                Err(AppError::from(error).of_prompt(self.field, prompt, self.count))
+            }
             Some((prompt, event)) => {
                 self.observe(&event);
                 Ok(Some((prompt, event)))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ntl_core::contract::Adapter;
+use ntl_core::contract::{Adapter, EngineError};
 use ntl_models::{AdapterReader, adapter_base};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
@@ -29,6 +29,8 @@ pub enum AdapterError {
         "its weights need {needs} bytes; of the {max} bytes for adapters (--adapter-bytes-max), {used} are in use"
     )]
     NoMemory { needs: u64, used: u64, max: u64 },
+    #[error("the model cannot use it: {0}")]
+    Engine(#[from] EngineError),
     #[error("{}", chain(.0))]
     Load(#[from] LoadError),
 }

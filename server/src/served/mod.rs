@@ -84,7 +84,7 @@ impl Models {
         let readers = all.iter().filter_map(|model| Some((&*model.name, model.adapters.as_ref()?)));
         let ReadAdapter { base, weights } = self.adapter_memory.read(folder, &readers.collect::<Vec<_>>())?;
         let base = all.iter().find(|model| *model.name == *base).ok_or(AdapterError::NoBase)?;
-        Ok(base.adapted(name, label.unwrap_or(&base.label), weights))
+        base.adapted(name, label.unwrap_or(&base.label), weights)
     }
 
     /// Replaces an adapter by what its directory has become. Returns `false` if it is no longer served.

@@ -18,7 +18,7 @@ use ntl_text::tools::{ToolDialect, ToolFormat};
 
 use super::engine::ServedEngine;
 use super::events::RequestEvents;
-use super::lora::LoraWeights;
+use super::lora::{AdapterError, LoraWeights};
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
@@ -106,14 +106,20 @@ impl ServedModel {
     }
 
     /// Returns this model with an adapter under another name. Metrics count its requests under `label`, and the rest of
-    /// its work as this model's.
-    pub(crate) fn adapted(&self, name: &str, label: &Arc<str>, weights: LoraWeights) -> Self {
+    /// its work as this model's. Waits until the engine has the weights on its device.
+    pub(crate) fn adapted(
+        &self,
+        name: &str,
+        label: &Arc<str>,
+        weights: LoraWeights,
+    ) -> Result<Self, AdapterError> {
+        self.engine.prepare_adapter(&weights.adapter)?;
         let mut profile = Arc::clone(&self.profile);
         if !profile.calibrations.is_empty() {
             Arc::make_mut(&mut profile).calibrations = Arc::default();
         }
         let fingerprint = self.fingerprint.as_ref().map(|own| format!("{own}+{}", weights.fingerprint));
-        Self {
+        Ok(Self {
             name: name.into(),
             label: Arc::clone(label),
             created: crate::unix_seconds(),
@@ -129,7 +135,7 @@ impl ServedModel {
             guides: Arc::clone(&self.guides),
             cache_bytes_max: self.cache_bytes_max,
             metrics: Arc::clone(&self.metrics),
-        }
+        })
     }
 
     /// Adds prompts that show what the model can do.
@@ -146,11 +152,14 @@ impl ServedModel {
         self
     }
 
-    /// Sets the format of calls, which otherwise follows from the chat template.
+    /// Sets the format of calls, which otherwise follows from the chat template. Hermes' format also
+    /// describes tools to templates that read none.
     #[must_use]
-    pub(crate) fn with_tool_format(mut self, format: ToolFormat) -> Self {
+    pub fn with_tool_format(mut self, format: ToolFormat) -> Self {
         let dialect = ToolDialect::new(format, &self.tokenizer);
-        Arc::make_mut(&mut self.profile).tools = ToolSupport::Known(dialect);
+        let profile = Arc::make_mut(&mut self.profile);
+        profile.tools = ToolSupport::Known(dialect);
+        profile.describes_tools = format == ToolFormat::Hermes;
         self
     }
 
@@ -256,8 +265,18 @@ impl ServedModel {
         run_blocking(bytes, move || work(&tokenizer, &profile)).await
     }
 
-    /// Gives the jobs of a request, one for each prompt, to the engine: all of them or none.
-    pub(crate) fn submit(&self, jobs: Vec<Job>, requester: Requester) -> Result<RequestEvents, AppError> {
+    /// Gives the jobs of a request, one for each prompt in its list `field`, to the engine: all of them or
+    /// none.
+    pub(crate) fn submit(
+        &self,
+        field: &'static str,
+        jobs: Vec<Job>,
+        requester: Requester,
+    ) -> Result<RequestEvents, AppError> {
+        for (index, job) in jobs.iter().enumerate() {
+            let checked = self.info().check_length(job).map_err(AppError::from);
+            checked.map_err(|error| error.of_prompt(field, index, jobs.len()))?;
+        }
         let Requester { client, started, time_max, .. } = requester;
         let deadline = Some((started + time_max, time_max));
         let prompt_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
@@ -269,7 +288,7 @@ impl ServedModel {
         self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
         requester.record.add_prompt_tokens(prompt_tokens);
         let jobs = events.into_iter().zip(sequences);
-        Ok(RequestEvents::new(jobs, requester, Arc::clone(&self.metrics)))
+        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)))
     }
 }
 

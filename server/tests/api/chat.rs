@@ -224,7 +224,9 @@ async fn without_a_template_or_against_it_the_answer_is_400_and_says_why() {
     let error = chat(&server(says("1")), json!({"messages": question()})).await;
     assert_eq!(error.status, 400);
     let message = error.error()["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "the checkpoint of this model has no chat template; use /v1/completions");
+    let want = "the checkpoint of this model has no chat template; use /v1/completions, or start the server with one \
+                (--chat-template)";
+    assert_eq!(message, want);
     let (app, _) = chatting(says("1"));
     let error = chat(&app, json!({"messages": [{"role": "assistant", "content": "x"}]})).await;
     assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("messages")));

@@ -171,6 +171,10 @@ async fn faulty_fields_are_named() {
     }
     let (_, message) = refused(&app, "/classify", json!({"input": long})).await;
     assert!(message.contains("the model takes at most 128"), "{message}");
+    for (inputs, item) in [(json!(["x", long]), "input[1]"), (json!([[5], []]), "input[1]")] {
+        let (param, message) = refused(&app, "/pooling", json!({ "input": inputs })).await;
+        assert_eq!(param, item, "{message}");
+    }
     let body = json!({"input": long, "truncate_prompt_tokens": -1});
     assert_eq!(ok(&app, "/classify", body).await["usage"]["prompt_tokens"], 128);
     // RoBERTa's positions begin after the padding's.

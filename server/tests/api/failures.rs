@@ -120,6 +120,29 @@ async fn wrong_requests_are_answered_400_and_name_the_field() {
 }
 
 #[tokio::test]
+async fn an_error_of_one_of_several_prompts_names_it() {
+    let app = server(says("1"));
+    for (prompts, param, message) in [
+        (json!(["x", "y", ""]), "prompt[2]", "`prompt[2]` must not be empty"),
+        (json!([[5], [5, 99_999]]), "prompt[1]", "`prompt[1]` contains the token id 99999"),
+        (
+            json!([vec![5], vec![5; 600], vec![5]]),
+            "prompt[1]",
+            "`prompt[1]`: prompt has 601 tokens, the model takes at most 512",
+        ),
+        (json!(["x".repeat(200_000), "x"]), "prompt[0]", "`prompt[0]`: prompt has 200000 bytes"),
+        (json!([""]), "prompt", "`prompt` must not be empty"),
+    ] {
+        let answer = complete(&app, json!({ "prompt": prompts })).await;
+        let error = answer.error();
+        assert_eq!((answer.status.as_u16(), &error["param"]), (400, &json!(param)), "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with(message), "{error}");
+        let is_long = message.contains("prompt has");
+        assert_eq!(error["code"], if is_long { json!("context_length_exceeded") } else { Value::Null });
+    }
+}
+
+#[tokio::test]
 async fn bodies_that_are_no_json_objects_are_refused() {
     let app = server(says("1"));
     let send = |content_type: Option<&str>, encoding: Option<&str>, body: &str| {

@@ -145,6 +145,37 @@ async fn a_calibration_of_another_coverage_or_of_other_numbers_is_not_used_and_t
 }
 
 #[tokio::test]
+async fn the_reason_names_the_nearest_calibrations() {
+    let ranged = |alpha: f64| {
+        file(|file| {
+            file["alpha"] = json!(alpha);
+            file["number"] = json!({"range": [0, 9]});
+        })
+    };
+    let app = calibrated_server(&[file(|_| {}), ranged(0.1), ranged(0.05)]).unwrap();
+    for (options, said) in [
+        (
+            json!({"interval": 0.8, "range": [0, 99]}),
+            "the calibration of this model is for another `number.range`",
+        ),
+        (
+            json!({"interval": 0.9}),
+            "the nearest calibrations of this model are for an `interval` of 0.8, or for another `number.range`",
+        ),
+        (
+            json!({"interval": 0.7, "range": [0, 9]}),
+            "the nearest calibrations of this model are for an `interval` of 0.9, or for an `interval` of 0.95",
+        ),
+        (
+            json!({"interval": 0.9, "range": [0, 99], "decimals_max": 2}),
+            "the calibration of this model is for another `number.range` and another `number.decimals_max`",
+        ),
+    ] {
+        assert_eq!(interval(&app, options).await["reason"], said);
+    }
+}
+
+#[tokio::test]
 async fn intervals_that_claim_a_calibration_cover_as_often_as_it_says_at_every_budget() {
     // 5 with 0.5, and each number of three digits that begins with 1 or 2 with 0.0025.
     let app = calibrated_server_of(spread(), &[spread_calibration()]).unwrap();

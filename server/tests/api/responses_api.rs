@@ -403,6 +403,8 @@ async fn what_is_not_served_is_refused_by_name() {
         ),
         (item(json!({"type": "function_call_output", "output": "x"})), "input[0].call_id"),
         (json!({"metadata": {"a": "x".repeat(600)}}), "metadata"),
+        (json!({"stream_options": {"include_usages": true}}), "stream_options.include_usages"),
+        (json!({"stream_options": {"include_obfuscation": "no"}}), "stream_options.include_obfuscation"),
         (json!({"instruction": "x"}), "instruction"),
     ] {
         let mut body = json!({"input": "x"});

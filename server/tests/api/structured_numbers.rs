@@ -114,6 +114,57 @@ async fn a_stream_has_the_same_text_and_the_same_numbers() {
     }
 }
 
+#[tokio::test]
+async fn a_structured_text_without_numbers_has_an_empty_list_whole_and_at_the_beginning_of_its_stream() {
+    let app = tiny();
+    for route in ROUTES {
+        let body = request(route, json!({"max_tokens": 1}));
+        let whole = post(&app, route, body.clone()).await.json();
+        assert_eq!(whole["choices"][0]["numbers"], json!([]), "{whole}");
+        let streamed = post(&app, route, with(&body, json!({"stream": true}))).await;
+        let lists = streamed
+            .chunks()
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0].get("numbers").cloned())
+            .collect::<Vec<_>>();
+        assert_eq!(lists, [json!([])], "{}", streamed.text);
+    }
+}
+
+/// The number of numbers in each item of a response and in each part of a message; `None` without a list.
+fn lengths(response: &Value) -> Vec<Option<usize>> {
+    let mut lengths = Vec::new();
+    for item in response["output"].as_array().unwrap() {
+        for part in std::iter::once(item).chain(item["content"].as_array().into_iter().flatten()) {
+            lengths.push(part.get("numbers").map(|numbers| numbers.as_array().unwrap().len()));
+        }
+    }
+    lengths
+}
+
+#[tokio::test]
+async fn items_of_a_response_have_the_same_lists_of_numbers_whole_and_streamed() {
+    let app = tiny_with(HERMES);
+    let options = json!({"digits_max": 3, "decimals_max": 1, "tolerance": 0.01});
+    let text = json!({"format": {"type": "json_schema", "name": "flat", "schema": schema()}});
+    let tools = json!([{"type": "function", "name": "offer", "parameters": schema()}]);
+    let mut empty = 0;
+    for more in [json!({ "text": text }), json!({"tools": tools, "tool_choice": "required"})] {
+        for tokens in [1, 4, 9, 16, 25, 36, 200] {
+            let body = json!({"input": "Work out a pear", "number": options, "max_output_tokens": tokens, "seed": 7});
+            let body = with(&body, more.clone());
+            let whole = post(&app, "/v1/responses", body.clone()).await.json();
+            let streamed = post(&app, "/v1/responses", with(&body, json!({"stream": true}))).await;
+            let last = streamed.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+            let last: Value = serde_json::from_str(last).unwrap();
+            let lengths = [&whole, &last["response"]].map(lengths);
+            assert_eq!(lengths[0], lengths[1], "{more} {tokens}: {whole} {last}");
+            empty += usize::from(lengths[0].contains(&Some(0)));
+        }
+    }
+    assert!(empty >= 2, "no list was empty");
+}
+
 /// Hermes' format in a prompt that the model's short context can hold.
 const HERMES: &str = "{% for tool in tools or [] %};{% endfor %}{% for m in messages %}{{ m.content }}\
      {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}";

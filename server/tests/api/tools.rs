@@ -5,11 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use ntl_core::scripted::ScriptedModel;
-use ntl_engine::EngineLimits;
+use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::LoadedModel;
 use ntl_server::app;
+use ntl_server::metrics::Metrics;
+use ntl_server::served::ServedModel;
+use ntl_server::state::AppState;
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
+use ntl_text::tools::ToolFormat;
 use serde_json::{Value, json};
 
 use crate::chat::chatting;
@@ -50,6 +54,11 @@ pub(crate) struct Speaker {
 
 impl Speaker {
     pub(crate) fn new(template: &str, special: &[&str], text: &str) -> Self {
+        Self::in_format(template, special, text, None)
+    }
+
+    /// Creates a speaker on a server with this format of calls in place of the template's.
+    fn in_format(template: &str, special: &[&str], text: &str, format: Option<ToolFormat>) -> Self {
         let tokenizer = tokenizer(template, special);
         let eos = tokenizer.eos_id().unwrap();
         // Without the space that begins a text.
@@ -79,7 +88,10 @@ impl Speaker {
         let tokenizer_of_model = Arc::clone(&tokenizer);
         let loaded =
             LoadedModel { model: Box::new(model), vocabulary, tokenizer: tokenizer_of_model, adapters: None };
-        let state = state_of(vec![("speaker", loaded)], support::settings(), EngineLimits::default());
+        let state = match format {
+            None => state_of(vec![("speaker", loaded)], support::settings(), EngineLimits::default()),
+            Some(format) => state_in_format(loaded, format),
+        };
         Self { app: app::router(state), tokenizer, prompts }
     }
 
@@ -95,6 +107,17 @@ impl Speaker {
         let prompts = self.prompts.lock().unwrap();
         self.tokenizer.decode_tokens(prompts.last().unwrap())
     }
+}
+
+/// Returns the state of a server with a model whose calls have this format.
+fn state_in_format(loaded: LoadedModel, format: ToolFormat) -> AppState {
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let state = AppState::new(support::settings(), Arc::clone(&metrics));
+    let limits = EngineLimits::default();
+    let budget = CacheBudget::new(limits.cache_bytes_max);
+    let (model, _) = ServedModel::start("speaker", loaded, limits, &budget, &metrics).unwrap();
+    state.models.publish(vec![model.with_tool_format(format)]);
+    state
 }
 
 fn tools() -> Value {
@@ -401,13 +424,57 @@ async fn a_template_without_tools_or_without_a_known_format_says_so() {
     let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools()});
     let error = post(&app, "/v1/chat/completions", body).await;
     assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("tools")));
-    assert_eq!(error.error()["message"], "`tools`: the chat template of this model does not support tools");
+    let message = "`tools`: the chat template of this model does not support tools; start the server with another one \
+                   (--chat-template), or with --tool-parser hermes, which describes the tools in a system message";
+    assert_eq!(error.error()["message"], message);
     let unknown = Speaker::new("{{ tools }}{{ messages[0].content }}", &[], CALL);
     let (content, calls, _) = message(&unknown.chat(json!({})).await);
     assert!(content.as_str().unwrap().contains("<tool_call>") && calls.is_empty(), "{content}");
     let error = unknown.chat(json!({"tool_choice": "required"})).await;
     assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("tool_choice")));
     assert!(error.text.contains("--tool-parser"), "{}", error.text);
+}
+
+/// Reads no tools.
+const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}A:";
+
+#[tokio::test]
+async fn hermes_format_describes_tools_to_a_template_that_reads_none() {
+    let speaker = Speaker::in_format(PLAIN, &[], CALL, Some(ToolFormat::Hermes));
+    for choice in ["auto", "required"] {
+        let (content, calls, reason) = message(&speaker.chat(json!({"tool_choice": choice})).await);
+        assert_eq!(calls, [made("weather", "{\"city\": \"Rome\"}")], "{content}");
+        assert_eq!((content, reason.as_str()), (Value::Null, "tool_calls"));
+        let prompt = speaker.prompt();
+        assert!(prompt.contains("<tools>") && prompt.contains("The weather."), "{prompt}");
+    }
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools()});
+    let split = post(&speaker.app, "/tokenize", body.clone()).await;
+    assert_eq!(split.status, 200, "{}", split.text);
+    let mut response = json!({"input": "x", "temperature": 0});
+    response["tools"] = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}]);
+    let response = post(&speaker.app, "/v1/responses", response).await;
+    assert_eq!(response.json()["output"][0]["type"], "function_call", "{}", response.text);
+    // Other formats have no description.
+    let other = Speaker::in_format(PLAIN, &[], CALL, Some(ToolFormat::Mistral));
+    assert_eq!(post(&other.app, "/v1/chat/completions", body).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_forced_call_that_ends_inside_its_opening_is_no_text() {
+    let speaker = Speaker::new(HERMES, &[], CALL);
+    for max_tokens in [1, 3, 6] {
+        let body = json!({"tool_choice": "required", "max_tokens": max_tokens});
+        let (content, calls, reason) = message(&speaker.chat(body).await);
+        assert!(calls.len() < 2 && reason == "length", "{calls:?} {reason}");
+        assert!(content.as_str().unwrap_or_default().is_empty(), "{content} after {max_tokens} tokens");
+        let body = json!({"input": "x", "temperature": 0, "tool_choice": "required", "max_output_tokens": max_tokens,
+            "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]});
+        let response = post(&speaker.app, "/v1/responses", body).await;
+        for item in response.json()["output"].as_array().unwrap() {
+            assert_eq!(item["content"][0]["text"].as_str().unwrap_or_default(), "", "{}", response.text);
+        }
+    }
 }
 
 #[tokio::test]

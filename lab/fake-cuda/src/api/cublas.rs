@@ -9,8 +9,6 @@ use crate::product::{Matrix, Product, Scalar};
 
 type Status = c_uint;
 
-const HANDLE: usize = 0x300;
-
 fn status(result: Result<(), Fault>) -> Status {
     let Err(fault) = result else { return 0 };
     report(&fault);
@@ -24,23 +22,23 @@ fn status(result: Result<(), Fault>) -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasCreate_v2(handle: *mut usize) -> Status {
     // SAFETY: the caller passes a valid pointer for the handle.
-    unsafe { handle.write(HANDLE) };
+    unsafe { handle.write(driver().new_matmuls()) };
     0
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasDestroy_v2(handle: usize) -> Status {
-    Status::from(handle != HANDLE)
+    status(driver().drop_matmuls(handle))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetStream_v2(handle: usize, stream: usize) -> Status {
-    if handle == HANDLE { status(driver().set_matmul_stream(stream)) } else { 1 }
+    status(driver().set_matmul_stream(handle, stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetWorkspace_v2(handle: usize, address: usize, bytes: usize) -> Status {
-    if handle == HANDLE { status(driver().set_workspace(address, bytes)) } else { 1 }
+    status(driver().set_workspace(handle, address, bytes))
 }
 
 /// Operation 0 leaves a matrix unchanged, and 1 transposes it. Operation 2, the conjugate, equals 1 for real
@@ -56,7 +54,7 @@ fn scalar(number: c_int) -> Result<Scalar, Fault> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasGemmStridedBatchedEx(
-    _handle: usize,
+    handle: usize,
     operation_a: c_uint,
     operation_b: c_uint,
     m: c_int,
@@ -93,14 +91,18 @@ unsafe extern "C" fn cublasGemmStridedBatchedEx(
         // SAFETY: the caller passes factors of the compute type.
         let (alpha, beta) = unsafe { (f64::from(*alpha), f64::from(*beta)) };
         let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
-        driver().product("cublasGemmStridedBatchedEx", &Product { m, n, k, alpha, beta, a, b, c, batch })
+        driver().product_of(
+            handle,
+            "cublasGemmStridedBatchedEx",
+            &Product { m, n, k, alpha, beta, a, b, c, batch },
+        )
     };
     status(run())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasDgemmStridedBatched(
-    _handle: usize,
+    handle: usize,
     operation_a: c_uint,
     operation_b: c_uint,
     m: c_int,
@@ -125,5 +127,9 @@ unsafe extern "C" fn cublasDgemmStridedBatched(
     // SAFETY: the caller passes factors.
     let (alpha, beta) = unsafe { (*alpha, *beta) };
     let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
-    status(driver().product("cublasDgemmStridedBatched", &Product { m, n, k, alpha, beta, a, b, c, batch }))
+    status(driver().product_of(
+        handle,
+        "cublasDgemmStridedBatched",
+        &Product { m, n, k, alpha, beta, a, b, c, batch },
+    ))
 }

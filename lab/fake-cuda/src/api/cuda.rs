@@ -50,7 +50,7 @@ fn within_context(call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status
 
 /// Runs a call on a stream.
 fn on_stream(stream: usize, call: impl FnOnce(&mut Driver) -> Result<(), Fault>) -> Status {
-    within_context(|driver| driver.check_stream(stream).and_then(|()| call(driver)))
+    within_context(|driver| driver.check_stream(stream).and_then(|()| driver.on(stream, call)))
 }
 
 fn give<T>(to: *mut T, value: T) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_text::tools::{ToolFormat, ToolPart};
+use ntl_text::tools::{Guidance, ToolFormat, ToolPart};
 use serde_json::{Map, Value};
 
 use crate::{Outcome, Target};
@@ -71,7 +71,7 @@ fn separated<'a>(
     pieces: impl IntoIterator<Item = &'a str>,
 ) -> (String, Vec<(String, String)>) {
     let functions: Arc<[String]> = ["add".to_owned(), "time".to_owned()].into();
-    let mut parser = format.parser(functions, usize::MAX, false);
+    let mut parser = format.parser(functions, usize::MAX, Guidance::Nothing);
     let mut parts: Vec<ToolPart> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
     parts.extend(parser.finish());
     let mut text = String::new();

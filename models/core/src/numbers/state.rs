@@ -45,6 +45,11 @@ impl GrammarLimits {
         self.sign
     }
 
+    /// Returns the separator of groups of three digits.
+    pub fn thousands(self) -> Option<char> {
+        self.thousands
+    }
+
     /// The same for numbers in JSON, which have no zeros before their first digit. The numbers have no exponent
     /// either.
     pub fn in_json(self) -> Self {

@@ -115,3 +115,40 @@ fn the_detected_instructions_match_the_expectation_of_the_caller() {
         assert_eq!(instructions().unwrap_or("none"), expected);
     }
 }
+
+/// Asserts that a number that is not finite, at any input of a row of `x` or of a weight, reaches the outputs
+/// of its row and no others.
+fn assert_not_lost(name: &str, product: impl for<'a> Fn(&'a Quantized, &[f32]) -> Columns<'a>) {
+    // A complete group, and a part of one.
+    let [m, n, k] = [3, 20, 45];
+    let (x, w) = (numbers(m * k, 12), numbers(n * k, 13));
+    let broken = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    for (input, value) in (0..k).flat_map(|input| broken.map(|value| (input, value))) {
+        let (mut broken_x, mut broken_w) = (x.clone(), w.clone());
+        broken_x[k + input] = value;
+        broken_w[2 * k + input] = value;
+        let [of_x] = product(&Quantized::pack(&w, k), &broken_x).split([n]);
+        let [of_w] = product(&Quantized::pack(&broken_w, k), &x).split([n]);
+        for at in 0..m * n {
+            assert_eq!(of_x[at].is_finite(), at / n != 1, "{name}: {value} at input {input}, output {at}");
+            assert_eq!(of_w[at].is_finite(), at % n != 2, "{name}: {value} at weight {input}, output {at}");
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_not_finite_reaches_the_outputs_of_its_row_on_every_instruction_set() {
+    assert_not_lost("widened", |weight, x| widened::product_quantized(weight, x));
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if let Some(bytes) = ByteProducts::new() {
+        assert_not_lost(ByteProducts::NAME, |weight, x| bytes.product(weight, x));
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx2) = Avx2::new() {
+        assert_not_lost("avx2", |weight, x| avx2.product(weight, x));
+    }
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    if let Some(tiles) = Q8Tiles::with(amx::emulator::amx()) {
+        assert_not_lost("tiles", |weight, x| tiles.product(weight, x));
+    }
+}

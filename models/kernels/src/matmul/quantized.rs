@@ -109,12 +109,14 @@ fn pack_panel(rows: &[f32], k: usize, bytes: &mut [u8], scales: &mut [f16]) {
     }
 }
 
-/// Returns the greatest absolute value of at most [`GROUP`] elements.
+/// Returns the greatest absolute value of at most [`GROUP`] elements, or NaN if there is one, so that it
+/// reaches the outputs through the scale.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; GROUP];
+    // Bits of positive numbers have the same order as the numbers. NaN is above infinity.
+    let mut lanes = [0_i32; GROUP];
     for (lane, value) in lanes.iter_mut().zip(values) {
-        *lane = value.abs();
+        *lane = value.abs().to_bits().cast_signed();
     }
     // Compares halves, so that comparisons are vector instructions.
     let mut half = GROUP / 2;
@@ -125,7 +127,7 @@ pub(super) fn largest(values: &[f32]) -> f32 {
         }
         half /= 2;
     }
-    lanes[0]
+    f32::from_bits(lanes[0].cast_unsigned())
 }
 
 /// Returns the nearest integer of a value between -127 and 127.

@@ -5,7 +5,7 @@ use ntl_core::numbers::TokenNotation;
 use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 
 use super::config::{GemmaConfig, StackConfig, Tables};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight, device_error};
 use crate::t5::attention::AttentionKind;
@@ -45,7 +45,7 @@ impl T5 {
         let reader =
             Reader { weights: &weights, config: &config, place, names: &T5GEMMA, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
+        Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
 
     /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer of
@@ -67,7 +67,7 @@ impl T5 {
         let reader =
             Reader { weights: &weights, config: &config, place, names: &REGRESSLM, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, AdapterReader::new(adaptable, place), place), head))
+        Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
 }
 

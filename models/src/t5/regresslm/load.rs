@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig};
-use crate::adapter::{AdaptableLayers, AdapterReader};
+use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::families::Family;
 use crate::ops::{
     Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, device_error, is_placeholder,
@@ -47,7 +47,7 @@ impl T5 {
         info.answer_tokens_max = Some(config.positions);
         let adaptable = AdaptableLayers::default();
         let (parts, head) = Reader { weights: &weights, config, place, adaptable: &adaptable }.parts()?;
-        Ok(Self::new(info, Stacks::new(parts, AdapterReader::new(adaptable, place), place), head))
+        Ok(Self::new(info, Stacks::new(parts, ModelAdapters::new(adaptable, place), place), head))
     }
 }
 

@@ -5,6 +5,7 @@
 //! computation.
 
 mod bounds;
+mod described;
 mod functions;
 mod source;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
+use described::{DescribedIn, is_described};
 use functions::Raised;
 
 /// One message, as templates see it.
@@ -65,7 +67,10 @@ pub enum ChatError {
     #[error("the chat template changes or omits the last message, which `continue_final_message` needs")]
     LastMessageLost,
     /// The template never reads the tools.
-    #[error("the chat template of this model does not support tools")]
+    #[error(
+        "the chat template of this model does not support tools; start the server with another one (--chat-template), or with \
+         --tool-parser hermes, which describes the tools in a system message"
+    )]
     NoTools,
     /// The template never reads the documents.
     #[error("the chat template of this model does not support documents")]
@@ -131,6 +136,29 @@ impl ChatTemplate {
                 up_to_mark(text, last.text()).ok_or(ChatError::LastMessageLost)
             }
             None => self.whole(conversation),
+        }
+    }
+
+    /// Returns the reason why the template does not compile, or `None` if it does.
+    pub fn problem(&self) -> Option<&str> {
+        let mut templates = std::iter::once(&self.template).chain(&self.tool_template);
+        templates.find_map(|template| template.environment.as_ref().err()).map(String::as_str)
+    }
+
+    /// Returns whether the template reads tools.
+    pub fn reads_tools(&self) -> bool {
+        self.with_tools().reads_tools
+    }
+
+    /// Renders a conversation for a template that reads no tools: its system message describes them in the
+    /// form of Hermes. If the template has no system messages, the first message of the user describes them.
+    pub fn render_describing_tools(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        match self.render(&conversation.described(DescribedIn::SystemMessage)) {
+            Ok(text) if conversation.tools.is_empty() || is_described(&text) => Ok(text),
+            Ok(_) | Err(ChatError::Refused(_)) => {
+                self.render(&conversation.described(DescribedIn::UserMessage))
+            }
+            Err(error) => Err(error),
         }
     }
 

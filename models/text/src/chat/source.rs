@@ -41,8 +41,12 @@ struct Named {
     template: String,
 }
 
-/// Returns the templates' texts. `chat_template.jinja` takes precedence over `tokenizer_config.json`.
+/// Returns the templates' texts. A template in place of the checkpoint's takes precedence over
+/// `chat_template.jinja`, and that over `tokenizer_config.json`.
 pub(super) fn templates(files: &CheckpointFiles) -> Result<Option<Sources>, LoadError> {
+    if let Some(text) = files.chat_template() {
+        return Ok(Some(text.to_owned().into()));
+    }
     if let Some(bytes) = files.read(TEMPLATE_FILE)? {
         let text = String::from_utf8(bytes.to_vec());
         let text = text.map_err(|error| LoadError::malformed(files.name_of(TEMPLATE_FILE), error))?;

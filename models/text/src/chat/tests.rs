@@ -264,3 +264,79 @@ fn the_last_message_can_be_continued() {
         assert_eq!(text(&plain.replace("m.content", changing), "xyz"), Err(ChatError::LastMessageLost));
     }
 }
+
+/// A conversation with a call and two results, after a system message if it has one.
+fn with_calls(system: Option<&str>) -> Conversation {
+    let say = |role: &str, content: &str| ChatMessage {
+        role: role.to_owned(),
+        content: Some(content.to_owned()),
+        ..ChatMessage::default()
+    };
+    let call =
+        json!({"type": "function", "id": "a", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}});
+    let called = ChatMessage { content: None, tool_calls: vec![call.clone(), call], ..say("assistant", "") };
+    let messages = [say("user", "2 + 1?"), called, say("tool", "3"), say("tool", "4"), say("user", "So?")];
+    Conversation {
+        messages: system.map(|text| say("system", text)).into_iter().chain(messages).collect(),
+        tools: vec![json!({"type": "function", "function": {"name": "add"}}), json!({"type": "function"})],
+        documents: Vec::new(),
+        add_generation_prompt: true,
+        continue_final_message: false,
+        variables: BTreeMap::new(),
+    }
+}
+
+const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}|{% endfor %}";
+const CALLED: &str = "assistant: <tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\":1,\"a\":2}}\n</tool_call>\n<tool_call>\n\
+    {\"name\": \"add\", \"arguments\": {\"b\":1,\"a\":2}}\n</tool_call>|";
+const RESULTS: &str =
+    "user: <tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response>|user: So?|";
+
+fn describing(template: &str) -> ChatTemplate {
+    template_in(&[config(&json!({ "chat_template": template }))]).unwrap().unwrap()
+}
+
+#[test]
+fn a_template_that_reads_no_tools_gets_them_in_a_system_message() {
+    let template = describing(PLAIN);
+    assert!(!template.reads_tools());
+    assert_eq!(template.render(&with_calls(None)), Err(ChatError::NoTools));
+    let text = template.render_describing_tools(&with_calls(None)).unwrap();
+    let tools = "<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"add\"}}\n{\"type\":\"function\"}\n</tools>\n";
+    assert!(text.starts_with("system: You can call functions.") && text.contains(tools), "{text}");
+    assert!(text.ends_with(&format!("</tool_response>.|user: 2 + 1?|{CALLED}{RESULTS}")), "{text}");
+    let text = template.render_describing_tools(&with_calls(Some("Be brief."))).unwrap();
+    assert!(text.starts_with("system: Be brief.\n\nYou can call functions."), "{text}");
+    // Without tools, earlier calls and results are still texts.
+    let text = template.render_describing_tools(&Conversation { tools: Vec::new(), ..with_calls(None) });
+    assert_eq!(text, Ok(format!("user: 2 + 1?|{CALLED}{RESULTS}")));
+    assert!(describing("{{ tools }}").reads_tools());
+}
+
+#[test]
+fn a_template_without_system_messages_gets_the_tools_in_the_first_message_of_the_user() {
+    let refusing =
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system message') }}{% endif %}";
+    let dropping = "{% for m in messages %}{% if m.role != 'system' %}{{ m.role }}: {{ m.content }}|{% endif %}{% endfor %}";
+    for template in [format!("{refusing}{PLAIN}"), dropping.to_owned()] {
+        let text = describing(&template).render_describing_tools(&with_calls(None)).unwrap();
+        assert!(text.starts_with("user: You can call functions."), "{text}");
+        assert!(text.ends_with(&format!("</tool_response>.\n\n2 + 1?|{CALLED}{RESULTS}")), "{text}");
+    }
+    let error = describing(&format!("{refusing}{PLAIN}")).render_describing_tools(&with_calls(Some("x")));
+    assert_eq!(error, Err(ChatError::Refused("no system message".to_owned())));
+}
+
+#[test]
+fn a_template_in_place_of_the_checkpoints_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), "own {{ messages[0].content }}").unwrap();
+    let open = |text: &str| {
+        let files = CheckpointFiles::folder(folder.path()).unwrap().with_chat_template(text.to_owned());
+        ChatTemplate::open(&files, BTreeMap::new()).unwrap().unwrap()
+    };
+    let template = open("other {{ messages[0].content }}");
+    assert_eq!(say(&template, "x"), Ok("other x".to_owned()));
+    assert_eq!(template.problem(), None);
+    assert!(open("{% if %}").problem().is_some_and(|problem| problem.contains("syntax error")));
+}

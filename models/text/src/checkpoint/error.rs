@@ -38,7 +38,11 @@ pub enum LoadError {
     Tensor { file: String, name: String, reason: String },
     #[error("{file} has {bytes} bytes; the limit is {max}")]
     TooLarge { file: String, bytes: u64, max: u64 },
-    #[error("{file} is a link to {}, which is outside of the checkpoint", .target.display())]
+    #[error(
+        "{file} is a link to {}, which is outside of the checkpoint; give the folder with the files themselves, or a copy \
+         without links: `cp -rL FOLDER COPY`",
+        .target.display()
+    )]
     Outside { file: String, target: PathBuf },
     /// A setting without a default that no file of the checkpoint contains.
     #[error(

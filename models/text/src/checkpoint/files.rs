@@ -35,6 +35,8 @@ pub struct CheckpointFiles {
     within: String,
     source: Source,
     tables_only: bool,
+    /// The chat template in place of the checkpoint's.
+    chat_template: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -47,10 +49,7 @@ enum Source {
 impl CheckpointFiles {
     pub fn folder(path: &Path) -> Result<Self, LoadError> {
         match path.canonicalize() {
-            Ok(root) if root.is_dir() => {
-                let place = path.display().to_string();
-                Ok(Self { place, within: String::new(), source: Source::Folder(root), tables_only: false })
-            }
+            Ok(root) if root.is_dir() => Ok(Self::new(path.display().to_string(), Source::Folder(root))),
             Ok(_) => Err(LoadError::NotAFolder(path.to_owned())),
             Err(_) => Err(LoadError::NoFolder(path.to_owned())),
         }
@@ -76,8 +75,21 @@ impl CheckpointFiles {
 
     /// Files in memory. `place` names them in errors.
     pub fn memory(place: &str, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
-        let source = Source::Memory(files.into_iter().collect());
-        Self { place: place.to_owned(), within: String::new(), source, tables_only: false }
+        Self::new(place.to_owned(), Source::Memory(files.into_iter().collect()))
+    }
+
+    fn new(place: String, source: Source) -> Self {
+        Self { place, within: String::new(), source, tables_only: false, chat_template: None }
+    }
+
+    /// Returns the same files, with a chat template in place of theirs.
+    #[must_use]
+    pub fn with_chat_template(self, text: String) -> Self {
+        Self { chat_template: Some(text), ..self }
+    }
+
+    pub(crate) fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
     }
 
     /// Returns the files in an inner directory, which need not exist.
@@ -88,6 +100,7 @@ impl CheckpointFiles {
             within: format!("{}{folder}/", self.within),
             source: self.source.clone(),
             tables_only: self.tables_only,
+            chat_template: self.chat_template.clone(),
         }
     }
 

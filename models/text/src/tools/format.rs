@@ -25,6 +25,11 @@ pub(super) trait CallFormat: Send {
     /// Decides about the beginning of the unread text.
     fn step(&mut self, rest: &str) -> Step;
 
+    /// Returns whether the rest of a text, which ends after a call, is nothing but markup.
+    fn ends_in_markup(&self, rest: &str) -> bool {
+        rest.trim().is_empty()
+    }
+
     /// The object was not a call; ordinary text follows.
     fn reject(&mut self);
 }

@@ -78,6 +78,10 @@ impl CallFormat for Granite {
         }
     }
 
+    fn ends_in_markup(&self, rest: &str) -> bool {
+        rest.trim().is_empty() || matches!(self, Self::List(_)) && rest.trim() == ","
+    }
+
     fn reject(&mut self) {
         *self = Self::Text;
     }

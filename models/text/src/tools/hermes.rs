@@ -35,6 +35,10 @@ impl CallFormat for Hermes {
         step
     }
 
+    fn ends_in_markup(&self, rest: &str) -> bool {
+        rest.trim().is_empty() || matches!(self, Self::Called) && next_is(rest, END) == Next::Unknown
+    }
+
     fn reject(&mut self) {
         *self = Self::Text;
     }

@@ -43,6 +43,10 @@ impl CallFormat for Llama {
         step
     }
 
+    fn ends_in_markup(&self, rest: &str) -> bool {
+        matches!(rest.trim(), "" | SEPARATOR)
+    }
+
     fn reject(&mut self) {
         *self = Self::Text;
     }

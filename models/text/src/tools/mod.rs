@@ -1,8 +1,9 @@
 //! Calls of functions in the text of a model, in the formats of the served families.
 //!
-//! In: a checkpoint's template and tokenizer; later the text of an answer, in pieces. Out: [`ToolPart`]s, and the
-//! [`CallLayout`] of a format for guided decoding. Invariants: the parts, joined, do not depend on how the text is
-//! split. A call that is incomplete or malformed, or that names no offered function, remains text.
+//! In: a checkpoint's template and tokenizer; later the text of an answer, in pieces. Out: [`ToolPart`]s, and
+//! the [`CallLayout`] of a format for guided decoding. Invariants: the parts, joined, do not depend on how
+//! the text is split. A call that is incomplete or malformed, or that names no offered function, remains
+//! text, unless the grammar allows nothing but calls.
 
 mod format;
 mod granite;
@@ -18,7 +19,10 @@ use std::sync::Arc;
 use crate::tokenizer::Tokenizer;
 use format::CallFormat;
 pub use layout::{CallLayout, CallSymbol};
-pub use parser::{ToolParser, ToolPart};
+pub use parser::{Guidance, ToolParser, ToolPart};
+
+/// Markup within Hermes's markers, in place of JSON: Qwen3-Coder, GLM 4.5, Hunyuan.
+const XML_IN_HERMES: [&str; 4] = ["<function=", "<arg_key>", "<tool_sep>", "<parameter"];
 
 /// A format of calls, by the name that vLLM gives its parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +51,7 @@ impl ToolFormat {
 
     /// Returns the format that a chat template teaches, if it is one of these.
     fn of_template(template: &str) -> Option<Self> {
-        // The calls of Qwen3-Coder are in XML within Hermes's markers.
-        let is_xml = template.contains("<function=");
+        let is_xml = XML_IN_HERMES.iter().any(|markup| template.contains(markup));
         [
             (Self::Mistral, template.contains(mistral::BEGIN)),
             (Self::Hermes, template.contains(hermes::BEGIN) && !is_xml),
@@ -61,8 +64,8 @@ impl ToolFormat {
     }
 
     /// Returns a parser for one text with calls of these functions. It drops calls after the first `calls_max`.
-    pub fn parser(self, functions: Arc<[String]>, calls_max: usize, is_guided: bool) -> ToolParser {
-        ToolParser::new(self.reader(), functions, calls_max, is_guided)
+    pub fn parser(self, functions: Arc<[String]>, calls_max: usize, guidance: Guidance) -> ToolParser {
+        ToolParser::new(self.reader(), functions, calls_max, guidance)
     }
 
     fn reader(self) -> Box<dyn CallFormat> {
@@ -125,10 +128,10 @@ impl ToolDialect {
         &self.layout
     }
 
-    /// Returns a parser for one text with calls of these functions. With `is_guided`, the grammar of
-    /// [`Self::layout`] guides the text, so that the parser returns the beginning of a call before its end.
-    pub fn parser(&self, functions: Arc<[String]>, calls_max: usize, is_guided: bool) -> ToolParser {
-        self.format.parser(functions, calls_max, is_guided)
+    /// Returns a parser for one text with calls of these functions. If the grammar of [`Self::layout`] guides
+    /// the calls, the parser returns the beginning of a call before its end.
+    pub fn parser(&self, functions: Arc<[String]>, calls_max: usize, guidance: Guidance) -> ToolParser {
+        self.format.parser(functions, calls_max, guidance)
     }
 
     /// Returns the id of a call, made of random hexadecimal digits. Mistral's templates accept only nine letters or

@@ -17,12 +17,22 @@ pub enum ToolPart {
     Arguments(String),
 }
 
+/// The part of a text that a grammar guides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guidance {
+    Nothing,
+    /// All calls, which may follow a text.
+    Calls,
+    /// The whole text, which consists of calls.
+    Everything,
+}
+
 /// The parser of one text.
 pub struct ToolParser {
     format: Box<dyn CallFormat>,
     functions: Arc<[String]>,
     calls_max: usize,
-    is_guided: bool,
+    guidance: Guidance,
     /// The text that no part contains yet.
     rest: String,
     /// Bytes at its beginning that are markup of a call that may follow.
@@ -45,10 +55,10 @@ impl ToolParser {
         format: Box<dyn CallFormat>,
         functions: Arc<[String]>,
         calls_max: usize,
-        is_guided: bool,
+        guidance: Guidance,
     ) -> Self {
         let (rest, opening, object, calls) = (String::new(), 0, None, 0);
-        Self { format, functions, calls_max, is_guided, rest, opening, object, calls }
+        Self { format, functions, calls_max, guidance, rest, opening, object, calls }
     }
 
     /// Adds text and returns the parts that are certain.
@@ -63,9 +73,13 @@ impl ToolParser {
     pub fn finish(&mut self) -> Vec<ToolPart> {
         let mut parts = Vec::new();
         let has_begun = self.object.take().is_some_and(|object| object.returned.is_some());
-        // In a guided text, only further calls follow a call, and the last one may have no arguments yet.
-        let is_markup_after_calls = self.calls > 0 && (self.is_guided || self.rest.trim().is_empty());
-        if !has_begun && !is_markup_after_calls {
+        let is_markup = match self.guidance {
+            Guidance::Nothing => self.calls > 0 && self.format.ends_in_markup(&self.rest),
+            // Only further calls follow a call, and the last one may have no arguments yet.
+            Guidance::Calls => self.calls > 0,
+            Guidance::Everything => true,
+        };
+        if !has_begun && !is_markup {
             self.take_text(self.rest.len(), &mut parts);
         }
         parts
@@ -99,7 +113,7 @@ impl ToolParser {
     fn read(&mut self, mut object: Object, parts: &mut Vec<ToolPart>) -> bool {
         let text = &self.rest[self.opening..];
         let progress = object.scan.advance(text);
-        if self.is_guided && self.calls < self.calls_max {
+        if self.guidance != Guidance::Nothing && self.calls < self.calls_max {
             self.return_begun(&mut object, progress, parts);
         }
         let (has_begun, text) = (object.returned.is_some(), &self.rest[self.opening..]);

@@ -23,9 +23,9 @@ impl Parsed {
     }
 }
 
-fn parser(format: ToolFormat, is_guided: bool) -> ToolParser {
+fn parser(format: ToolFormat, guidance: Guidance) -> ToolParser {
     let functions: Arc<[String]> = ["add".to_owned(), "get.time".to_owned()].into();
-    format.parser(functions, usize::MAX, is_guided)
+    format.parser(functions, usize::MAX, guidance)
 }
 
 fn parse<'a>(mut parser: ToolParser, pieces: impl IntoIterator<Item = &'a str>) -> Parsed {
@@ -65,6 +65,9 @@ const HERMES: Cases<'_> = &[
         Some((" and more", &[("add", "{}")])),
     ),
     ("<tool_call>{\"name\": \"get.time\"}", Some(("", &[("get.time", "{}")]))),
+    ("<tool_call>{\"name\": \"get.time\"}\n</tool_c", Some(("", &[("get.time", "{}")]))),
+    ("<tool_call>{\"name\": \"get.time\"}</tool_call> <", Some((" <", &[("get.time", "{}")]))),
+    ("<tool_call>{\"name\": \"get.time\"}</tool> x", Some(("</tool> x", &[("get.time", "{}")]))),
     (
         "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
         Some(("", &[("add", "{\"a\": 1}")])),
@@ -96,6 +99,7 @@ const LLAMA: Cases<'_> = &[
     ("{\"answer\": 42}", None),
     ("{\"name\": \"Ada\", \"parameters\": {}} is JSON", None),
     ("<|python_tag|>print(1)", None),
+    ("{\"name\": \"add\", \"parameters\": {}};", Some(("", &[("add", "{}")]))),
     ("{\"name\": \"add\", \"parameters\": {}}; then", Some(("; then", &[("add", "{}")]))),
     ("{\"name\": \"add\", \"param", None),
 ];
@@ -137,6 +141,7 @@ const GRANITE: Cases<'_> = &[
         Some(("Well", &[("add", "{}"), ("get.time", "{}")])),
     ),
     ("<|tool_call|>[{\"name\": \"add\", \"arguments\": {}}", Some(("", &[("add", "{}")]))),
+    ("<|tool_call|>[{\"name\": \"add\", \"arguments\": {}}, ", Some(("", &[("add", "{}")]))),
     ("<|tool_call|>[{\"name\": \"add\"", None),
 ];
 
@@ -152,9 +157,9 @@ fn texts_are_separated_from_calls_on_every_split() {
     for (format, cases) in ALL {
         for (text, want) in cases {
             let want = want.map_or_else(|| parsed(text, &[]), |(text, calls)| parsed(text, calls));
-            assert_eq!(parse(parser(format, false), [*text]), want, "{format:?}: {text}");
+            assert_eq!(parse(parser(format, Guidance::Nothing), [*text]), want, "{format:?}: {text}");
             let mut characters = [0; 4];
-            let mut one_by_one = parser(format, false);
+            let mut one_by_one = parser(format, Guidance::Nothing);
             let mut got = Parsed::default();
             for character in text.chars() {
                 got.add(one_by_one.push(character.encode_utf8(&mut characters)));
@@ -163,7 +168,11 @@ fn texts_are_separated_from_calls_on_every_split() {
             assert_eq!(got, want, "{format:?} by characters: {text}");
             for at in (0..text.len()).filter(|&at| text.is_char_boundary(at)) {
                 let (one, two) = text.split_at(at);
-                assert_eq!(parse(parser(format, false), [one, two]), want, "{format:?}: {one} | {two}");
+                assert_eq!(
+                    parse(parser(format, Guidance::Nothing), [one, two]),
+                    want,
+                    "{format:?}: {one} | {two}"
+                );
             }
         }
     }
@@ -190,10 +199,10 @@ fn arguments_of_guided_calls_arrive_as_they_are_written() {
         let want = parsed("", &[("add", "{\"a\": 1, \"b\": \"xyz\"}")]);
         for at in 0..=text.len() {
             let (one, two) = text.split_at(at);
-            assert_eq!(parse(parser(format, true), [one, two]), want, "{format:?}: {one} | {two}");
+            assert_eq!(parse(parser(format, Guidance::Calls), [one, two]), want, "{format:?}: {one} | {two}");
         }
         let begun = &text[..text.find("xyz").unwrap()];
-        let mut guided = parser(format, true);
+        let mut guided = parser(format, Guidance::Calls);
         let mut got = Parsed::default();
         got.add(guided.push(begun));
         assert_eq!(got, parsed("", &[("add", "{\"a\": 1, \"b\": \"")]), "{format:?}");
@@ -208,15 +217,32 @@ fn a_guided_call_that_ends_before_its_arguments_is_not_text() {
     let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
     let begun = "\n<tool_call>\n{\"name\":";
     let made = &[("add", "{\"a\": 1}")];
-    assert_eq!(parse(parser(ToolFormat::Hermes, true), [call, begun]), parsed("", made));
-    assert_eq!(parse(parser(ToolFormat::Hermes, false), [call, begun]), parsed(begun, made));
+    assert_eq!(parse(parser(ToolFormat::Hermes, Guidance::Calls), [call, begun]), parsed("", made));
+    assert_eq!(parse(parser(ToolFormat::Hermes, Guidance::Nothing), [call, begun]), parsed(begun, made));
+}
+
+#[test]
+fn a_text_of_calls_alone_that_ends_inside_the_first_opening_is_empty() {
+    for (format, text) in [
+        (ToolFormat::Hermes, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}"),
+        (ToolFormat::Llama3Json, "{\"name\": \"add\", \"parameters\": {\"a\": 1}}"),
+        (ToolFormat::Mistral, "[TOOL_CALLS]add[ARGS]{\"a\": 1}"),
+        (ToolFormat::Granite, "<|tool_call|>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}"),
+    ] {
+        for (end, _) in text.char_indices() {
+            let cut = parse(parser(format, Guidance::Everything), [&text[..end]]);
+            assert_eq!(cut.text, "", "{format:?}: {}", &text[..end]);
+        }
+        let whole = parse(parser(format, Guidance::Everything), [text]);
+        assert_eq!(whole, parsed("", &[("add", "{\"a\": 1}")]), "{format:?}");
+    }
 }
 
 #[test]
 fn calls_beyond_the_maximum_are_dropped() {
     let text = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
     let functions: Arc<[String]> = ["add".to_owned()].into();
-    let one = ToolFormat::Hermes.parser(functions, 1, false);
+    let one = ToolFormat::Hermes.parser(functions, 1, Guidance::Nothing);
     assert_eq!(parse(one, [text, text, text]), parsed("", &[("add", "{}")]));
 }
 
@@ -225,6 +251,8 @@ fn templates_name_their_format() {
     for (template, want) in [
         ("{{ '<tool_call>' }}", Some(ToolFormat::Hermes)),
         ("<tool_call><function=name>", None),
+        ("<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>", None),
+        ("<tool_call>name<tool_sep>", None),
         ("[TOOL_CALLS]", Some(ToolFormat::Mistral)),
         ("<|tool_call|>", Some(ToolFormat::Granite)),
         ("<|eot_id|> {\"name\": x, \"parameters\": y}", Some(ToolFormat::Llama3Json)),

@@ -498,7 +498,6 @@ fn everything_else_has_ranges() {
         ("bad_words", json!([""])),
         ("bad_words", json!(vec!["a"; 1025])),
         ("bad_words", json!(["a".repeat(1025)])),
-        ("return_tokens_as_token_ids", json!(true)),
         ("suffix", json!("x")),
         ("beam_width", json!(4)),
         ("length_penalty", json!(2)),

@@ -224,11 +224,6 @@ fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportO
     let number_tokens = request.number_tokens.unwrap_or(false);
     check("number_tokens", logprobs.is_some() || !number_tokens, "is only allowed with `logprobs`")?;
     let tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(false);
-    check(
-        "return_tokens_as_token_ids",
-        logprobs.is_some() || !tokens_as_ids,
-        "is only allowed with `logprobs`",
-    )?;
     let echo = request.echo.unwrap_or(false);
     for (param, asked) in [("echo", echo), ("prompt_logprobs", prompt_logprobs.is_some())] {
         let message = "needs a decoder-only model; the encoder of this model gives prompt tokens no probabilities. \

@@ -11,12 +11,12 @@ use ntl_api::{
     ChatRequest, ChatRequestMessage, CompletionRequest, ContentPart, ResponsesInputItem, ResponsesPart,
     ResponsesRequest,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::PartialSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::error::{AppError, check};
-use crate::json::{foreign_name, unknown_field};
+use crate::json::{foreign_name, from_value, unknown_field};
 
 /// The value of a field that has no effect.
 #[derive(Debug, Clone, Copy)]
@@ -30,12 +30,10 @@ enum Neutral {
     Empty,
     /// A list of nothing but these words.
     ListOf(&'static [&'static str]),
-    /// An object of booleans.
-    Flags,
     Words(&'static [&'static str]),
 }
 
-use Neutral::{Empty, False, Flags, ListOf, Null, Numbers, True, Words};
+use Neutral::{Empty, False, ListOf, Null, Numbers, True, Words};
 
 /// Fields of OpenAI, vLLM, SGLang and llama.cpp that completions and chats accept with any value: they change
 /// no answer here.
@@ -108,7 +106,7 @@ const CHAT_FIELDS: [(&str, Neutral); 12] = [
 ];
 
 /// Fields that only responses have.
-const RESPONSES_FIELDS: [(&str, Neutral); 12] = [
+const RESPONSES_FIELDS: [(&str, Neutral); 11] = [
     ("background", False),
     ("context_management", Empty),
     ("conversation", Null),
@@ -117,7 +115,6 @@ const RESPONSES_FIELDS: [(&str, Neutral); 12] = [
     ("kv_transfer_params", Empty),
     ("previous_response_id", Null),
     ("prompt", Null),
-    ("stream_options", Flags),
     ("truncation", Words(&["disabled"])),
     ("vllm_xargs", Empty),
     ("watermarking", False),
@@ -190,6 +187,10 @@ pub(in crate::apis) fn check_responses(others: &Others) -> Result<(), AppError> 
             let message =
                 "is not supported: the server stores no responses; send the whole conversation as `input`";
             return Err(AppError::field(name, message));
+        }
+        if name == "stream_options" {
+            // No option has an effect: the last event always has the usage.
+            return from_value::<CompletionRequest>(json!({ name: value })).map(drop);
         }
         check_field("", name, value, neutral_of(name, &[&RESPONSES_FIELDS]), &WITHOUT_EFFECT, known)
     })
@@ -297,7 +298,6 @@ impl Neutral {
             ListOf(words) => value.as_array().is_some_and(|items| {
                 items.iter().all(|item| item.as_str().is_some_and(|word| words.contains(&word)))
             }),
-            Flags => value.as_object().is_some_and(|fields| fields.values().all(Value::is_boolean)),
             Words(words) => value.as_str().is_some_and(|word| words.contains(&word)),
         }
     }
@@ -305,8 +305,6 @@ impl Neutral {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn completion(body: &Value) -> Result<(), AppError> {

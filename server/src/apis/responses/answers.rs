@@ -145,8 +145,14 @@ impl StreamedOutput {
         self.items.push(item);
     }
 
-    /// Adds text with the tokens that are pending.
-    fn add_text(&mut self, delta: String, added: Numbers, events: &mut Vec<ResponsesEventBody>) {
+    /// Adds text with the tokens that are pending. `begin` are the numbers of a new message.
+    fn add_text(
+        &mut self,
+        delta: String,
+        added: Numbers,
+        begin: &Numbers,
+        events: &mut Vec<ResponsesEventBody>,
+    ) {
         let content_index = 0;
         let new_logprobs = std::mem::take(&mut self.pending);
         if !matches!(self.open, Some(OpenItem::Message { .. })) {
@@ -155,11 +161,11 @@ impl StreamedOutput {
             let output_index = self.index();
             let item = message(id.clone(), ResponsesStatus::InProgress, Vec::new());
             events.push(ResponsesEventBody::ItemAdded { output_index, item });
-            let part = output_text(String::new(), Vec::new(), Numbers::default());
+            let part = output_text(String::new(), Vec::new(), begin.clone());
             let item_id = id.clone();
             events.push(ResponsesEventBody::PartAdded { item_id, output_index, content_index, part });
-            let (text, logprobs, numbers) = Default::default();
-            self.open = Some(OpenItem::Message { id, text, logprobs, numbers });
+            let (text, logprobs) = Default::default();
+            self.open = Some(OpenItem::Message { id, text, logprobs, numbers: begin.clone() });
         }
         let output_index = self.index();
         if let Some(OpenItem::Message { id, text, logprobs, numbers }) = &mut self.open {
@@ -176,11 +182,12 @@ impl StreamedOutput {
         }
     }
 
-    fn add_call(&mut self, part: CallPart, events: &mut Vec<ResponsesEventBody>) {
+    /// Adds a part of a call. `begin` are the numbers of a new one.
+    fn add_call(&mut self, part: CallPart, begin: &Numbers, events: &mut Vec<ResponsesEventBody>) {
         self.pending.clear();
         if let Some(CallBeginning { id: call_id, name }) = part.begins {
             self.close(ResponsesStatus::Completed, events);
-            let (arguments, numbers) = Default::default();
+            let (arguments, numbers) = (String::new(), begin.numbers.clone());
             let call = OpenCall { id: new_id("fc"), call_id, name, arguments, numbers };
             let item = call.clone().item(ResponsesStatus::InProgress);
             events.push(ResponsesEventBody::ItemAdded { output_index: self.index(), item });
@@ -222,6 +229,7 @@ impl AnswerWriter for ResponseAnswers {
     }
 
     fn chunks(&self, mut piece: Piece) -> Vec<ResponsesEvent> {
+        let begin = self.numbers(None, Vec::new(), true);
         let numbers = self.numbers(piece.number.take(), std::mem::take(&mut piece.numbers), false);
         let logprobs = self.context.logprobs(&piece.tokens).unwrap_or_default();
         self.events(|stream| {
@@ -229,22 +237,23 @@ impl AnswerWriter for ResponseAnswers {
             stream.reason = piece.finish_reason.or(stream.reason);
             stream.pending.extend(logprobs);
             if !piece.text.is_empty() || !numbers.is_empty() {
-                stream.add_text(piece.text, numbers, &mut events);
+                stream.add_text(piece.text, numbers, &begin, &mut events);
             }
             for part in piece.calls {
-                stream.add_call(part, &mut events);
+                stream.add_call(part, &begin, &mut events);
             }
             events
         })
     }
 
     fn last_chunks(&self, counts: TokenCounts, _include_usage: bool) -> Vec<ResponsesEvent> {
+        let begin = self.numbers(None, Vec::new(), true);
         self.events(|stream| {
             let mut events = Vec::new();
             let status = status(stream.reason);
             if stream.items.is_empty() && stream.open.is_none() {
                 // An empty text is an output, too.
-                stream.add_text(String::new(), Numbers::default(), &mut events);
+                stream.add_text(String::new(), Numbers::default(), &begin, &mut events);
             }
             stream.close(status, &mut events);
             let output = std::mem::take(&mut stream.items);
@@ -305,8 +314,8 @@ impl AnswerWriter for ResponseAnswers {
 }
 
 impl ResponseAnswers {
-    fn numbers(&self, number: Option<Number>, numbers: Vec<LocatedNumber>, is_whole: bool) -> Numbers {
-        Numbers { number: number.map(Box::new), numbers: self.context.listed(numbers, is_whole) }
+    fn numbers(&self, number: Option<Number>, numbers: Vec<LocatedNumber>, has_begin: bool) -> Numbers {
+        Numbers { number: number.map(Box::new), numbers: self.context.listed(numbers, has_begin) }
     }
 }
 
