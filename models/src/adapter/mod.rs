@@ -277,7 +277,9 @@ impl OpenAdapter<'_> {
         let layers = &self.reader.layers;
         let changes = layers.iter().map(|layer| self.change(layer)).collect::<LoadResult<Vec<_>>>()?;
         let weights = match &self.reader.cpu {
-            Some(place) => ReadWeights::Packed(Arc::new(placed(&changes, layers, place)?)),
+            Some(place) => {
+                ReadWeights::Packed(Arc::new(placed(&changes, layers, place).map_err(device_error)?))
+            }
             None => ReadWeights::Stored(changes),
         };
         Ok(Adapter::new(Read { weights, layers: Arc::clone(layers) }))
