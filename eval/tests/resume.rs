@@ -227,7 +227,7 @@ fn failed_items_are_requested_again_when_a_run_continues() {
     let data = additions(&folder, ITEMS);
     let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, before| match (prompt, before) {
-        ("3 + 1", 0) => Scripted(500, vec![], "{}".to_owned()),
+        ("3 + 1", 0) => Scripted(400, vec![], "{}".to_owned()),
         _ => text(&answer(prompt).to_string()),
     });
     assert_eq!(ntl_eval(&args(&mock, &data, &out, &[])).status.code(), Some(4));
@@ -242,6 +242,33 @@ fn a_cache_only_answers_for_the_same_model_and_request() {
     let data = additions(&folder, ITEMS);
     let cache = folder.path().join("cache");
     let mock = Mock::start(&["tiny", "large"], |prompt, _| text(&answer(prompt).to_string()));
+#[test]
+fn a_cache_serves_equal_requests_of_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pairs.txt");
+    fs::write(&file, "0 + 1\n1\n1 + 1\n2\n0 + 1\n1\nbad\n1\nbad\n1\n").unwrap();
+    let out = folder.path().join("out");
+    let cache = folder.path().join("cache");
+    let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
+        "bad" => Scripted(400, vec![], "{}".to_owned()),
+        _ => text(&answer(prompt).to_string()),
+    });
+    let flags = ["--cache", cache.to_str().unwrap(), "--overwrite"];
+    for (asked, known) in [(3, 0), (1, 2)] {
+        let before = mock.bodies().len();
+        let output = ntl_eval(&args(&mock, file.to_str().unwrap(), &out, &flags));
+        assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+        assert_eq!(mock.bodies().len() - before, asked, "{known} known answers");
+        let report: Value =
+            serde_json::from_str(&fs::read_to_string(out.join("report.json")).unwrap()).unwrap();
+        assert_eq!((&report["n"], &report["failed"], &report["n_valid"]), (&json!(5), &json!(2), &json!(3)));
+    }
+    // The journal has an answer for each item, so that a run without the cache can continue.
+    assert_eq!(fs::read_to_string(out.join("journal.jsonl")).unwrap().lines().count(), 1 + 3);
+    let cached = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(cached).unwrap().lines().count(), 1 + 2);
+}
+
     let asked = |more: &[&str]| {
         let before = mock.bodies().len();
         let out = folder.path().join("out");

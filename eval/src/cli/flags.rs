@@ -218,7 +218,7 @@ pub struct ServerFlags {
     /// Maximum number of concurrent requests.
     #[arg(long, value_name = "N", env = "NTL_EVAL_CONCURRENCY", default_value = "16", value_parser = at_least_one::<NonZeroUsize>)]
     pub concurrency: NonZeroUsize,
-    /// Seconds to wait for one response before a retry (at most 4).
+    /// Seconds without a byte of a response after which its item fails.
     #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIMEOUT", default_value = "120", value_parser = at_least_one::<NonZeroU64>)]
     pub timeout: NonZeroU64,
     /// Stop the run, with exit code 4 and no report, when no endpoint has been available for this long:

@@ -98,7 +98,7 @@ impl Runner<'_> {
             };
             let Ok(Some((index, reply))) = next else { break };
             unreachable =
-                if reply.as_ref().is_err_and(ClientError::is_unreachable) { unreachable + 1 } else { 0 };
+                if reply.as_ref().is_err_and(ClientError::is_without_response) { unreachable + 1 } else { 0 };
             let answer = match reply.and_then(&read).map_err(&explain) {
                 Ok(answer) => {
                     keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;

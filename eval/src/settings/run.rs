@@ -85,7 +85,7 @@ pub struct ServerSettings {
     pub api_key: Option<String>,
     /// Maximum number of concurrent requests.
     pub concurrency: NonZeroUsize,
-    /// Maximum time to wait for one response.
+    /// Maximum time without a byte of a response.
     pub timeout: Duration,
     /// Time without an available endpoint after which the run stops.
     pub unreachable_max: Duration,
