@@ -186,10 +186,16 @@ fn a_finished_run_survives_a_rejected_resume_and_a_second_run() {
     let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["journal.jsonl", "report.html", "report.json", "report.md", "samples.jsonl"]);
     let asked = mock.bodies().len();
+    // A crash left half a line.
+    let journal = out.join("journal.jsonl");
+    let whole = fs::read(&journal).unwrap();
+    fs::write(&journal, [&whole[..], b"{\"id\":\"answer 3\",\"ke"].concat()).unwrap();
+    let torn = files(&out);
     let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
     assert_eq!(other.status.code(), Some(1));
     assert!(err(&other).contains("limit was 4, is 9"), "{}", err(&other));
-    assert!(files(&out) == before, "a rejected --resume changed files");
+    assert!(files(&out) == torn, "a rejected --resume changed files");
+    fs::write(&journal, whole).unwrap();
     let second = ntl_eval(&args(&mock, &data, &out, &["--limit", "9"]));
     assert_eq!(second.status.code(), Some(1));
     let message = format!("{} holds a finished run: replace it with --overwrite", out.display());
@@ -237,12 +243,6 @@ fn failed_items_are_requested_again_when_a_run_continues() {
 }
 
 #[test]
-fn a_cache_only_answers_for_the_same_model_and_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let cache = folder.path().join("cache");
-    let mock = Mock::start(&["tiny", "large"], |prompt, _| text(&answer(prompt).to_string()));
-#[test]
 fn a_cache_serves_equal_requests_of_one_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pairs.txt");
@@ -269,6 +269,12 @@ fn a_cache_serves_equal_requests_of_one_run() {
     assert_eq!(fs::read_to_string(cached).unwrap().lines().count(), 1 + 2);
 }
 
+#[test]
+fn a_cache_only_answers_for_the_same_model_and_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, ITEMS);
+    let cache = folder.path().join("cache");
+    let mock = Mock::start(&["tiny", "large"], |prompt, _| text(&answer(prompt).to_string()));
     let asked = |more: &[&str]| {
         let before = mock.bodies().len();
         let out = folder.path().join("out");
