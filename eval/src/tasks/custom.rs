@@ -11,8 +11,8 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-use super::own::{self, OwnItems, Skipped};
-use super::{AnswerField, Entry, Origin, Suite, Traits, from_file};
+use super::own::{self, OwnFile, OwnItems, Skipped};
+use super::{AnswerField, Entry, Origin, Suite, Traits, from_file, number_rule, stop_of_short_answers};
 use crate::data::read::{Truth, decimal_point_hint};
 use crate::data::records::Record;
 use crate::data::{DataError, Item};
@@ -36,8 +36,9 @@ pub struct CustomTask {
     pub answer_field: String,
     /// Number of other items that precede each question.
     pub shots: usize,
-    /// Whether to leave out items without a question or an answer.
-    pub skip_missing: bool,
+    pub reading: OwnFile,
+    /// Which number of a text is the answer, if not the default one.
+    pub number_rule: Option<NumberRule>,
     /// If the answers are structured: their schema, and the numbers to score.
     pub structured: Option<Structured>,
 }
@@ -98,7 +99,7 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         return Err(usage("--template names the answer, which the model would only have to copy").into());
     }
     let required = [task.question_field.as_str(), answer.name.as_str()];
-    let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
+    let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
     let items = records.iter().map(|record| item(task, &answer, run, record));
     let mut items = items.collect::<Result<Vec<Item>, DataError>>()?;
     let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));

@@ -12,7 +12,7 @@ pub mod mathematics;
 pub mod multiplication;
 pub mod multirc;
 pub mod nupa;
-mod own;
+pub mod own;
 pub mod regression_in_context;
 pub mod rjokes;
 mod shots;
