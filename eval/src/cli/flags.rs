@@ -292,6 +292,10 @@ impl OutputFlags {
             on_existing,
             cache: self.cache.clone(),
             first_metrics: self.metric.clone(),
+    /// File for the results of the gates in JUnit's XML, one suite per split. It is also written if the run
+    /// stops with an error.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_JUNIT")]
+    pub junit: Option<PathBuf>,
             json: self.json,
             quiet: self.quiet,
         }
@@ -314,6 +318,7 @@ pub struct GateFlags {
 
 impl GateFlags {
     fn settings(&self) -> Gates {
+            junit: self.junit.clone(),
         Gates {
             fail_under: self.fail_under.clone(),
             fail_over: self.fail_over.clone(),

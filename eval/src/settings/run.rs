@@ -117,3 +117,5 @@ pub struct OutputSettings {
     /// Whether to show no progress.
     pub quiet: bool,
 }
+    /// File for the gates' results in JUnit's XML.
+    pub junit: Option<PathBuf>,
