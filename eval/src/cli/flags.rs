@@ -123,6 +123,16 @@ pub struct NumberFlags {
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
+    /// Maximum number of decoder positions, 1 to 65536. The server's default: 4096.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_NODES_MAX", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub nodes_max: Option<u32>,
+    /// Stop the search as soon as the bounds of the value are no wider than this; 0 stops when it is certain.
+    /// The server's default: no such stop.
+    #[arg(long, value_name = "WIDTH", env = "NTL_EVAL_PRECISION", value_parser = precision)]
+    pub precision: Option<f64>,
+    /// Stop the search of a number after this time. The server's default: no limit.
+    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIME_MAX", value_parser = seconds)]
+    pub time_max: Option<f64>,
     /// With `--after`: sample N texts at temperature 1, and average the distributions of the numbers after
     /// them. Default: one text at temperature 0.
     #[arg(long, value_name = "N", env = "NTL_EVAL_RATIONALES", value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -139,6 +149,9 @@ impl NumberFlags {
             digits_max: self.digits_max,
             decimals_max: self.decimals_max,
             tolerance: self.tolerance,
+            nodes_max: self.nodes_max,
+            precision: self.precision,
+            time_max: self.time_max,
             rationales: self.rationales,
             draws: None,
         }
@@ -197,6 +210,16 @@ pub(super) fn metric(name: &str) -> Result<String, String> {
 fn tolerance(text: &str) -> Result<f64, String> {
     let value = finite(text)?;
     if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a mass between 0 and 1".to_owned()) }
+}
+
+fn precision(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value >= 0.0 { Ok(value) } else { Err("must be at least 0".to_owned()) }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
 }
 
 #[derive(Debug, Clone, clap::Args)]

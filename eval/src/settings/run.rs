@@ -57,7 +57,8 @@ impl RunSettings {
             ),
             (
                 !is_regress && self.number != NumberSettings::default(),
-                "--range, --scale, --interval, --trim, --digits-max, --decimals-max, --tolerance and --rationales need --mode regress",
+                "--range, --scale, --interval, --trim, --digits-max, --decimals-max, --tolerance, --nodes-max, --precision, --time-max \
+                 and --rationales need --mode regress",
             ),
             (!is_regress && self.after.is_some(), "--after needs --mode regress"),
             (
