@@ -60,8 +60,8 @@ pub struct Common {
     pub max_tokens: Option<NonZeroU64>,
     /// Truncate longer prompts to N tokens, the end of sequence included. The model's `truncation_side` in
     /// `/v1/models` decides which end is dropped; if the server does not report it, the first tokens are
-    /// dropped. The server's `/tokenize` counts the tokens. Default: no limit; paper mode always keeps the
-    /// first 512 tokens, as the paper does.
+    /// dropped. The server's `/tokenize` counts the tokens. Not with `--api chat`. Default: no limit; paper
+    /// mode always keeps the first 512 tokens, as the paper does.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS", value_parser = at_least_one::<NonZeroUsize>)]
     pub prompt_tokens: Option<NonZeroUsize>,
     #[command(flatten)]

@@ -56,6 +56,14 @@ impl RunSettings {
                 "--score uses the likelihood of texts after plain prompts and has no --api chat",
             ),
             (
+                self.prompt_tokens.is_some() && is_chat,
+                "--prompt-tokens truncates plain prompts and has no --api chat, whose server words the prompt",
+            ),
+            (
+                self.prompt_tokens.is_some() && self.mode == Mode::Paper,
+                "--mode paper keeps the first 512 tokens of a prompt: leave out --prompt-tokens",
+            ),
+            (
                 !is_regress && self.number != NumberSettings::default(),
                 "--range, --scale, --interval, --trim, --digits-max, --decimals-max, --tolerance, --nodes-max, --precision, --time-max \
                  and --rationales need --mode regress",
