@@ -74,14 +74,29 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     let of_field = |path: &JsonPath| {
         let field = AnswerField { schema: value.clone(), path: path.clone() };
         let mut suite = suite(task, run, Some(field))?;
-        let name =
-            path.to_string().trim_start_matches(['$', '.']).replace(|c: char| !c.is_alphanumeric(), "_");
+        let name = name_of_field(path, &names);
         suite.split = format!("{}.{name}", suite.split);
         suite.settings.insert("field".to_owned(), json!(path.to_string()));
         suite.settings.insert("schema".to_owned(), value.clone());
-        Ok(suite)
-    };
-    fields.iter().map(of_field).collect()
+        suites.push(suite);
+        names.push(name);
+    }
+    Ok(suites)
+}
+
+/// Returns the path as part of a file name. A number distinguishes it from the names of other paths, also on
+/// file systems that ignore case.
+fn name_of_field(path: &JsonPath, others: &[String]) -> String {
+    let path = path.to_string();
+    let path = path.trim_start_matches(['$', '.', '[', '\'']).trim_end_matches("']");
+    let plain = path.replace(|c: char| !c.is_alphanumeric(), "_");
+    let mut name = plain.clone();
+    let mut number = 1;
+    while others.iter().any(|other| other.to_lowercase() == name.to_lowercase()) {
+        number += 1;
+        name = format!("{plain}_{number}");
+    }
+    name
 }
 
 fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> anyhow::Result<Suite> {
