@@ -128,7 +128,11 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         return Err(UsageError(message).into());
     }
     let between = if template.is_some_and(Template::ends_in_space) { "" } else { " " };
-    add_shots(&mut items, task.shots, run.seed, between)?;
+    let solutions = match &task.structured {
+        None => items.iter().map(|item| item.answer.clone()).collect(),
+        Some(structured) => whole_answers(&records, structured, field.as_ref()),
+    };
+    add_shots(&mut items, &solutions, task.shots, run.seed, between)?;
     items.truncate(items_max);
     let mut settings = Map::from_iter([
         from_file(file),
@@ -225,14 +229,42 @@ impl Texts {
     }
 }
 
-/// Puts `count` other items before each item: the prompt, `between`, the answer and a blank line.
-fn add_shots(items: &mut [Item], count: usize, seed: u64, between: &str) -> Result<(), UsageError> {
+/// Returns the whole structured answers as JSON, which are the same for every scored field: the properties of
+/// the schema that a record has or, if the schema lists none, the fields of `--fields`.
+fn whole_answers(records: &[Record], structured: &Structured, field: Option<&AnswerField>) -> Vec<String> {
+    let properties = field.and_then(|field| field.schema.get("properties")?.as_object());
+    let names: Vec<&str> = match properties {
+        Some(properties) => properties.keys().map(String::as_str).collect(),
+        None => structured.fields.iter().filter_map(JsonPath::first_name).collect(),
+    };
+    let mut answers = Vec::with_capacity(records.len());
+    for record in records {
+        let mut answer = Map::new();
+        for &name in &names {
+            let Some(text) = record.get(name) else { continue };
+            let is_text = properties.is_some_and(|properties| properties[name]["type"] == "string");
+            let value = if is_text { None } else { serde_json::from_str(text).ok() };
+            answer.insert(name.to_owned(), value.unwrap_or_else(|| json!(text)));
+        }
+        answers.push(Value::Object(answer).to_string());
+    }
+    answers
+}
+
+/// Puts `count` other items before each item: the prompt, `between`, the solution and a blank line.
+fn add_shots(
+    items: &mut [Item],
+    solutions: &[String],
+    count: usize,
+    seed: u64,
+    between: &str,
+) -> Result<(), UsageError> {
     let others = items.len().saturating_sub(1);
     if count > others {
         return Err(UsageError(format!("--shots {count} needs more than the {others} other items")));
     }
     let solved: Vec<String> =
-        items.iter().map(|item| format!("{}{between}{}\n\n", item.prompt(), item.answer)).collect();
+        solved.map(|(item, solution)| format!("{}{between}{solution}\n\n", item.prompt())).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for (own, item) in items.iter_mut().enumerate().filter(|_| count > 0) {
         let drawn = index::sample(&mut rng, others, count).into_iter();
@@ -242,6 +274,7 @@ fn add_shots(items: &mut [Item], count: usize, seed: u64, between: &str) -> Resu
     Ok(())
 }
 
+    let solved = items.iter().zip(solutions);
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +288,8 @@ mod tests {
         };
         let shots = |seed| {
             let mut items: Vec<Item> = (0..9).map(item).collect();
-            add_shots(&mut items, 3, seed, " ").unwrap();
+            let solutions: Vec<String> = items.iter().map(|item| item.answer.clone()).collect();
+            add_shots(&mut items, &solutions, 3, seed, " ").unwrap();
             items.iter().map(|item| item.prompt().to_owned()).collect::<Vec<_>>()
         };
         for (own, prompt) in shots(1).iter().enumerate() {
