@@ -292,6 +292,10 @@ pub struct OutputFlags {
     /// data are elsewhere: see `--data`.)
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,
+    /// File for the results of the gates in JUnit's XML, one suite per split. It is also written if the run
+    /// stops with an error.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_JUNIT")]
+    pub junit: Option<PathBuf>,
     /// Show these metrics first, in this order. Every metric that has data is computed in any case.
     #[arg(long, value_name = "NAME,...", env = "NTL_EVAL_METRIC", value_delimiter = ',', value_parser = metric)]
     pub metric: Vec<String>,
@@ -314,11 +318,8 @@ impl OutputFlags {
             out: self.out.clone(),
             on_existing,
             cache: self.cache.clone(),
+            junit: self.junit.clone(),
             first_metrics: self.metric.clone(),
-    /// File for the results of the gates in JUnit's XML, one suite per split. It is also written if the run
-    /// stops with an error.
-    #[arg(long, value_name = "FILE", env = "NTL_EVAL_JUNIT")]
-    pub junit: Option<PathBuf>,
             json: self.json,
             quiet: self.quiet,
         }
@@ -341,7 +342,6 @@ pub struct GateFlags {
 
 impl GateFlags {
     fn settings(&self) -> Gates {
-            junit: self.junit.clone(),
         Gates {
             fail_under: self.fail_under.clone(),
             fail_over: self.fail_over.clone(),

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::flags::{Common, at_least_one, range};
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Mode, NumberRule};
 use crate::settings::number::{Draws, finite};
 use crate::stats::Interval;
 use crate::tasks::code_regression::CodeRegressionTask;
@@ -144,7 +144,7 @@ impl Task {
             Self::Rjokes(args) => rjokes::suites(args.split, settings),
         }?;
         if let Some(template) = &settings.template {
-            word(&mut suites, template)?;
+            word(&mut suites, template, settings)?;
         }
         Ok(suites)
     }

@@ -229,7 +229,7 @@ impl Session<'_> {
         }
         let report = Report { started: started.to_string(), seconds, ..report };
         if let Some(RunFolder { folder, .. }) = output {
-            saved::write(folder, &report, samples(&template, &records))?;
+            saved::write(folder, &report, samples(&template, suite.traits.number_rule, &records))?;
         }
         if let Some(error) = records.iter().find_map(|record| record.reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
@@ -359,9 +359,13 @@ impl Session<'_> {
 
     /// Returns everything that may change the figures, and which estimate each metric uses.
     fn settings(&self, suite: &Suite, template: &RequestTemplate) -> Map<String, Value> {
-        let number_rule = template.protocol.as_ref().map_or("last_number", |protocol| protocol.number_rule());
+        let form = suite.items.first().and_then(|item| item.form);
+        let number_rule = match &template.protocol {
+            Some(protocol) => protocol.number_rule().to_owned(),
+            None => rule_name(suite.traits.number_rule, form).replace('-', "_"),
+        };
         let estimate = |estimate| match estimate {
-            _ if self.settings.mode != Mode::Regress => number_rule,
+            _ if self.settings.mode != Mode::Regress => number_rule.as_str(),
             Estimate::Mean if !suite.traits.medians => "trimmed_mean",
             Estimate::Mean | Estimate::Median => "median",
             Estimate::Mode => "mode",

@@ -119,6 +119,8 @@ pub struct OutputSettings {
     pub on_existing: OnExisting,
     /// Directory of the answers that all runs share.
     pub cache: Option<PathBuf>,
+    /// File for the gates' results in JUnit's XML.
+    pub junit: Option<PathBuf>,
     /// Names of the metrics to show first.
     pub first_metrics: Vec<String>,
     /// Whether to print reports as JSON.
@@ -126,5 +128,3 @@ pub struct OutputSettings {
     /// Whether to show no progress.
     pub quiet: bool,
 }
-    /// File for the gates' results in JUnit's XML.
-    pub junit: Option<PathBuf>,

@@ -20,7 +20,7 @@ use crate::error::UsageError;
 use crate::format::shortened;
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Mode, NumberRule};
 use crate::template::{Template, UnknownField};
 
 pub const ENTRY: Entry = Entry {
@@ -71,7 +71,12 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
         small_file::read_text(schema).with_context(|| format!("could not read {}", schema.display()))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| UsageError(format!("{} is not JSON: {error}", schema.display())))?;
-    let of_field = |path: &JsonPath| {
+    let mut suites = Vec::new();
+    let mut names = Vec::new();
+    for (index, path) in fields.iter().enumerate() {
+        if fields[..index].contains(path) {
+            return usage(&format!("--fields names `{path}` twice"));
+        }
         let field = AnswerField { schema: value.clone(), path: path.clone() };
         let mut suite = suite(task, run, Some(field))?;
         let name = name_of_field(path, &names);
@@ -134,6 +139,7 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
     };
     add_shots(&mut items, &solutions, task.shots, run.seed, between)?;
     items.truncate(items_max);
+    let rule = task.number_rule.unwrap_or_else(|| number_rule(run));
     let mut settings = Map::from_iter([
         from_file(file),
         ("question_field".to_owned(), json!(task.question_field)),
@@ -152,8 +158,13 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         items,
         settings,
         traits: Traits {
-            // After examples, a model continues with the next one.
-            stop: if task.shots > 0 { &["\n\n"] } else { &[] },
+            stop: match stop_of_short_answers(run, rule) {
+                stop if has_numbers && field.is_none() && !stop.is_empty() => stop,
+                // After examples, a model continues with the next one.
+                _ if task.shots > 0 => &["\n\n"],
+                _ => &[],
+            },
+            number_rule: rule,
             texts: !has_numbers,
             max_tokens: if field.is_some() { STRUCTURED_TOKENS_MAX } else { Traits::default().max_tokens },
             ..Traits::default()
@@ -263,6 +274,7 @@ fn add_shots(
     if count > others {
         return Err(UsageError(format!("--shots {count} needs more than the {others} other items")));
     }
+    let solved = items.iter().zip(solutions);
     let solved: Vec<String> =
         solved.map(|(item, solution)| format!("{}{between}{solution}\n\n", item.prompt())).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -274,7 +286,6 @@ fn add_shots(
     Ok(())
 }
 
-    let solved = items.iter().zip(solutions);
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,8 +314,8 @@ mod tests {
         assert_eq!(shots(1), shots(1));
         assert_ne!(shots(1), shots(2));
         let mut one = [item(0)];
-        assert!(add_shots(&mut one, 1, 0, " ").is_err());
-        add_shots(&mut one, 0, 0, " ").unwrap();
+        assert!(add_shots(&mut one, &["1".to_owned()], 1, 0, " ").is_err());
+        add_shots(&mut one, &["1".to_owned()], 0, 0, " ").unwrap();
         assert_eq!(one[0].prompt, None);
     }
 }
