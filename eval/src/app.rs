@@ -60,6 +60,10 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
     let (runs, status) = match (&args.task, &args.a, &args.b) {
         (Some(task), ..) => {
             let settings = task.settings();
+            if settings.output.junit.is_some() {
+                let message = "--junit has the gates of one run: leave it out of compare";
+                return Err(UsageError(message.to_owned()).into());
+            }
             let sides = args.sides(&settings)?;
             compare::models::run(&task.suites(&settings)?, &sides, console)?
         }

@@ -1,4 +1,6 @@
 //! Paths to a value in JSON: `$.rooms[0].area`, `$['a b']`. Other parts of JSONPath are not supported.
+//!
+//! In: any spelling of a path. Out: the spelling that ntl-server uses, so that paths can be compared as texts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,6 +9,7 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonPath {
+    /// As ntl-server writes the path, without regard to how it was given.
     text: String,
     steps: Vec<Step>,
 }
@@ -25,19 +28,21 @@ impl FromStr for JsonPath {
     type Err = NoPath;
 
     fn from_str(text: &str) -> Result<Self, NoPath> {
-        let steps = || {
-            let mut steps = Vec::new();
-            let mut rest = text.strip_prefix('$')?;
-            while !rest.is_empty() {
-                let (step, left) = first_step(rest)?;
-                steps.push(step);
-                rest = left;
-            }
-            Some(steps)
-        };
-        let steps = steps().ok_or_else(|| NoPath(text.to_owned()))?;
-        Ok(Self { text: text.to_owned(), steps })
+        let steps = steps(text).ok_or_else(|| NoPath(text.to_owned()))?;
+        let text = format!("${}", steps.iter().map(ToString::to_string).collect::<String>());
+        Ok(Self { text, steps })
     }
+}
+
+fn steps(text: &str) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut rest = text.trim().strip_prefix('$')?;
+    while !rest.is_empty() {
+        let (step, left) = first_step(rest)?;
+        steps.push(step);
+        rest = left;
+    }
+    Some(steps)
 }
 
 /// Returns the first step and the text after it.
@@ -46,12 +51,54 @@ fn first_step(text: &str) -> Option<(Step, &str)> {
         let end = name.find(['.', '[']).unwrap_or(name.len());
         return (end > 0).then(|| (Step::Name(name[..end].to_owned()), &name[end..]));
     }
-    if let Some(quoted) = text.strip_prefix("['") {
-        let (name, rest) = quoted.split_once("']")?;
-        return Some((Step::Name(name.replace("\\'", "'").replace("\\\\", "\\")), rest));
+    let inner = text.strip_prefix('[')?.trim_start();
+    if let Some(quote @ ('\'' | '"')) = inner.chars().next() {
+        let (name, rest) = quoted_name(&inner[1..], quote)?;
+        return Some((Step::Name(name), rest.trim_start().strip_prefix(']')?));
     }
-    let (index, rest) = text.strip_prefix('[')?.split_once(']')?;
+    let (index, rest) = inner.split_once(']')?;
+    let index = index.trim_end();
+    if !index.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     Some((Step::Index(index.parse().ok()?), rest))
+}
+
+/// Returns the name that `quote` ends, with the escape sequences of JSON and `\'`, and the text after it.
+fn quoted_name(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut json = "\"".to_owned();
+    let mut characters = text.char_indices();
+    loop {
+        match characters.next()? {
+            (end, character) if character == quote => {
+                json.push('"');
+                let name = serde_json::from_str(&json).ok()?;
+                return Some((name, &text[end + quote.len_utf8()..]));
+            }
+            (_, '\\') => match characters.next()?.1 {
+                '\'' => json.push('\''),
+                escaped => json.extend(['\\', escaped]),
+            },
+            (_, '"') => json.push_str("\\\""),
+            (_, character) => json.push(character),
+        }
+    }
+}
+
+/// The form of ntl-server: names that are not words are in quotation marks.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Index(index) => return write!(f, "[{index}]"),
+            Self::Name(name) => name,
+        };
+        let is_part = |character: char| character.is_alphanumeric() || character == '_';
+        if name.chars().all(is_part) && name.starts_with(|first: char| first.is_alphabetic() || first == '_')
+        {
+            return write!(f, ".{name}");
+        }
+        write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
+    }
 }
 
 impl fmt::Display for JsonPath {
@@ -63,9 +110,15 @@ impl fmt::Display for JsonPath {
 impl JsonPath {
     /// The name of the first step, and the path after it.
     pub fn split_first(&self) -> Option<(&str, Self)> {
-        match self.steps.split_first()? {
-            (Step::Name(name), rest) => Some((name, Self { text: self.text.clone(), steps: rest.to_vec() })),
-            (Step::Index(_), _) => None,
+        let name = self.first_name()?;
+        Some((name, Self { text: self.text.clone(), steps: self.steps[1..].to_vec() }))
+    }
+
+    /// The name of the first step.
+    pub fn first_name(&self) -> Option<&str> {
+        match self.steps.first()? {
+            Step::Name(name) => Some(name),
+            Step::Index(_) => None,
         }
     }
 
@@ -102,8 +155,33 @@ mod tests {
             let path: JsonPath = path.parse().unwrap();
             assert_eq!(path.find(&value), want.as_ref(), "{path}");
         }
-        for text in ["price", "$price", "$.", "$[x]", "$[0", "$.a..b"] {
+        for text in ["price", "$price", "$.", "$[x]", "$[0", "$.a..b", "$[+1]", "$['a]", "$['a'", "$['\\d']"]
+        {
             assert!(text.parse::<JsonPath>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_path_becomes_the_one_of_the_server() {
+        for (spelling, want) in [
+            ("$['price']", "$.price"),
+            ("$[\"price\"]", "$.price"),
+            (" $.price", "$.price"),
+            ("$.unit-price", "$['unit-price']"),
+            ("$[ 'rooms' ][ 00 ].area", "$.rooms[0].area"),
+            ("$.größe", "$.größe"),
+            ("$['\\u0061']", "$.a"),
+            ("$.1st", "$['1st']"),
+            ("$['']", "$['']"),
+            ("$['it\\'s']", "$['it\\'s']"),
+            ("$[\"it's\"]", "$['it\\'s']"),
+            ("$['a\"b']", "$['a\"b']"),
+            ("$['a\\\\b']", "$['a\\\\b']"),
+            ("$['a']']", ""),
+            ("$['x]y'][\"p']\"]", "$['x]y']['p\\']']"),
+        ] {
+            let found = spelling.parse::<JsonPath>().map_or_else(|_| String::new(), |path| path.to_string());
+            assert_eq!(found, want, "{spelling}");
         }
     }
 }

@@ -108,6 +108,11 @@ impl Template {
         matches!(self.parts.last(), Some(Part::Text(text)) if text.ends_with(char::is_whitespace))
     }
 
+    /// Returns whether a text follows the last field, such as `A:`, which the answer continues.
+    pub fn ends_in_text(&self) -> bool {
+        matches!(self.parts.last(), Some(Part::Text(text)) if !text.is_empty())
+    }
+
     pub fn names(&self, field: &str) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Field(name) if name == field))
     }

@@ -8,6 +8,7 @@ mod common;
 use common::{Mock, Scripted, err, ntl_eval, number, out, text};
 use ntl_eval::metrics::distribution::Predicted;
 use ntl_eval::metrics::law::{Law, LawScores};
+use ntl_eval::run::answer_extraction::stated;
 use ntl_eval::stats::least_squares;
 use ntl_eval::tasks::densities::Experiment;
 use ntl_eval::tasks::nupa::problem::Kind;
@@ -149,6 +150,40 @@ fn nupa_counts_exact_answers_and_digits_per_task_and_length() {
     // An answer may have about as many tokens as characters.
     let longest = mock.bodies().iter().map(|body| body["max_tokens"].as_u64().unwrap()).max().unwrap();
     assert!((16 + 31..=16 + 41).contains(&longest), "{longest}");
+}
+
+#[test]
+fn nupa_needs_the_requested_form_and_reads_a_repeated_question() {
+    let mut read = 0;
+    for row in golden("nupa") {
+        let [name, first, second, answer] = [0, 1, 2, 3].map(|column| row[column].as_str().unwrap());
+        let kind = Kind::all().into_iter().find(|kind| kind.name() == name).unwrap();
+        let prompt = kind.question(first, second);
+        let (_, question) = prompt.split_once(". ").unwrap();
+        for text in [
+            format!(" {answer}"),
+            format!("{answer}."),
+            format!("{question} {answer}"),
+            format!("{question} {answer}."),
+            format!("{question} **{answer}**, which is the result.\n1 + 1 = 2"),
+            format!("The answer is {answer}."),
+        ] {
+            assert_eq!(stated(&text, kind.answer_form()), Some(answer), "{name}: {text}");
+            read += 1;
+        }
+    }
+    assert_eq!(read, 6 * 41 * 5);
+    // A model that copies the number of a conversion.
+    let mock = Mock::start(&["tiny"], |prompt, _| {
+        let question = prompt.split_once(". ").unwrap().1;
+        text(question.split(' ').next().unwrap())
+    });
+    let conversions = "fraction_to_float,scientific_to_float,integer_to_scientific,float_to_scientific";
+    let (reports, _) =
+        run(&mock, &["nupa", "--module", conversions, "--split", "short", "--per-module", "9"]);
+    for name in ["accuracy", "exact_digits"] {
+        assert_close(&reports[0], name, 0.0);
+    }
 }
 
 #[test]

@@ -191,7 +191,8 @@ fn failed_items_are_counted_and_the_run_continues() {
     );
     assert_eq!((&report["metrics"]["unparsed"]["n"], &report["metrics"]["mae"]["n"]), (&json!(2), &json!(1)));
     assert_eq!(report["baselines"]["constant_mean"]["accuracy"]["n"], 2);
-    assert_eq!(mock.bodies().len(), 4);
+    // The status 500 is retried twice, as in OpenAI's SDK.
+    assert_eq!(mock.bodies().len(), 6);
     let samples = lines(&dir.join("samples.jsonl"));
     assert!(samples[0]["error"].as_str().unwrap().contains("engine dead"));
     assert_eq!((&samples[0]["resps"], &samples[0]["accuracy"]), (&json!([]), &json!(null)));
@@ -212,6 +213,79 @@ fn a_missed_gate_determines_the_exit_code() {
 }
 
 #[test]
+fn the_junit_file_has_a_case_for_each_gate_and_no_old_result() {
+    let mock = Mock::start(&["tiny"], mixed);
+    let fixture = fixture();
+    let file = fixture.out().with_extension("xml");
+    let junit = ["--quiet", "--junit", file.to_str().unwrap()];
+    let gates = ["--fail-under", "accuracy=0.9", "--fail-over", "mae=9"];
+    assert_eq!(fixture.run(&mock, &[&junit[..], &gates].concat()).status.code(), Some(3));
+    let xml = fs::read_to_string(&file).unwrap();
+    assert!(
+        xml.contains("<testsuite name=\"arithmetic interpolate\" tests=\"3\" failures=\"1\" errors=\"0\""),
+        "{xml}"
+    );
+    assert!(
+        xml.contains("name=\"accuracy is at least 0.9\"><failure message=\"accuracy is 0.5, below 0.9\"/>"),
+        "{xml}"
+    );
+    assert!(xml.contains("name=\"mae is at most 9\"/>"), "{xml}");
+    let broken = Mock::start(&["tiny"], |_, _| error(400, "no"));
+    assert_eq!(fixture.run(&broken, &junit).status.code(), Some(1));
+    let xml = fs::read_to_string(&file).unwrap();
+    assert!(
+        xml.contains("errors=\"1\"") && xml.contains("all 4 items of arithmetic interpolate failed"),
+        "{xml}"
+    );
+    assert_eq!(fixture.run(&mock, &[&junit[..], &["--model", "none"]].concat()).status.code(), Some(1));
+    let xml = fs::read_to_string(&file).unwrap();
+    assert!(xml.contains("<error message=") && xml.contains("has no model `none`"), "{xml}");
+    let both = ntl_eval(&[
+        "compare",
+        "--models",
+        "a,b",
+        "--endpoint",
+        &mock.url,
+        "arithmetic",
+        "--endpoint",
+        &mock.url,
+        "--out",
+        "x",
+        "--junit",
+        "y",
+    ]);
+    assert_eq!(
+        (both.status.code(), err(&both).contains("--junit has the gates of one run")),
+        (Some(2), true)
+    );
+}
+
+#[test]
+fn limits_of_a_number_are_sent_only_if_they_are_given() {
+    let mock = Mock::start(&["tiny"], |_, _| number(3.0, 5.0, 6.0));
+    let limits = ["--nodes-max", "64", "--precision", "0", "--time-max", "2.5", "--trim", "0"];
+    let output = fixture().run(&mock, &[&["--mode", "regress", "--limit", "1"][..], &limits].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let number = &mock.bodies()[0]["number"];
+    let sent = ["nodes_max", "precision", "time_max"].map(|name| number[name].clone());
+    assert_eq!(sent, [json!(64), json!(0.0), json!(2.5)]);
+    for (flag, value) in [
+        ("--nodes-max", "0"),
+        ("--nodes-max", "65537"),
+        ("--precision", "-1"),
+        ("--time-max", "0"),
+        ("--time-max", "inf"),
+    ] {
+        let output = fixture().run(&mock, &["--mode", "regress", &format!("{flag}={value}")]);
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
+    }
+    assert!(
+        err(&fixture().run(&mock, &["--time-max", "1"]))
+            .contains("--time-max and --rationales need --mode regress")
+    );
+}
+
+#[test]
 fn bad_usage_exits_with_2_before_anything_is_sent() {
     let mock = Mock::start(&["tiny"], mixed);
     let fixture = fixture();
@@ -225,6 +299,11 @@ fn bad_usage_exits_with_2_before_anything_is_sent() {
         (vec!["multirc", "--endpoint", url, "--mode", "regress"], "has no meaning"),
         (vec!["arithmetic", "--endpoint", url, "--resume"], "--out"),
         (vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--api", "chat"], "no --api chat"),
+        (vec!["arithmetic", "--endpoint", url, "--api", "chat", "--prompt-tokens", "9"], "no --api chat"),
+        (
+            vec!["arithmetic", "--endpoint", url, "--mode", "paper", "--prompt-tokens", "9"],
+            "first 512 tokens",
+        ),
         (vec!["data", "speed"], "no task `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--fail-under", "speed=1"], "no metric `speed`"),
         (vec!["arithmetic", "--endpoint", url, "--limit", "0"], "'--limit <N>': must be at least 1"),

@@ -60,7 +60,55 @@ fn rows_of_a_csv_fill_the_fields_of_a_template() {
     assert!((report["metrics"]["accuracy"]["value"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-12);
     assert_eq!(report["metrics"]["mae"]["value"], json!(3.0));
     assert_eq!(report["settings"]["template"], r"{city}: {question}?\nPrice:");
-    assert_eq!(mock.bodies()[0]["stop"], Value::Null);
+    assert_eq!(mock.bodies()[0]["stop"], json!(["\n"]));
+}
+
+#[test]
+fn the_first_number_is_read_unless_a_chain_of_thought_is_expected() {
+    let (folder, file) = file("sums.csv", "question,answer\n1.1 + 103.3,104.4\n");
+    let out = folder.path().join("out");
+    // A server that ignores `stop`.
+    let mock = Mock::start(&["tiny"], |_, _| text(" 104.4\nQ: What is 1.13"));
+    let template = ["--template", r"Q: What is {question}\nA:"];
+    for (more, rule, stop, accuracy) in [
+        (&template[..], "first_number", json!(["\n"]), 1.0),
+        (&[], "first_number", Value::Null, 1.0),
+        (&["--template", "{question}"], "first_number", Value::Null, 1.0),
+        (&[&template[..], &["--max-tokens", "32"]].concat(), "first_number", json!(["\n"]), 1.0),
+        (&[&template[..], &["--max-tokens", "33"]].concat(), "last_number", Value::Null, 0.0),
+        (&[&template[..], &["--api", "chat"]].concat(), "last_number", Value::Null, 0.0),
+        (&[&template[..], &["--read", "last"]].concat(), "last_number", Value::Null, 0.0),
+        (&["--api", "chat", "--read", "first"], "first_number", Value::Null, 1.0),
+    ] {
+        let task =
+            ["custom", "--data", file.to_str().unwrap(), "--out", out.to_str().unwrap(), "--overwrite"];
+        let report = report(&run(&mock, &[&task[..], more].concat()));
+        assert_eq!(report["metrics"]["accuracy"]["value"], json!(accuracy), "{more:?}");
+        assert_eq!(report["settings"]["estimates"]["accuracy"], rule, "{more:?}");
+        assert_eq!(mock.bodies().last().unwrap()["stop"], stop, "{more:?}");
+        let sample: Value =
+            serde_json::from_str(&fs::read_to_string(out.join("samples.jsonl")).unwrap()).unwrap();
+        assert_eq!(sample["filter"], rule.replace('_', "-"), "{more:?}");
+    }
+    let shown = ntl_eval(&["custom", "--data", file.to_str().unwrap(), "--endpoint", &mock.url, "--quiet"]);
+    assert!(
+        common::out(&shown).contains("numbers: the first number of each text"),
+        "{}",
+        common::out(&shown)
+    );
+}
+
+#[test]
+fn a_template_of_any_task_is_stopped_at_the_line_feed() {
+    let (_folder, pairs) = file("pairs.txt", "1 + 1\n2\n");
+    let mock = Mock::start(&["tiny"], |_, _| text(" 2\nQ: 3"));
+    let task = ["arithmetic", "--split", "interpolate", "--data", pairs.to_str().unwrap()];
+    let bare = report(&run(&mock, &task));
+    let worded = report(&run(&mock, &[&task[..], &["--template", r"Q: {question}\nA:"]].concat()));
+    let accuracy = [&bare, &worded].map(|report| report["metrics"]["accuracy"]["value"].clone());
+    assert_eq!(accuracy, [json!(0.0), json!(1.0)]);
+    let stops: Vec<Value> = mock.bodies().iter().map(|body| body["stop"].clone()).collect();
+    assert_eq!(stops, [Value::Null, json!(["\n"])]);
 }
 
 #[test]
@@ -396,5 +444,137 @@ fn each_number_of_a_structured_answer_has_its_own_report_in_text_and_regress_mod
         let output = ntl_eval(&[&task[..], flags].concat());
         assert_eq!(output.status.code(), Some(2), "{}", err(&output));
         assert!(err(&output).contains(message), "{}", err(&output));
+    }
+}
+
+const FLATS: &str = "{\"question\": \"A?\", \"unit-price\": 250, \"a\": {\"b\": 1}, \"a_b\": 3, \"name\": \"7\"}\n\
+    {\"question\": \"B?\", \"unit-price\": 300, \"a\": {\"b\": 2}, \"a_b\": 4, \"name\": \"8\"}\n";
+
+/// A server whose structured answers have these numbers.
+fn structured(numbers: &[(&'static str, f64)]) -> Mock {
+    let field = |(path, value): &(&str, f64)| {
+        let answer: Value = serde_json::from_str(&number(*value, *value, *value).2).unwrap();
+        json!({ "path": path, "number": answer["choices"][0]["number"], "token_range": [1, 2] })
+    };
+    let numbers: Vec<Value> = numbers.iter().map(field).collect();
+    let text = r#"{"unit-price": 250, "a": {"b": 1}, "a_b": 3}"#;
+    let body = json!({ "choices": [{ "text": text, "numbers": numbers }] }).to_string();
+    Mock::start(&["tiny"], move |_, _| Scripted(200, Vec::new(), body.clone()))
+}
+
+#[test]
+fn a_field_may_be_named_in_any_spelling_and_a_name_that_no_answer_has_is_reported() {
+    let (folder, data) = file("flats.jsonl", FLATS);
+    let schema = folder.path().join("schema.json");
+    fs::write(&schema, "{}").unwrap();
+    let mock = structured(&[("$['unit-price']", 250.0), ("$.a.b", 1.0)]);
+    let task = ["custom", "--data", data.to_str().unwrap(), "--schema", schema.to_str().unwrap()];
+    for mode in ["text", "regress"] {
+        for spelling in
+            ["$.unit-price", "$['unit-price']", "$[\"unit-price\"]", "$['a'].b", "$['a']['b']", "$.a.b"]
+        {
+            let output = run(&mock, &[&task[..], &["--mode", mode, "--fields", spelling]].concat());
+            let report = report(&output);
+            assert_eq!(report["metrics"]["accuracy"]["value"], json!(0.5), "{mode} {spelling}: {report}");
+            assert_eq!(err(&output), "", "{mode} {spelling}");
+        }
+    }
+    let output = run(&mock, &[&task[..], &["--mode", "regress", "--fields", "$.a_b"]].concat());
+    let want = "custom flats.a_b: no answer has a number at `$.a_b`; their numbers are at `$.a.b`, `$['unit-price']`\n";
+    // The number of the text is read.
+    assert_eq!((report(&output)["n_valid"].clone(), err(&output)), (json!(0), want.to_owned()));
+}
+
+#[test]
+fn fields_whose_names_differ_in_punctuation_have_separate_directories() {
+    let (folder, data) = file("d.jsonl", FLATS);
+    let schema = folder.path().join("schema.json");
+    fs::write(&schema, "{}").unwrap();
+    let out = folder.path().join("out");
+    let mock = structured(&[("$.a_b", 3.0), ("$.a.b", 1.0)]);
+    let task = [
+        "custom",
+        "--data",
+        data.to_str().unwrap(),
+        "--schema",
+        schema.to_str().unwrap(),
+        "--mode",
+        "regress",
+    ];
+    let fields = ["--fields", "$.a_b,$.a.b", "--out", out.to_str().unwrap()];
+    let output = run(&mock, &[&task[..], &fields].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let field = |name: &str| {
+        let report = fs::read_to_string(out.join(name).join("report.json")).unwrap();
+        serde_json::from_str::<Value>(&report).unwrap()["settings"]["field"].clone()
+    };
+    assert_eq!((field("d.a_b"), field("d.a_b_2")), (json!("$.a_b"), json!("$.a.b")));
+    let twice = run(&mock, &[&task[..], &["--fields", "$.a.b,$['a'].b"]].concat());
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(err(&twice).contains("--fields names `$.a.b` twice"), "{}", err(&twice));
+}
+
+#[test]
+fn examples_of_structured_answers_are_whole_and_a_cache_serves_all_fields() {
+    let (folder, data) = file("flats.jsonl", FLATS);
+    let schema = folder.path().join("schema.json");
+    let properties = json!({ "properties": { "name": { "type": "string" }, "a": {}, "unit-price": { "type": "integer" } } });
+    fs::write(&schema, properties.to_string()).unwrap();
+    let cache = folder.path().join("cache");
+    let mock = structured(&[("$['unit-price']", 250.0), ("$.a.b", 1.0)]);
+    let task = [
+        "custom",
+        "--data",
+        data.to_str().unwrap(),
+        "--schema",
+        schema.to_str().unwrap(),
+        "--mode",
+        "regress",
+    ];
+    let flags = ["--fields", "$.a.b,$.unit-price", "--shots", "1", "--cache", cache.to_str().unwrap()];
+    let output = run(&mock, &[&task[..], &flags].concat());
+    assert_eq!((output.status.code(), out(&output).lines().count()), (Some(0), 2), "{}", err(&output));
+    let [first, second] = [
+        r#"A? {"name":"7","a":{"b":1},"unit-price":250}"#,
+        r#"B? {"name":"8","a":{"b":2},"unit-price":300}"#,
+    ];
+    assert_eq!(prompts(&mock), [format!("{first}\n\nB?"), format!("{second}\n\nA?")]);
+    // Without properties, the examples have the fields of `--fields`.
+    fs::write(&schema, "{}").unwrap();
+    let plain = structured(&[("$['unit-price']", 250.0), ("$.a.b", 1.0)]);
+    run(&plain, &[&task[..], &flags].concat());
+    assert_eq!(prompts(&plain)[0], "A? {\"a\":{\"b\":1},\"unit-price\":250}\n\nB?");
+}
+
+#[test]
+fn data_in_other_formats_is_named_and_a_pipe_is_not_waited_for() {
+    let mock = Mock::start(&["tiny"], |_, _| text("7"));
+    for (name, contents, flags, said) in [
+        (
+            "own.txt",
+            "1 + 1\n2\n",
+            &[][..],
+            "holds neither JSON lines nor a JSON array; it may also be CSV or TSV",
+        ),
+        ("own.xlsx", "PK\u{3}\u{4}", &[], "own.xlsx is a spreadsheet (.xlsx"),
+        ("own.csv", "question;answer\r\nA?;7\r\nB?;\r\n", &[], "own.csv line 3: the answer is empty"),
+        ("own.txt", "question|answer\nA?|\n", &["--delimiter", "|"], "own.txt line 2: the answer is empty"),
+        ("own.csv", "question,answer\nA?,7\n", &["--delimiter", "ab"], "expected one character"),
+    ] {
+        let (_folder, file) = file(name, contents);
+        let output = run(&mock, &[&["custom", "--data", file.to_str().unwrap()], flags].concat());
+        assert_ne!(output.status.code(), Some(0), "{name}");
+        assert!(err(&output).contains(said), "{name}: {}", err(&output));
+    }
+    let (_folder, tabs) = file("own.csv", "question\tanswer\nA?\t7\n");
+    let task = ["custom", "--data", tabs.to_str().unwrap(), "--delimiter", "tab"];
+    assert_eq!(report(&run(&mock, &task))["metrics"]["accuracy"]["value"], json!(1.0));
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["own.csv", "own.jsonl", "own.csv.gz"] {
+        let pipe = folder.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let output = run(&mock, &["custom", "--data", pipe.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(err(&output).contains(&format!("{name}: it is not a regular file")), "{}", err(&output));
     }
 }

@@ -206,6 +206,74 @@ fn an_item_that_never_gets_a_response_fails_alone_and_enters_no_metric() {
     assert_eq!(report["metrics"]["accuracy"]["value"], json!(25.0 / 39.0));
 }
 
+#[test]
+fn a_slow_server_is_named_as_slow_and_does_not_get_the_same_request_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, 1);
+    let out = folder.path().join("out");
+    for (flags, streams) in [
+        (&["--api", "chat"][..], vec![json!(true)]),
+        // The second request is for a stream, which may take longer.
+        (&[], vec![Value::Null, json!(true)]),
+        (&["--mode", "regress"], vec![Value::Null]),
+        (&["--mode", "regress", "--after", "#"], vec![Value::Null, json!(true)]),
+    ] {
+        let mock = Mock::start(&["tiny"], |_, _| Scripted(HANG, vec![], String::new()));
+        let output =
+            ntl_eval(&args(&[&mock.url], &data, &out, &[&["--timeout", "1", "--overwrite"], flags].concat()));
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        let message = err(&output);
+        assert!(message.contains("is slow: no response within 1 s after the last byte"), "{message}");
+        assert!(!message.contains("not reachable"), "{message}");
+        let sent: Vec<Value> = mock.bodies().iter().map(|body| body["stream"].clone()).collect();
+        assert_eq!(sent, streams, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_altogether_is_unreachable_and_its_requests_go_to_another_one() {
+    let good = well();
+    // Connections are accepted by the system, but nothing reads them.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hanging = format!("http://{}", listener.local_addr().unwrap());
+    let client = Client::new(ClientConfig {
+        endpoints: vec![hanging.parse().unwrap(), good.url.parse().unwrap()],
+        api_key: None,
+        timeout: Duration::from_secs(1),
+        retry: RetryPolicy::new(Duration::from_secs(600)),
+        ca_file: None,
+    });
+    let client = client.unwrap();
+    let body = json!({ "prompt": "1 + 1" });
+    let answer = Runtime::new().unwrap().block_on(client.post::<Value>(Route::Completions, &body)).unwrap();
+    assert_eq!(answer["choices"][0]["text"], "2");
+    assert_eq!(client.endpoint_failures(), [format!("endpoint {hanging}/v1 is not reachable")]);
+}
+
+#[test]
+fn a_status_that_openai_s_sdk_retries_is_retried_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, 5);
+    let out = folder.path().join("out");
+    for (status, fails_times, failed) in [
+        (500, 2, 0),
+        (500, 3, 1),
+        (504, 2, 0),
+        (408, 2, 0),
+        (409, 2, 0),
+        (501, 1, 0),
+        (400, 1, 1),
+        (422, 1, 1),
+    ] {
+        let mock = Mock::start(&["tiny"], move |prompt, before| match prompt {
+            "3 + 1" if before < fails_times => Scripted(status, vec![("retry-after", "0")], "{}".to_owned()),
+            _ => answer(prompt),
+        });
+        ntl_eval(&args(&[&mock.url], &data, &out, &["--overwrite"]));
+        assert_eq!(report(&out)["failed"], json!(failed), "{status} {fails_times}");
+    }
+}
+
 /// A completion that names the model's fingerprint in the header.
 fn from_checkpoint(prompt: &str, fingerprint: &'static str) -> Scripted {
     let Scripted(status, _, body) = answer(prompt);

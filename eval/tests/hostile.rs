@@ -143,7 +143,39 @@ fn a_journal_that_is_no_regular_file_is_refused() {
 }
 
 #[test]
-fn a_slow_body_ends_with_the_timeout() {
+fn a_stream_may_take_longer_than_the_timeout_if_its_bytes_keep_coming() {
+    let server = serve(|to| {
+        write!(to, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\n\r\n")?;
+        to.set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 3_000 {
+            to.write_all(b": busy\n\n")?;
+            if matches!(to.read(&mut [0]), Ok(0)) {
+                return Ok(());
+            }
+        }
+        to.write_all(b"data: {\"choices\":[{\"delta\":{\"content\":\"2\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+    });
+    let output = run(&server, &["--api", "chat", "--timeout", "2", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("\"failed\":0"), "{}", out(&output));
+    assert_eq!(server.asked.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn an_error_at_the_end_of_a_stream_is_the_server_s_message() {
+    fails(
+        |to| {
+            let event = b"data: {\"choices\":[{\"text\":\"2\"}]}\n\ndata: {\"error\":{\"message\":\"out of cache\",\"code\":400}}\n\n";
+            whole(to, "200 OK", "content-type: text/event-stream; charset=utf-8\r\n", event)
+        },
+        &["--api", "chat"],
+        "returned 400 Bad Request: out of cache",
+    );
+}
+
+#[test]
+fn a_slow_body_without_an_end_ends_with_the_deadline() {
     fails(
         |to| {
             write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")?;

@@ -186,10 +186,16 @@ fn a_finished_run_survives_a_rejected_resume_and_a_second_run() {
     let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["journal.jsonl", "report.html", "report.json", "report.md", "samples.jsonl"]);
     let asked = mock.bodies().len();
+    // A crash left half a line.
+    let journal = out.join("journal.jsonl");
+    let whole = fs::read(&journal).unwrap();
+    fs::write(&journal, [&whole[..], b"{\"id\":\"answer 3\",\"ke"].concat()).unwrap();
+    let torn = files(&out);
     let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
     assert_eq!(other.status.code(), Some(1));
     assert!(err(&other).contains("limit was 4, is 9"), "{}", err(&other));
-    assert!(files(&out) == before, "a rejected --resume changed files");
+    assert!(files(&out) == torn, "a rejected --resume changed files");
+    fs::write(&journal, whole).unwrap();
     let second = ntl_eval(&args(&mock, &data, &out, &["--limit", "9"]));
     assert_eq!(second.status.code(), Some(1));
     let message = format!("{} holds a finished run: replace it with --overwrite", out.display());
@@ -227,13 +233,40 @@ fn failed_items_are_requested_again_when_a_run_continues() {
     let data = additions(&folder, ITEMS);
     let out = folder.path().join("out");
     let mock = Mock::start(&["tiny"], |prompt, before| match (prompt, before) {
-        ("3 + 1", 0) => Scripted(500, vec![], "{}".to_owned()),
+        ("3 + 1", 0) => Scripted(400, vec![], "{}".to_owned()),
         _ => text(&answer(prompt).to_string()),
     });
     assert_eq!(ntl_eval(&args(&mock, &data, &out, &[])).status.code(), Some(4));
     let before = mock.bodies().len();
     let resumed = ntl_eval(&args(&mock, &data, &out, &["--resume"]));
     assert_eq!((resumed.status.code(), mock.bodies().len() - before), (Some(0), 1), "{}", err(&resumed));
+}
+
+#[test]
+fn a_cache_serves_equal_requests_of_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pairs.txt");
+    fs::write(&file, "0 + 1\n1\n1 + 1\n2\n0 + 1\n1\nbad\n1\nbad\n1\n").unwrap();
+    let out = folder.path().join("out");
+    let cache = folder.path().join("cache");
+    let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
+        "bad" => Scripted(400, vec![], "{}".to_owned()),
+        _ => text(&answer(prompt).to_string()),
+    });
+    let flags = ["--cache", cache.to_str().unwrap(), "--overwrite"];
+    for (asked, known) in [(3, 0), (1, 2)] {
+        let before = mock.bodies().len();
+        let output = ntl_eval(&args(&mock, file.to_str().unwrap(), &out, &flags));
+        assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+        assert_eq!(mock.bodies().len() - before, asked, "{known} known answers");
+        let report: Value =
+            serde_json::from_str(&fs::read_to_string(out.join("report.json")).unwrap()).unwrap();
+        assert_eq!((&report["n"], &report["failed"], &report["n_valid"]), (&json!(5), &json!(2), &json!(3)));
+    }
+    // The journal has an answer for each item, so that a run without the cache can continue.
+    assert_eq!(fs::read_to_string(out.join("journal.jsonl")).unwrap().lines().count(), 1 + 3);
+    let cached = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(cached).unwrap().lines().count(), 1 + 2);
 }
 
 #[test]

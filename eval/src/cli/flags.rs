@@ -60,8 +60,8 @@ pub struct Common {
     pub max_tokens: Option<NonZeroU64>,
     /// Truncate longer prompts to N tokens, the end of sequence included. The model's `truncation_side` in
     /// `/v1/models` decides which end is dropped; if the server does not report it, the first tokens are
-    /// dropped. The server's `/tokenize` counts the tokens. Default: no limit; paper mode always keeps the
-    /// first 512 tokens, as the paper does.
+    /// dropped. The server's `/tokenize` counts the tokens. Not with `--api chat`. Default: no limit; paper
+    /// mode always keeps the first 512 tokens, as the paper does.
     #[arg(long, value_name = "N", env = "NTL_EVAL_PROMPT_TOKENS", value_parser = at_least_one::<NonZeroUsize>)]
     pub prompt_tokens: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -123,6 +123,16 @@ pub struct NumberFlags {
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
+    /// Maximum number of decoder positions, 1 to 65536. The server's default: 4096.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_NODES_MAX", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub nodes_max: Option<u32>,
+    /// Stop the search as soon as the bounds of the value are no wider than this; 0 stops when it is certain.
+    /// The server's default: no such stop.
+    #[arg(long, value_name = "WIDTH", env = "NTL_EVAL_PRECISION", value_parser = precision)]
+    pub precision: Option<f64>,
+    /// Stop the search of a number after this time. The server's default: no limit.
+    #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIME_MAX", value_parser = seconds)]
+    pub time_max: Option<f64>,
     /// With `--after`: sample N texts at temperature 1, and average the distributions of the numbers after
     /// them. Default: one text at temperature 0.
     #[arg(long, value_name = "N", env = "NTL_EVAL_RATIONALES", value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -139,6 +149,9 @@ impl NumberFlags {
             digits_max: self.digits_max,
             decimals_max: self.decimals_max,
             tolerance: self.tolerance,
+            nodes_max: self.nodes_max,
+            precision: self.precision,
+            time_max: self.time_max,
             rationales: self.rationales,
             draws: None,
         }
@@ -199,6 +212,16 @@ fn tolerance(text: &str) -> Result<f64, String> {
     if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a mass between 0 and 1".to_owned()) }
 }
 
+fn precision(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value >= 0.0 { Ok(value) } else { Err("must be at least 0".to_owned()) }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
+}
+
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
@@ -218,7 +241,7 @@ pub struct ServerFlags {
     /// Maximum number of concurrent requests.
     #[arg(long, value_name = "N", env = "NTL_EVAL_CONCURRENCY", default_value = "16", value_parser = at_least_one::<NonZeroUsize>)]
     pub concurrency: NonZeroUsize,
-    /// Seconds to wait for one response before a retry (at most 4).
+    /// Seconds without a byte of a response after which its item fails.
     #[arg(long, value_name = "SECONDS", env = "NTL_EVAL_TIMEOUT", default_value = "120", value_parser = at_least_one::<NonZeroU64>)]
     pub timeout: NonZeroU64,
     /// Stop the run, with exit code 4 and no report, when no endpoint has been available for this long:
@@ -269,6 +292,10 @@ pub struct OutputFlags {
     /// data are elsewhere: see `--data`.)
     #[arg(long, value_name = "DIR", env = "NTL_EVAL_ANSWERS")]
     pub cache: Option<PathBuf>,
+    /// File for the results of the gates in JUnit's XML, one suite per split. It is also written if the run
+    /// stops with an error.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_JUNIT")]
+    pub junit: Option<PathBuf>,
     /// Show these metrics first, in this order. Every metric that has data is computed in any case.
     #[arg(long, value_name = "NAME,...", env = "NTL_EVAL_METRIC", value_delimiter = ',', value_parser = metric)]
     pub metric: Vec<String>,
@@ -291,6 +318,7 @@ impl OutputFlags {
             out: self.out.clone(),
             on_existing,
             cache: self.cache.clone(),
+            junit: self.junit.clone(),
             first_metrics: self.metric.clone(),
             json: self.json,
             quiet: self.quiet,

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::flags::{Common, at_least_one, range};
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Mode, NumberRule};
 use crate::settings::number::{Draws, finite};
 use crate::stats::Interval;
 use crate::tasks::code_regression::CodeRegressionTask;
@@ -17,6 +17,7 @@ use crate::tasks::custom::{CustomTask, Structured};
 use crate::tasks::gsm8k::{Form, Shots};
 use crate::tasks::judge::JudgeTask;
 use crate::tasks::nupa::{Length, NupaTask};
+use crate::tasks::own::OwnFile;
 use crate::tasks::regression_in_context::{Function, RegressionTask};
 use crate::tasks::rjokes::RjokesSplit;
 use crate::tasks::splits::SplitChoice;
@@ -143,7 +144,7 @@ impl Task {
             Self::Rjokes(args) => rjokes::suites(args.split, settings),
         }?;
         if let Some(template) = &settings.template {
-            word(&mut suites, template)?;
+            word(&mut suites, template, settings)?;
         }
         Ok(suites)
     }
@@ -359,6 +360,14 @@ pub struct CustomArgs {
     /// flag they are an error.
     #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
     pub skip_missing: bool,
+    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
+    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
+    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
+    /// Text mode: the number of an answer that counts. Default: the first one, or the last one if a chain of
+    /// thought may precede it, with `--api chat` and with more than 32 `--max-tokens`.
+    #[arg(long, value_enum, value_name = "NUMBER", env = "NTL_EVAL_READ")]
+    pub read: Option<NumberRule>,
     /// File with a JSON schema: the answers are structured, and the numbers of `--fields` are scored.
     #[arg(long, value_name = "FILE", env = "NTL_EVAL_SCHEMA", requires = "fields")]
     pub schema: Option<PathBuf>,
@@ -376,7 +385,8 @@ impl CustomArgs {
             question_field: self.question_field.clone(),
             answer_field: self.answer_field.clone(),
             shots: self.shots,
-            skip_missing: self.skip_missing,
+            reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },
+            number_rule: self.read,
             structured: self.schema.clone().map(|schema| Structured { schema, fields: self.fields.clone() }),
         }
     }
@@ -414,12 +424,24 @@ pub struct JudgeArgs {
     /// flag an empty text is judged, and a missing one is an error.
     #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
     pub skip_missing: bool,
+    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
+    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
+    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
     /// The beginning of the judge's answer, such as `Score: `: the score, or the reasoning before `--after`,
     /// continues it. It is a message of the assistant with `--api chat`, and the end of the prompt without.
     #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
     pub prefill: Option<String>,
     #[command(flatten)]
     pub common: Common,
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(*byte),
+        _ => Err("expected one character, such as `;`, or `tab`".to_owned()),
+    }
 }
 
 fn prefill(text: &str) -> Result<String, String> {
@@ -437,7 +459,7 @@ impl JudgeArgs {
             reference_field: self.reference_field.clone(),
             human_field: self.human_field.clone(),
             human_scale: self.human_scale,
-            skip_missing: self.skip_missing,
+            reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },
         }
     }
 }

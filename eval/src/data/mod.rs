@@ -70,6 +70,14 @@ pub enum DataError {
     TooLarge { file: PathBuf, bytes_max: u64, packed: bool },
     #[error("{} is a pointer of Git LFS, not the file itself: fetch it with `git lfs pull`", .file.display())]
     LfsPointer { file: PathBuf },
+    #[error("{} is {format}", .file.display())]
+    OtherFormat { file: PathBuf, format: &'static str },
+    #[error(
+        "{} holds neither JSON lines nor a JSON array; it may also be CSV or TSV, with a header and a name that ends in .csv or \
+         .tsv; questions and answers on alternating lines are only read by arithmetic, mathematics and multiplication",
+        .file.display()
+    )]
+    NoRecords { file: PathBuf },
     #[error("{} holds no questions", .file.display())]
     Empty { file: PathBuf },
     #[error("{} has no complete item: {skipped}", .file.display())]

@@ -2,11 +2,11 @@
 //!
 //! In: a file. Out: its items, in order; or an error that names the file and the line.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+use ntl_common::regular_file;
 use ntl_core::numbers::parse::{fraction, whole_number, with_decimal_point};
 use serde::Deserialize;
 use serde_json::Value;
@@ -73,7 +73,32 @@ const TEXT_BYTES_MAX: u64 = 256 << 20;
 /// The first line of the small text that Git leaves in place of a large file.
 const LFS_POINTER: &str = "version https://git-lfs.github.com/spec/";
 
-/// The text of a file, unpacked.
+/// The first bytes of files that are not text in UTF-8, and what such a file is.
+const OTHER_FORMATS: [(&[u8], &str); 6] = [
+    (b"PK\x03\x04", "a spreadsheet (.xlsx, .ods) or another ZIP archive: export the table as CSV"),
+    (b"\xd0\xcf\x11\xe0", "a spreadsheet (.xls) or another Office file: export the table as CSV"),
+    (
+        b"PAR1",
+        "Parquet, which is not read: convert it to JSON lines, for example with pandas: \
+         read_parquet(FILE).to_json(\"data.jsonl\", orient=\"records\", lines=True)",
+    ),
+    (b"\x1f\x8b", "compressed by gzip, but its name does not end in .gz"),
+    (b"\xff\xfe", UTF_16),
+    (b"\xfe\xff", UTF_16),
+];
+
+const UTF_16: &str = "text in UTF-16: save it as UTF-8, or convert it with `iconv -f UTF-16 -t UTF-8`";
+
+/// Returns what a file is, if it is not text in UTF-8.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    if let Some((_, format)) = OTHER_FORMATS.iter().find(|(start, _)| bytes.starts_with(start)) {
+        return Some(format);
+    }
+    // UTF-16 without a mark of its byte order.
+    matches!(bytes, [0, 1..=255, ..] | [1..=255, 0, ..]).then_some(UTF_16)
+}
+
+/// Returns the text of a file, unpacked, without a byte order mark.
 pub fn text(file: &Path) -> Result<String, DataError> {
     text_within(file, TEXT_BYTES_MAX)
 }
@@ -85,13 +110,17 @@ fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
     }
     let packed = file.extension().is_some_and(|extension| extension == "gz");
     let read = || -> io::Result<Vec<u8>> {
-        let opened = File::open(file)?;
+        let mut opened = regular_file::open(file, u64::MAX)?;
+        let mut start = Vec::new();
+        opened.by_ref().take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
+        let is_pointer = start == LFS_POINTER.as_bytes();
+        let whole = start.as_slice().chain(opened);
         let mut bytes = Vec::new();
         // One more byte distinguishes a text that is too large from one that just fits.
-        if packed && !starts_as_pointer(file)? {
-            MultiGzDecoder::new(opened).take(bytes_max + 1).read_to_end(&mut bytes)?;
+        if packed && !is_pointer {
+            MultiGzDecoder::new(whole).take(bytes_max + 1).read_to_end(&mut bytes)?;
         } else {
-            opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
+            whole.take(bytes_max + 1).read_to_end(&mut bytes)?;
         }
         Ok(bytes)
     };
@@ -103,19 +132,24 @@ fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
     if bytes.starts_with(LFS_POINTER.as_bytes()) {
         return Err(DataError::LfsPointer { file: own() });
     }
-    String::from_utf8(bytes).map_err(|error| {
+    if let Some(format) = other_format(&bytes) {
+        return Err(DataError::OtherFormat { file: own(), format });
+    }
+    let mut text = String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes()[..error.utf8_error().valid_up_to()].iter();
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
-        DataError::Line { file: own(), line, problem: "it is not UTF-8 text".to_owned() }
-    })
+        DataError::Line { file: own(), line, problem: NOT_UTF_8.to_owned() }
+    })?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.remove(0);
+    }
+    Ok(text)
 }
 
-/// Returns whether a file that should be compressed is a pointer of Git LFS.
-fn starts_as_pointer(file: &Path) -> io::Result<bool> {
-    let mut start = Vec::new();
-    File::open(file)?.take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
-    Ok(start == LFS_POINTER.as_bytes())
-}
+const NOT_UTF_8: &str = "it is not UTF-8 text; if it is in Latin-1 or Windows-1252, save it as UTF-8, or convert it with \
+                         `iconv -f WINDOWS-1252 -t UTF-8`";
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 fn non_empty(file: &Path, items: Vec<Item>) -> Result<Vec<Item>, DataError> {
     if items.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(items) }

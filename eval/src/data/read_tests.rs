@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 
 use super::*;
 use crate::run::answer_extraction;
+use crate::settings::mode::NumberRule;
 
 /// Writes `bytes` into a file and reads it; paths in errors are cut to the name.
 fn read(
@@ -68,7 +69,7 @@ fn labels_and_answers_are_read_by_one_rule() {
         assert_eq!(Truth::NumberOrText.of(text), Some(maybe), "{text:?}");
         assert_eq!(Truth::AfterHashes.of(&format!("so 3\n#### {text}")), number.map(Some), "{text:?}");
         if let Some(value) = maybe {
-            assert_eq!(answer_extraction::value(text), Some(value), "{text:?}");
+            assert_eq!(answer_extraction::value(text, NumberRule::Last), Some(value), "{text:?}");
         }
     }
 }
@@ -206,7 +207,25 @@ fn what_is_no_data_file_is_named_for_what_it_is() {
         );
     }
     let message = read("pairs.txt", b"1 + 1\n2\n\xff\n3\n", numbers).unwrap_err();
-    assert_eq!(message, "/pairs.txt line 3: it is not UTF-8 text");
+    assert!(
+        message.starts_with("/pairs.txt line 3: it is not UTF-8 text; if it is in Latin-1 "),
+        "{message}"
+    );
+    for (bytes, format) in [
+        (&b"PK\x03\x04rest"[..], "a spreadsheet (.xlsx, .ods) or another ZIP archive"),
+        (b"\xd0\xcf\x11\xe0\xa1", "a spreadsheet (.xls)"),
+        (b"PAR1\x15", "Parquet, which is not read"),
+        (b"\x1f\x8b\x08", "compressed by gzip, but its name does not end in .gz"),
+        (b"\xff\xfe1\0\n\0", "text in UTF-16"),
+        (b"\xfe\xff\x001\0\n", "text in UTF-16"),
+        (b"1\0\n\x002\0", "text in UTF-16"),
+        (b"\x001\0\n\x002", "text in UTF-16"),
+    ] {
+        let message = read("pairs.txt", bytes, numbers).unwrap_err();
+        assert!(message.starts_with(&format!("/pairs.txt is {format}")), "{message}");
+    }
+    let marked = read("pairs.txt", "\u{feff}1 + 1\n2\n".as_bytes(), numbers).unwrap();
+    assert_eq!(shown(&marked), [("1 + 1", "2", Some(2.0))]);
     let message = read("test.jsonl", b"[\"a\", \"b\"]x\n", |file| questions(file, Truth::Text)).unwrap_err();
     assert_eq!(message, "/test.jsonl line 1: it is not JSON (column 11)");
     let message = read("test.jsonl", b"7\n", |file| questions(file, Truth::Text)).unwrap_err();

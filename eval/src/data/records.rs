@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use csv::{ErrorKind, ReaderBuilder, StringRecord};
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
@@ -105,24 +105,64 @@ impl Record {
 /// The advice for records without a value.
 const SKIP_MISSING: &str = "--skip-missing leaves out such items";
 
-/// Reads the records of a file: CSV or TSV if the name ends in `.csv` or `.tsv`, and otherwise JSON, one
-/// object per line or objects in one array.
-pub fn records(file: &Path) -> Result<Vec<Record>, DataError> {
+/// Reads the records of a file: CSV or TSV if there is a `delimiter` or the name ends in `.csv` or `.tsv`, and
+/// otherwise JSON, one object per line or objects in one array.
+pub fn records(file: &Path, delimiter: Option<u8>) -> Result<Vec<Record>, DataError> {
     let text = text(file)?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let name = file.to_string_lossy().to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let records = if name.ends_with(".csv") {
-        separated_records(file, text, b',')?
-    } else if name.ends_with(".tsv") {
-        separated_records(file, text, b'\t')?
-    } else {
-        json_records(file, text)?
+    let delimiter = match delimiter {
+        None if name.ends_with(".csv") => Some(delimiter_of(&text, b',')),
+        None if name.ends_with(".tsv") => Some(delimiter_of(&text, b'\t')),
+        delimiter => delimiter,
+    };
+    let records = match delimiter {
+        Some(delimiter) => separated_records(file, &text, delimiter)?,
+        None => json_records(file, &text)?,
     };
     if records.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(records) }
 }
 
+/// Returns the delimiter that splits the header: the usual one unless the header would be a single name.
+fn delimiter_of(text: &str, usual: u8) -> u8 {
+    let splits = |delimiter: &u8| {
+        let mut reader = ReaderBuilder::new().delimiter(*delimiter).from_reader(text.as_bytes());
+        reader.headers().is_ok_and(|header| header.len() > 1)
+    };
+    [usual, b',', b';', b'\t'].into_iter().find(splits).unwrap_or(usual)
+}
+
+/// Counts the lines before ascending positions of a text. The CSV reader's own count is one too small after
+/// the line ends of Windows.
+struct Lines<'a> {
+    text: &'a [u8],
+    position: usize,
+    line: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { text: text.as_bytes(), position: 0, line: 1 }
+    }
+
+    /// Returns the line, from 1, of the record that the reader found at a position: the record begins after
+    /// the line ends there.
+    fn line(&mut self, position: Option<&Position>) -> usize {
+        let position = position.map_or(0, |position| position.byte() as usize);
+        while let Some((&byte, rest)) = self.text[self.position..].split_first()
+            && (self.position < position || matches!(byte, b'\r' | b'\n'))
+        {
+            self.position += 1;
+            self.line += usize::from(byte == b'\n' || byte == b'\r' && rest.first() != Some(&b'\n'));
+        }
+        self.line
+    }
+}
+
 fn json_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
+    if text.trim_start().starts_with(|first: char| !matches!(first, '{' | '[')) {
+        return Err(DataError::NoRecords { file: file.to_owned() });
+    }
     let record = |(line, text)| {
         let object: Map<String, Value> = parse(file, line, text)?;
         let fields = object.into_iter().map(|(name, value)| (name, Field::of(value)));
@@ -134,26 +174,25 @@ fn json_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
 /// Reads records whose fields are separated by `delimiter`, with the names of the fields in the first record.
 fn separated_records(file: &Path, text: &str, delimiter: u8) -> Result<Vec<Record>, DataError> {
     let problem = |line, problem| DataError::Line { file: file.to_owned(), line, problem };
-    let failed = |error: csv::Error| {
-        let line = error.position().map_or(1, |position| position.line() as usize);
-        problem(line, record_problem(&error, delimiter))
+    let failed = |lines: &mut Lines<'_>, error: csv::Error| {
+        problem(lines.line(error.position()), record_problem(&error, delimiter))
     };
+    let mut lines = Lines::of(text);
     if let Some(line) = unclosed_quote(text, delimiter) {
         return Err(problem(line, "a quotation mark opens in this record and is never closed".to_owned()));
     }
     let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let header = reader.headers().map_err(failed)?.clone();
+    let header = reader.headers().map_err(|error| failed(&mut lines, error))?.clone();
     if let Some(name) = duplicate(&header) {
-        let line = header.position().map_or(1, |position| position.line() as usize);
         return Err(problem(
-            line,
+            lines.line(header.position()),
             format!("the header has two fields `{name}`, and a name has to mean one of them"),
         ));
     }
     let mut records = Vec::new();
     for found in reader.records() {
-        let found = found.map_err(failed)?;
-        let line = found.position().map_or(1, |position| position.line() as usize);
+        let found = found.map_err(|error| failed(&mut lines, error))?;
+        let line = lines.line(found.position());
         let fields = header.iter().zip(&found).filter(|(name, _)| !name.trim().is_empty());
         let fields = fields.map(|(name, value)| (name.trim().to_owned(), Field::Text(value.to_owned())));
         records.push(Record { file: file.to_owned(), line, fields: fields.collect() });
@@ -186,8 +225,7 @@ fn unclosed_quote(text: &str, delimiter: u8) -> Option<usize> {
     let mut reader = ReaderBuilder::new();
     let reader = reader.delimiter(delimiter).has_headers(false).flexible(true).from_reader(marked);
     let last = reader.into_byte_records().filter_map(Result::ok).last()?;
-    let line = last.position().map_or(1, |position| position.line() as usize);
-    (last != vec!["_"]).then_some(line)
+    (last != vec!["_"]).then(|| Lines::of(text).line(last.position()))
 }
 
 #[cfg(test)]
@@ -201,7 +239,7 @@ mod tests {
         let file = folder.path().join(name);
         fs::write(&file, contents).unwrap();
         let shown = format!("{}", folder.path().display());
-        records(&file).map_err(|error| error.to_string().replace(&shown, ""))
+        records(&file, None).map_err(|error| error.to_string().replace(&shown, ""))
     }
 
     #[test]
@@ -291,6 +329,54 @@ mod tests {
             let missing = ["q", "n", "o", "x", "e"].map(|field| record.is_missing(field));
             assert_eq!(missing, [false, true, false, true, true]);
         }
+    }
+
+    #[test]
+    fn lines_are_those_of_an_editor_for_every_kind_of_line_end() {
+        let text = "q,a\n\n\"b\nc\",1\n2,3\n";
+        for end in ["\n", "\r\n", "\r"] {
+            let records = read("x.csv", &text.replace('\n', end)).unwrap();
+            let lines: Vec<usize> = records.iter().map(Record::line).collect();
+            assert_eq!(lines, [3, 5], "{end:?}");
+            let named = |text: &str, line: usize| {
+                let message = read("x.csv", &text.replace('\n', end)).unwrap_err();
+                assert!(message.starts_with(&format!("/x.csv line {line}: ")), "{end:?}: {message}");
+            };
+            named(&format!("{text}4\n"), 6);
+            named(&format!("{text}5,\"6\n"), 6);
+            named("\nq,q\n1,2\n", 2);
+            let arrays = "[\n{\"q\": 1},\n7]".replace('\n', if end == "\r" { "\n" } else { end });
+            let message = read("x.json", &arrays).unwrap_err();
+            assert!(message.starts_with("/x.json line 3: "), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_header_shows_the_delimiter_unless_it_is_given() {
+        for (name, contents) in [
+            ("x.csv", "q;a\n\"b;c\";1,5\n"),
+            ("x.csv", "q\ta\nb;c\t1,5\n"),
+            ("x.tsv", "q;a\n\"b;c\";1,5\n"),
+            ("x.csv", "q,a\nb;c,\"1,5\"\n"),
+            ("x.csv", "\"q\";\"a\"\r\n\"b;c\";\"1,5\"\r\n"),
+        ] {
+            let record = &read(name, contents).unwrap()[0];
+            assert_eq!((record.get("q"), record.get("a")), (Some("b;c"), Some("1,5")), "{contents}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.txt");
+        fs::write(&file, "q,r|a\nb|1\n").unwrap();
+        let record = &records(&file, Some(b'|')).unwrap()[0];
+        assert_eq!((record.get("q,r"), record.get("a")), (Some("b"), Some("1")));
+    }
+
+    #[test]
+    fn a_text_in_another_format_gets_a_list_of_the_formats() {
+        for text in ["1 + 1\n2\n", "q,a\n1,2\n", "<html>"] {
+            let message = read("x.txt", text).unwrap_err();
+            assert!(message.starts_with("/x.txt holds neither JSON lines nor a JSON array; "), "{message}");
+        }
+        assert_eq!(read("x.txt", "\n").unwrap_err(), "/x.txt holds no questions");
     }
 
     #[test]

@@ -44,7 +44,11 @@ impl Predicted<'_> {
     pub(super) fn normalized(&self) -> (Vec<(f64, f64)>, f64) {
         let returned: f64 = self.support.iter().map(|(_, probability)| probability).sum();
         let rest = (self.mass - returned).max(0.0);
-        let unknown = if self.mass > 0.0 { rest / self.mass } else { 1.0 };
+        let unknown = match rest / self.mass {
+            _ if self.mass <= 0.0 => 1.0,
+            unknown if unknown < NO_MASS => 0.0,
+            unknown => unknown,
+        };
         if returned <= 0.0 {
             return (Vec::new(), unknown);
         }
@@ -184,7 +188,6 @@ fn winkler(low: (f64, f64), high: (f64, f64), truth: f64) -> Option<f64> {
 
 /// Returns `None` for a single value without any other mass, which is not a distribution.
 fn log_score(support: &[(f64, f64)], unknown: f64, truth: f64) -> Option<LogScore> {
-    let unknown = if unknown < NO_MASS { 0.0 } else { unknown };
     if support.is_empty() || (support.len() == 1 && unknown <= 0.0) {
         return None;
     }

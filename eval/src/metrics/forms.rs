@@ -50,6 +50,11 @@ impl Form {
         }
     }
 
+    /// Returns whether a text is in this form, with or without separators of thousands.
+    pub fn has(self, text: &str) -> bool {
+        self.groups(&text.replace(',', "")).is_some()
+    }
+
     /// Returns the groups of digits in a text of this form, or `None` if the text is not in this form.
     pub(super) fn groups(self, text: &str) -> Option<Vec<Digits<'_>>> {
         let groups = match self {

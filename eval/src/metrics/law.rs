@@ -285,6 +285,19 @@ mod tests {
     }
 
     #[test]
+    fn rounding_errors_are_no_unknown_mass_on_which_a_possible_value_could_lie() {
+        let truth = Law::discrete(vec![(1.0, 0.5), (4.0, 0.5)]);
+        // The probabilities add up to 1 - 1.1e-16.
+        let support = [(1.0, 0.7), (2.0, 0.2), (3.0, 0.1)];
+        assert!(support.iter().map(|(_, p)| p).sum::<f64>() < 1.0);
+        let scores = LawScores::of_reply(&truth, reply(&support, &[], 1.0));
+        assert_eq!(scores.kl, None);
+        close(scores.total_variation.unwrap(), 0.5);
+        // Really unknown mass may lie there.
+        assert!(LawScores::of_reply(&truth, reply(&support, &[], 1.005)).kl.is_some());
+    }
+
+    #[test]
     fn a_normal_distribution_agrees_with_a_fine_grid_of_it() {
         let normal = Law::Normal { mean: 3.0, sd: 2.0 };
         let grid = grid(3.0, 2.0);

@@ -11,6 +11,7 @@ mod histograms;
 pub mod html;
 pub mod index_page;
 mod judgements;
+pub mod junit;
 pub mod markdown;
 mod notes;
 mod pictures;

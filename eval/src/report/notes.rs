@@ -9,6 +9,7 @@ use crate::store::report::{MissingScores, Report, Unbounded};
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let all = count(report.n);
     let mut notes = Vec::new();
+    notes.extend(number_rule(report));
     if let Some(Unbounded { n, without_value }) = report.unbounded {
         notes.push(format!(
             "unbounded: for {} of {all} items the open mass is larger than the trim of the mean; {} use the median \
@@ -59,6 +60,17 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Says which number of a text the metrics use.
+fn number_rule(report: &Report) -> Option<String> {
+    let rule = match report.settings.get("estimates")?.get("accuracy")?.as_str()? {
+        "first_number" => "the first number of each text",
+        "last_number" => "the last number of each text",
+        "first_line_number" => "the number that the first line with a number states",
+        _ => return None,
+    };
+    Some(format!("numbers: {rule} (settings.estimates)"))
 }
 
 /// Explains the p-values of the estimates, or why there are none.

@@ -1,42 +1,105 @@
 //! Extracts the number that an answer states.
 //!
-//! [`value`] is this program's rule. [`LmEvalFilter`] has the two rules of lm-eval's task `gsm8k` (version
-//! 3), which normalises the extracted text and the target before it compares them. The rule of the NTL paper
-//! is in `ntl_paper::numbers`.
+//! [`value`] is this program's rule, and [`stated`] the one for answers in a prescribed form. [`LmEvalFilter`]
+//! has the two rules of lm-eval's task `gsm8k` (version 3), which normalises the extracted text and the target
+//! before it compares them. The rule of the NTL paper is in `ntl_paper::numbers`.
 
 use std::sync::LazyLock;
 
-use ntl_core::numbers::parse::{fraction, last_number};
-use regex::{Match, Regex};
+use ntl_core::numbers::parse::{first_number, fraction, last_number, whole_number};
+use regex::Regex;
+
+use crate::metrics::forms::Form;
+use crate::settings::mode::NumberRule;
 
 /// The text that lm-eval writes if its pattern does not match.
 pub const INVALID: &str = "[invalid]";
 
-/// Returns the value of an answer that is a fraction and nothing else, and otherwise the last number in the
-/// answer.
-pub fn value(text: &str) -> Option<f64> {
-    fraction(text).or_else(|| last_number(text))
+/// Returns the name of a rule in samples.
+pub fn rule_name(rule: NumberRule, form: Option<Form>) -> &'static str {
+    match (rule, form) {
+        (_, Some(_)) => "first-line-number",
+        (NumberRule::First, None) => "first-number",
+        (NumberRule::Last, None) => "last-number",
+    }
 }
 
+/// Returns the value of an answer that is a fraction and nothing else, and otherwise the first or last number
+/// in the answer.
+pub fn value(text: &str, rule: NumberRule) -> Option<f64> {
+    match rule {
+        NumberRule::First => first_value(text),
+        NumberRule::Last => fraction(text).or_else(|| last_number(text)),
+    }
+}
+
+/// Returns the value of the first line that has a number: the fraction that it is, the result of the
+/// calculation that it begins with, or its first number.
+fn first_value(text: &str) -> Option<f64> {
+    let (line, first) = text.lines().find_map(|line| Some((line, first_number(line)?)))?;
+    if let Some(value) = fraction(line) {
+        return Some(value);
+    }
+    let is_part = |c: char| c.is_ascii_digit() || " \t.,$()+-*/\u{d7}\u{f7}\u{2212}".contains(c);
+    match line.split_once('=') {
+        Some((before, result)) if before.chars().all(is_part) && whole_number(before).is_none() => {
+            first_number(result).or(Some(first))
+        }
+        _ => Some(first),
+    }
+}
+
+/// A number as it is written, without a sign.
+const NUMBER: &str = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:/[0-9]+|(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|\.[0-9]+(?:[eE][+-]?[0-9]+)?)";
+
+/// The words and signs before a result.
+const EQUALS: &str = r"(?:[=:\x{2248}\x{2192}]|\b(?:is|are|equals|gives|becomes)\b(?:\s+(?:approximately|about|exactly|equal\s+to))*)";
+
 /// Returns the number that answers a question with a prescribed form, as written. It is on the first line that
-/// has numbers: the one that the line begins with, unless it is an operand, and otherwise the last one.
-pub fn first_stated(text: &str) -> Option<&str> {
-    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        let digits = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)";
-        regex(&format!(r"-?(?:{digits}/[0-9]+|{digits}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"))
-    });
-    let line = text.lines().find(|line| NUMBER.is_match(line))?;
-    let is_operand = |end: usize| {
-        let operator =
-            line[end..].trim_start().strip_prefix(['+', '-', '*', '/', '%', '=', '\u{d7}', '\u{f7}']);
-        operator.is_some_and(|rest| rest.trim_start().starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let is_first = |found: &Match<'_>| line[..found.start()].trim().is_empty() && !is_operand(found.end());
-    let found = NUMBER.find(line).filter(is_first).or_else(|| NUMBER.find_iter(line).last())?;
-    let number = found.as_str();
+/// has numbers: the one that the line begins with, unless it is an operand; otherwise the one after the last
+/// `is` or `=`, or the last one.
+pub fn stated(text: &str, form: Form) -> Option<&str> {
+    static ANY: LazyLock<Regex> = LazyLock::new(|| regex(&format!("-?{NUMBER}")));
+    static RESULT: LazyLock<Regex> = LazyLock::new(|| regex(&format!(r"{EQUALS}[\s*$]*(-?{NUMBER})")));
+    let line = text.lines().find(|line| ANY.is_match(line))?;
+    let first = ANY.find(line)?;
+    let result = RESULT.captures_iter(line).last().and_then(|found| found.get(1));
+    if line[..first.start()].trim().is_empty() {
+        let result = result.filter(|result| result.start() >= first.end());
+        let after_result = result.map(|result| &line[result.end()..]);
+        let result = result.map(|result| result.as_str());
+        if !is_operand(first.as_str(), &line[first.end()..], result.zip(after_result), form) {
+            return Some(first.as_str());
+        }
+    }
+    if let Some(result) = result {
+        return Some(result.as_str());
+    }
+    let last = ANY.find_iter(line).last()?;
     // After an operand, a minus is an operator.
-    let is_difference = line[..found.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
-    number.strip_prefix('-').filter(|_| is_difference).or(Some(number))
+    let is_difference = line[..last.start()].ends_with(|c: char| c.is_alphanumeric() || c == ')');
+    match last.as_str().strip_prefix('-') {
+        Some(digits) if is_difference => Some(digits),
+        _ => Some(last.as_str()),
+    }
+}
+
+/// Returns whether the number that a line begins with only repeats the question, as in `744 + 543 = 1287`,
+/// `744 divided by 543 is 1` and `7/4 is 1.75`. `rest` is the line after it, and `result` the number after the
+/// last `is` or `=`, with the line after that.
+fn is_operand(number: &str, rest: &str, result: Option<(&str, &str)>, form: Form) -> bool {
+    static OPERATOR: LazyLock<Regex> =
+        LazyLock::new(|| regex(&format!(r"^\s*[-+*/%\x{{d7}}\x{{f7}}]\s*\(*{NUMBER}")));
+    static EQUALS_FIRST: LazyLock<Regex> = LazyLock::new(|| regex(&format!(r"^\s*{EQUALS}")));
+    if OPERATOR.is_match(rest) {
+        return true;
+    }
+    let Some((result, after_result)) = result else { return false };
+    if !EQUALS_FIRST.is_match(rest) {
+        return rest.trim_start().starts_with(char::is_alphabetic);
+    }
+    let ends_line = !after_result.contains(|c: char| c.is_alphanumeric());
+    ends_line || form.has(result) && !form.has(number)
 }
 
 /// A filter of lm-eval.
@@ -106,7 +169,7 @@ mod tests {
         ] {
             assert_eq!(LmEvalFilter::Strict.extract(text), strict, "{text:?}");
             assert_eq!(LmEvalFilter::Flexible.extract(text), flexible, "{text:?}");
-            assert_eq!(value(text), ours, "{text:?}");
+            assert_eq!(value(text, NumberRule::Last), ours, "{text:?}");
         }
     }
 
@@ -122,30 +185,75 @@ mod tests {
             ("-½", Some(-0.5)),
             ("k", None),
         ] {
-            assert_eq!(value(text), want, "{text:?}");
+            assert_eq!(value(text, NumberRule::Last), want, "{text:?}");
         }
     }
 
     #[test]
-    fn the_stated_number_begins_or_ends_the_first_line_that_has_one() {
+    fn the_first_number_is_the_result_of_the_calculation_that_a_text_begins_with() {
         for (text, want) in [
-            (" 1287", Some("1287")),
-            (" 1287, which is the sum of 744 and 543.", Some("1287")),
-            ("1287 - that is 3 more", Some("1287")),
-            ("744 \u{d7} 3 = 2232", Some("2232")),
-            ("744 + 543", Some("543")),
-            ("744 + 543 = 1287.\n1 + 1 = 2", Some("1287")),
-            ("\n\nThe answer is 1,287", Some("1,287")),
-            ("12/7", Some("12/7")),
-            ("1.23e4", Some("1.23e4")),
-            ("so 1.5E+10.", Some("1.5E+10")),
-            ("it is -4", Some("-4")),
-            ("10-3", Some("3")),
-            ("10 - 3", Some("3")),
+            (" 104.4\nQ: What is 1.13", Some(104.4)),
+            ("\n\n 5\n6", Some(5.0)),
+            ("It is 104.4, not 7.", Some(104.4)),
+            (" -7/2\nQ: 3", Some(-3.5)),
+            ("12 + 7 = 19, not 20", Some(19.0)),
+            (" (12 + 7) * 2 = 38", Some(38.0)),
+            ("= 19", Some(19.0)),
+            ("1287 = 744 + 543", Some(1287.0)),
+            ("12 + 7 = ?", Some(12.0)),
+            ("5-7 days", Some(5.0)),
+            ("x = 5", Some(5.0)),
+            ("about 1 \u{bd} or 2", Some(1.5)),
+            ("-$1,234.50 to 3", Some(-1234.5)),
+            ("1e999 2", Some(2.0)),
             ("none", None),
-            ("", None),
         ] {
-            assert_eq!(first_stated(text), want, "{text:?}");
+            assert_eq!(value(text, NumberRule::First), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_stated_number_is_the_first_of_a_line_unless_it_is_an_operand() {
+        use Form::{Decimal, Fraction, Integer, Scientific};
+        for (form, text, want) in [
+            (Integer, " 1287", Some("1287")),
+            (Integer, " 1287, which is the sum of 744 and 543.", Some("1287")),
+            (Integer, "1287, which is 3 more than 1284", Some("1287")),
+            (Integer, "1287 - that is 3 more", Some("1287")),
+            (Integer, "1287 = 744 + 543", Some("1287")),
+            (Integer, "1287 is 744 plus 543", Some("1287")),
+            (Integer, "1287 (744 + 543 = 1287)", Some("1287")),
+            (Integer, "744 \u{d7} 3 = 2232", Some("2232")),
+            (Integer, "744 + 543", Some("543")),
+            (Integer, "744 + 543 = 1287.\n1 + 1 = 2", Some("1287")),
+            (Integer, "The answer is 1287 (from 744 and 543).", Some("1287")),
+            (Integer, "Answer: **1287** after 2 steps", Some("1287")),
+            (Integer, "744 divided by 543, rounded down to an integer, is 1.", Some("1")),
+            (Integer, "744 divided by 543 is exactly 1 with remainder 201", Some("1")),
+            (Integer, "1 is 744 divided by 543, rounded down", Some("1")),
+            (Integer, "744/543 = 1 (rounded)", Some("1")),
+            (Integer, "12 is larger than 7", Some("12")),
+            (Integer, "of 12 and 7, 12", Some("12")),
+            (Integer, "\n\nThe answer is 1,287", Some("1,287")),
+            (Integer, "it is -4", Some("-4")),
+            (Integer, "10-3", Some("3")),
+            (Integer, "10 - 3", Some("3")),
+            (Decimal, ".5", Some(".5")),
+            (Decimal, "-.5", Some("-.5")),
+            (Decimal, "7/4 is 1.75", Some("1.75")),
+            (Decimal, "7/4 as a decimal number is 1.75.", Some("1.75")),
+            (Decimal, "1.75 is 7/4 as a decimal number.", Some("1.75")),
+            (Fraction, "12/7", Some("12/7")),
+            (Fraction, "12/8 = 3/2.", Some("3/2")),
+            (Fraction, "(1/2) / (3/4) = 2/3", Some("2/3")),
+            (Scientific, "1.23e4", Some("1.23e4")),
+            (Scientific, "so 1.5E+10.", Some("1.5E+10")),
+            (Scientific, "65.669 \u{2248} 6.6e1 (2 figures)", Some("6.6e1")),
+            (Scientific, "12.5 in scientific notation is 1.25e1", Some("1.25e1")),
+            (Integer, "none", None),
+            (Integer, "", None),
+        ] {
+            assert_eq!(stated(text, form), want, "{text:?}");
         }
     }
 

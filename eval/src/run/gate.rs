@@ -14,9 +14,17 @@ use crate::settings::gates::{Bound, Gates};
 use crate::store::report::Report;
 use crate::store::saved::{REPORT, read_report};
 
-/// Returns a description of each gate that `metrics` miss.
-pub fn missed(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Vec<String> {
-    let check = |bound: &Bound, side: &str, holds: fn(f64, f64) -> bool| {
+/// A condition on a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    pub name: String,
+    /// Why the metric misses the gate, if it does.
+    pub miss: Option<String>,
+}
+
+/// Checks all gates of a run.
+pub fn check(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Vec<Gate> {
+    let miss = |bound: &Bound, side: &str, holds: fn(f64, f64) -> bool| {
         let Bound { metric, value: limit } = bound;
         match metrics.get(metric).value {
             Some(value) if holds(value, *limit) => None,
@@ -24,21 +32,29 @@ pub fn missed(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Ve
             None => Some(format!("{metric} has no value to compare with {limit}")),
         }
     };
-    let under =
-        gates.fail_under.iter().filter_map(|bound| check(bound, "below", |value, limit| value >= limit));
-    let over =
-        gates.fail_over.iter().filter_map(|bound| check(bound, "above", |value, limit| value <= limit));
-    let worse = metrics.iter().filter_map(|(name, metric)| {
-        let was = baseline?.metrics.get(name).value?;
-        let is = metric.value?;
-        let worse = match better(name) {
+    let mut checked = Vec::new();
+    for bound in &gates.fail_under {
+        let name = format!("{} is at least {}", bound.metric, bound.value);
+        checked.push(Gate { name, miss: miss(bound, "below", |value, limit| value >= limit) });
+    }
+    for bound in &gates.fail_over {
+        let name = format!("{} is at most {}", bound.metric, bound.value);
+        checked.push(Gate { name, miss: miss(bound, "above", |value, limit| value <= limit) });
+    }
+    for (metric_name, metric) in metrics.iter() {
+        let was = baseline.and_then(|baseline| baseline.metrics.get(metric_name).value);
+        let (Some(was), Some(is)) = (was, metric.value) else { continue };
+        let is_worse = match better(metric_name) {
             Better::Higher => metric.high.unwrap_or(is) < was,
             Better::Lower => metric.low.unwrap_or(is) > was,
-            Better::Unknown => false,
+            Better::Unknown => continue,
         };
-        worse.then(|| format!("{name} is {is}, worse than the baseline's {was}"))
-    });
-    under.chain(over).chain(worse).collect()
+        checked.push(Gate {
+            name: format!("{metric_name} is not worse than the baseline"),
+            miss: is_worse.then(|| format!("{metric_name} is {is}, worse than the baseline's {was}")),
+        });
+    }
+    checked
 }
 
 /// Reads the report in a directory, or in its subdirectory that is named after the split. The report must
@@ -86,6 +102,10 @@ mod tests {
 
     use super::*;
     use crate::metrics::Row;
+
+    fn missed(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Vec<String> {
+        check(gates, baseline, metrics).into_iter().filter_map(|gate| gate.miss).collect()
+    }
 
     fn gates(fail_under: Vec<Bound>, fail_over: Vec<Bound>) -> Gates {
         Gates { fail_under, fail_over, baseline: None }

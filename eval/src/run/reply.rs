@@ -90,7 +90,7 @@ impl Answer {
             _ => String::new(),
         };
         let number = self.numbers.remove(&path.to_string());
-        Self { number: number.or(self.number), numbers: BTreeMap::new(), ..self }
+        Self { number, numbers: BTreeMap::new(), ..self }
     }
 }
 

@@ -148,7 +148,13 @@ impl RequestTemplate {
                 None => prompt.map(|text| Prompts::Text(text.to_owned())),
             };
         }
-        to_object(&request)
+        let mut body = to_object(&request);
+        // Servers that do not know the field reject it.
+        if let (Some(time_max), Some(Value::Object(number))) = (self.number.time_max, body.get_mut("number"))
+        {
+            number.insert("time_max".to_owned(), json!(time_max));
+        }
+        body
     }
 
     /// Returns the body that requests numbers drawn from the model after the same prompt.
@@ -217,6 +223,8 @@ fn number_request(after: Option<String>, settings: &NumberSettings) -> NumberReq
         digits_max: settings.digits_max.map(u64::from),
         decimals_max: settings.decimals_max.map(u64::from),
         tolerance: settings.tolerance,
+        nodes_max: settings.nodes_max.map(u64::from),
+        precision: settings.precision,
         ..NumberOptions::default()
     }))
 }

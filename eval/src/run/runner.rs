@@ -4,6 +4,7 @@
 //! fail too: if the model has no such route, if no endpoint is available, or if an endpoint serves another
 //! checkpoint.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
 
@@ -79,8 +80,19 @@ impl Runner<'_> {
     ) -> Result<Vec<Result<T, String>>, RunError> {
         let keys: Vec<String> = requests.iter().map(|request| key(&(request.route, &request.body))).collect();
         let mut answers = self.known::<T>(requests, &keys)?;
-        progress.skip(answers.iter().filter(|answer| answer.is_some()).count());
-        let open: Vec<usize> = (0..requests.len()).filter(|&index| answers[index].is_none()).collect();
+        let mut open = Vec::new();
+        // The indices of requests with an equal one before them, which gets their answer with a cache.
+        let mut repeated = Vec::new();
+        let mut first_of: HashMap<&str, usize> = HashMap::new();
+        for index in (0..requests.len()).filter(|&index| answers[index].is_none()) {
+            let first = *first_of.entry(&keys[index]).or_insert(index);
+            if first == index || self.cache.is_none() {
+                open.push(index);
+            } else {
+                repeated.push((index, first));
+            }
+        }
+        progress.skip(requests.len() - open.len());
         let client = self.client;
         let mut replies = stream::iter(open)
             .map(|index| async move {
@@ -98,11 +110,13 @@ impl Runner<'_> {
             };
             let Ok(Some((index, reply))) = next else { break };
             unreachable =
-                if reply.as_ref().is_err_and(ClientError::is_unreachable) { unreachable + 1 } else { 0 };
+                if reply.as_ref().is_err_and(ClientError::is_without_response) { unreachable + 1 } else { 0 };
             let answer = match reply.and_then(&read).map_err(&explain) {
                 Ok(answer) => {
                     keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
-                    keep(&mut self.cache, &keys[index], &keys[index], &answer)?;
+                    if let Some(cache) = &mut self.cache {
+                        cache.share(&keys[index], &answer)?;
+                    }
                     same_failures.any_succeeded = true;
                     Ok(answer)
                 }
@@ -123,6 +137,13 @@ impl Runner<'_> {
             progress.step(answer.is_err(), err).map_err(OutputError)?;
             answers[index] = Some(answer);
         }
+        for (index, first) in repeated {
+            let key = &keys[index];
+            answers[index] = match &answers[first] {
+                Some(Err(reason)) => Some(Err(reason.clone())),
+                _ => self.cached::<T>(&requests[index].id, key)?.map(Ok),
+            };
+        }
         let untried = || Err(one_line(ClientError::DeadlinePassed));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
@@ -136,17 +157,27 @@ impl Runner<'_> {
     ) -> Result<Vec<Option<Result<T, String>>>, RunError> {
         let mut known = Vec::with_capacity(requests.len());
         for (request, key) in requests.iter().zip(keys) {
-            let mut answer: Option<T> =
-                self.journal.as_ref().and_then(|journal| journal.get(&request.id, key));
-            if answer.is_none() {
-                answer = self.cache.as_ref().and_then(|cache| cache.get(key, key));
-                if let Some(answer) = &answer {
-                    keep(&mut self.journal, &request.id, key, answer)?;
-                }
-            }
+            let answer = self.journal.as_ref().and_then(|journal| journal.get(&request.id, key));
+            let answer: Option<T> = match answer {
+                None => self.cached(&request.id, key)?,
+                answer => answer,
+            };
             known.push(answer.map(Ok));
         }
         Ok(known)
+    }
+
+    /// Returns the answer that the cache has, and adds it to the journal.
+    fn cached<T: Serialize + DeserializeOwned>(
+        &mut self,
+        id: &str,
+        key: &str,
+    ) -> Result<Option<T>, RunError> {
+        let answer = self.cache.as_ref().and_then(|cache| cache.get(key, key));
+        if let Some(answer) = &answer {
+            keep(&mut self.journal, id, key, answer)?;
+        }
+        Ok(answer)
     }
 }
 
@@ -168,13 +199,13 @@ impl SameFailures {
     }
 }
 
-fn keep<J: std::borrow::BorrowMut<Journal>>(
-    journal: &mut Option<J>,
+fn keep(
+    journal: &mut Option<Journal>,
     id: &str,
     key: &str,
     answer: &impl Serialize,
 ) -> Result<(), JournalError> {
-    journal.as_mut().map_or(Ok(()), |journal| journal.borrow_mut().add(id, key, answer))
+    journal.as_mut().map_or(Ok(()), |journal| journal.add(id, key, answer))
 }
 
 /// Formats an error with its causes.

@@ -6,21 +6,26 @@ use sha2::{Digest, Sha256};
 use crate::metrics::Outcome;
 use crate::metrics::judgement::Judgement;
 use crate::metrics::law::LawScores;
-use crate::run::answer_extraction::LmEvalFilter;
+use crate::run::answer_extraction::{LmEvalFilter, rule_name};
 use crate::run::request::RequestTemplate;
 use crate::run::score::ScoredReply;
+use crate::settings::mode::NumberRule;
 use crate::store::sample::{Doc, Sample};
 
 /// The columns of [`LawScores`], by the names of their metrics.
 const LAW_COLUMNS: [&str; 5] = ["crps_excess", "kl", "total_variation", "true_coverage", "sharpness"];
 
-/// Returns the lines of one suite.
-pub fn samples(template: &RequestTemplate, records: &[ScoredReply<'_>]) -> impl Iterator<Item = Sample> {
+/// Returns the lines of one suite. `rule`: which number of a text was read.
+pub fn samples(
+    template: &RequestTemplate,
+    rule: NumberRule,
+    records: &[ScoredReply<'_>],
+) -> impl Iterator<Item = Sample> {
     let settings = Value::Object(template.settings());
-    records.iter().zip(0..).map(move |(record, doc_id)| sample(doc_id, record, &settings))
+    records.iter().zip(0..).map(move |(record, doc_id)| sample(doc_id, record, rule, &settings))
 }
 
-fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
+fn sample(doc_id: u64, record: &ScoredReply<'_>, rule: NumberRule, settings: &Value) -> Sample {
     let ScoredReply { reply, row, .. } = record;
     let item = reply.item;
     let prediction = match row.outcome {
@@ -54,9 +59,8 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, settings: &Value) -> Sample {
         resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
         filter: match item.form {
-            Some(_) => "first-line-number",
-            None if row.asks_number() => "last-number",
-            None => "none",
+            None if !row.asks_number() => "none",
+            form => rule_name(rule, form),
         }
         .to_owned(),
         metrics: metrics.into_iter().map(str::to_owned).collect(),
@@ -232,7 +236,9 @@ mod tests {
             targets_continue_prompts: false,
             field: None,
         };
-        samples(&template, records).map(|sample| serde_json::to_value(sample).unwrap()).collect()
+        samples(&template, NumberRule::Last, records)
+            .map(|sample| serde_json::to_value(sample).unwrap())
+            .collect()
     }
 
     #[test]

@@ -42,6 +42,10 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
     let text = reply.text();
     let is_text = mode != Mode::Regress;
     let stated = item.form.and_then(|form| stated(form, is_text, &reply));
+    let digits = match (item.form, text) {
+        (Some(form), Some(_)) => DigitScores::of(form, stated.as_deref(), &item.answer),
+        _ => None,
+    };
     let outcome = text.map_or(Outcome::Failed, |text| {
         let estimates = match item.form {
             _ if !is_text => {
@@ -51,7 +55,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
                 )
             }
             Some(_) => stated.as_deref().and_then(|text| nearest(&exact(text)?)).map(Estimates::point),
-            None => answer_extraction::value(text).map(Estimates::point),
+            None => answer_extraction::value(text, traits.number_rule).map(Estimates::point),
         };
         estimates.map_or(Outcome::Unparsed, Outcome::Read)
     });
@@ -60,10 +64,8 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         .filter(|_| traits.texts || reply.label.is_some())
         .map(|text| TextScores::of(text, reply.reference()));
     let correct = match (item.truth, outcome) {
-        // Long numbers differ in digits that an `f64` does not have.
-        (Some(_), _) if item.form.is_some() => {
-            stated.as_deref().and_then(exact).is_some_and(|value| exact(&item.answer) == Some(value))
-        }
+        // The form is a part of the task: a conversion keeps the value.
+        (Some(_), _) if item.form.is_some() => digits.is_some_and(|digits| digits.exact),
         (Some(truth), Outcome::Read(numbers)) => same(numbers.mode, truth),
         (Some(_), _) => false,
         (None, _) if traits.texts => text_scores.as_ref().is_some_and(|scores| scores.exact),
@@ -89,8 +91,6 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         (None, Outcome::Read(numbers)) => Some(LawScores::of_point(law, numbers.mean)),
         (None, _) => None,
     });
-    let digits = item.form.filter(|_| outcome != Outcome::Failed);
-    let digits = digits.and_then(|form| DigitScores::of(form, stated.as_deref(), &item.answer));
     let asks_number = item.truth.is_some() || traits.judges;
     let filtered = text.map(|text| match outcome {
         _ if !asks_number => text.trim().to_owned(),
@@ -124,7 +124,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
 /// form.
 fn stated(form: Form, is_text: bool, reply: &Reply<'_>) -> Option<String> {
     if is_text {
-        return answer_extraction::first_stated(reply.text()?).map(str::to_owned);
+        return answer_extraction::stated(reply.text()?, form).map(str::to_owned);
     }
     form.write(&exact(reply.number()?.mode_text.as_deref()?)?)
 }

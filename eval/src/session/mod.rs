@@ -22,9 +22,11 @@ use crate::metrics::estimates::compare_estimates;
 use crate::metrics::registry::{Estimate, METRICS, MetricInfo, Statistic};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, Row, constant_baselines};
 use crate::report::console;
+use crate::report::junit::{self, JunitSuite};
+use crate::run::answer_extraction::rule_name;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
 use crate::run::evaluator::{Evaluator, Truncation};
-use crate::run::gate::{missed, read_baseline};
+use crate::run::gate::{Gate, check, read_baseline};
 use crate::run::progress::Style;
 use crate::run::protocol::{self, Evaluation};
 use crate::run::reply::Reply;
@@ -60,11 +62,36 @@ struct Session<'a> {
     deadline: Option<Instant>,
 }
 
-/// Runs the suites. Failed items and missed gates are exit statuses, not errors.
+/// Runs the suites, and writes the file of `--junit`. Failed items and missed gates are exit statuses, not
+/// errors.
 pub fn run(
     suites: &[Suite],
     settings: &RunSettings,
     console: &mut Console<'_>,
+) -> anyhow::Result<ExitStatus> {
+    let mut finished = Vec::new();
+    let Some(file) = &settings.output.junit else {
+        return run_suites(suites, settings, console, &mut finished);
+    };
+    let write = |finished: &[JunitSuite]| saved::write_page(file.clone(), &junit::document(finished));
+    // Otherwise, a run that is killed would leave the result of an earlier one.
+    write(&[])?;
+    let result = run_suites(suites, settings, console, &mut finished);
+    if let (Err(error), Some(suite)) = (&result, suites.get(finished.len())) {
+        finished.push(JunitSuite::of_error(suite.task, &suite.split, format!("{error:#}")));
+    }
+    let written = write(&finished);
+    let status = result?;
+    written?;
+    Ok(status)
+}
+
+/// `finished` gets the gates of each suite that has a report.
+fn run_suites(
+    suites: &[Suite],
+    settings: &RunSettings,
+    console: &mut Console<'_>,
+    finished: &mut Vec<JunitSuite>,
 ) -> anyhow::Result<ExitStatus> {
     settings.check(suites.iter().all(|suite| settings.after.is_some() || suite.traits.after.is_some()))?;
     let runtime = Runtime::new().context("could not start the runtime")?;
@@ -90,7 +117,9 @@ pub fn run(
                 () = ctrl_c() => Err(interrupted(settings).into()),
             }
         })?;
-        status = status.max(session.show(&report, planned, console).map_err(OutputError)?);
+        let gates = check(&settings.gates, planned.baseline.as_ref(), &report.metrics);
+        status = status.max(session.show(&report, &gates, console).map_err(OutputError)?);
+        finished.push(JunitSuite::of_report(&report, &gates));
     }
     Ok(status)
 }
@@ -200,7 +229,7 @@ impl Session<'_> {
         }
         let report = Report { started: started.to_string(), seconds, ..report };
         if let Some(RunFolder { folder, .. }) = output {
-            saved::write(folder, &report, samples(&template, &records))?;
+            saved::write(folder, &report, samples(&template, suite.traits.number_rule, &records))?;
         }
         if let Some(error) = records.iter().find_map(|record| record.reply.answer.as_ref().err()) {
             let Report { failed, n, .. } = report;
@@ -330,9 +359,13 @@ impl Session<'_> {
 
     /// Returns everything that may change the figures, and which estimate each metric uses.
     fn settings(&self, suite: &Suite, template: &RequestTemplate) -> Map<String, Value> {
-        let number_rule = template.protocol.as_ref().map_or("last_number", |protocol| protocol.number_rule());
+        let form = suite.items.first().and_then(|item| item.form);
+        let number_rule = match &template.protocol {
+            Some(protocol) => protocol.number_rule().to_owned(),
+            None => rule_name(suite.traits.number_rule, form).replace('-', "_"),
+        };
         let estimate = |estimate| match estimate {
-            _ if self.settings.mode != Mode::Regress => number_rule,
+            _ if self.settings.mode != Mode::Regress => number_rule.as_str(),
             Estimate::Mean if !suite.traits.medians => "trimmed_mean",
             Estimate::Mean | Estimate::Median => "median",
             Estimate::Mode => "mode",
@@ -378,12 +411,7 @@ impl Session<'_> {
     }
 
     /// Prints a report and the gates that it misses.
-    fn show(
-        &self,
-        report: &Report,
-        planned: &Planned<'_>,
-        console: &mut Console<'_>,
-    ) -> io::Result<ExitStatus> {
+    fn show(&self, report: &Report, gates: &[Gate], console: &mut Console<'_>) -> io::Result<ExitStatus> {
         if self.settings.output.json {
             serde_json::to_writer(&mut *console.out, report)?;
             writeln!(console.out)?;
@@ -392,7 +420,7 @@ impl Session<'_> {
         }
         let is_incomplete = report.failed > 0 || report.missing_scores.is_some();
         let mut status = if is_incomplete { ExitStatus::ItemsFailed } else { ExitStatus::Success };
-        for miss in missed(&self.settings.gates, planned.baseline.as_ref(), &report.metrics) {
+        for miss in gates.iter().filter_map(|gate| gate.miss.as_ref()) {
             status = ExitStatus::GateMissed;
             writeln!(console.err, "gate missed on {} {}: {miss}", report.task, report.split)?;
         }

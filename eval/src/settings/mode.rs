@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Greedy text; the last number in it is the prediction.
+    /// Greedy text; a number in it is the prediction.
     Text,
     /// The server's number: trimmed mean for squared errors, median for absolute ones, mode for accuracy.
     Regress,
@@ -38,6 +38,15 @@ impl Mode {
             Self::Paper => Some(Box::new(Paper::new(number_encoding))),
         }
     }
+}
+
+/// Which number of a text is the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum NumberRule {
+    /// The first one: a model that continues its prompt writes more questions after the answer.
+    First,
+    /// The last one: an answer ends a chain of thought.
+    Last,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]

@@ -24,6 +24,12 @@ pub struct NumberSettings {
     pub decimals_max: Option<u8>,
     /// The open mass at which the search stops, between 0 and 1.
     pub tolerance: Option<f64>,
+    /// Maximum number of decoder positions, 1 to 65536.
+    pub nodes_max: Option<u32>,
+    /// Width of the bounds of the value at which the search stops, 0 or more.
+    pub precision: Option<f64>,
+    /// Maximum time of the search, in seconds.
+    pub time_max: Option<f64>,
     /// Number of sampled texts whose distributions are averaged, 1 to 64.
     pub rationales: Option<u8>,
     /// Numbers to draw as well, whose median is compared with the distribution.

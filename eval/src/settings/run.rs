@@ -56,8 +56,17 @@ impl RunSettings {
                 "--score uses the likelihood of texts after plain prompts and has no --api chat",
             ),
             (
+                self.prompt_tokens.is_some() && is_chat,
+                "--prompt-tokens truncates plain prompts and has no --api chat, whose server words the prompt",
+            ),
+            (
+                self.prompt_tokens.is_some() && self.mode == Mode::Paper,
+                "--mode paper keeps the first 512 tokens of a prompt: leave out --prompt-tokens",
+            ),
+            (
                 !is_regress && self.number != NumberSettings::default(),
-                "--range, --scale, --interval, --trim, --digits-max, --decimals-max, --tolerance and --rationales need --mode regress",
+                "--range, --scale, --interval, --trim, --digits-max, --decimals-max, --tolerance, --nodes-max, --precision, --time-max \
+                 and --rationales need --mode regress",
             ),
             (!is_regress && self.after.is_some(), "--after needs --mode regress"),
             (
@@ -85,7 +94,7 @@ pub struct ServerSettings {
     pub api_key: Option<String>,
     /// Maximum number of concurrent requests.
     pub concurrency: NonZeroUsize,
-    /// Maximum time to wait for one response.
+    /// Maximum time without a byte of a response.
     pub timeout: Duration,
     /// Time without an available endpoint after which the run stops.
     pub unreachable_max: Duration,
@@ -110,6 +119,8 @@ pub struct OutputSettings {
     pub on_existing: OnExisting,
     /// Directory of the answers that all runs share.
     pub cache: Option<PathBuf>,
+    /// File for the gates' results in JUnit's XML.
+    pub junit: Option<PathBuf>,
     /// Names of the metrics to show first.
     pub first_metrics: Vec<String>,
     /// Whether to print reports as JSON.

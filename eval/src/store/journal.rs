@@ -3,8 +3,11 @@
 //!
 //! The first line says what run the answers belong to; a journal of another run is refused. Every line is
 //! written in one go and ends in a checksum of itself, so that a changed byte is an error and not another
-//! answer. A last line without its end, which a crash may leave, is cut off. Files whose first line has no
-//! checksum, from before there were any, are read without them.
+//! answer. A last line without its end, which a crash may leave, is cut off once the rest is accepted. Files
+//! whose first line has no checksum, from before there were any, are read without them.
+//!
+//! One run at a time writes a journal, and holds its lock. Several processes may write a cache: each holds the
+//! lock while it opens the file and while it appends a line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, TryLockError};
@@ -127,30 +130,36 @@ impl JournalFile {
 pub struct Journal {
     file: PathBuf,
     open: DiskFile,
-    /// Keys and answers by id, as they were when the file was opened.
+    /// Whether other processes may append to the file.
+    is_shared: bool,
+    /// Keys and answers by id, as they were when the file was opened. [`Journal::share`] adds to them.
     entries: HashMap<String, (String, Box<RawValue>)>,
 }
 
 impl Journal {
-    /// Opens or creates the file. `header` describes the run and must equal that of an existing file.
+    /// Opens or creates a file that other processes may use at the same time. `header` describes its answers
+    /// and must equal that of an existing file.
     pub fn open(file: &Path, header: &Value) -> Result<Self, JournalError> {
-        Self::read(&JournalFile::open(file)?, header)
+        let file = JournalFile::open(file)?;
+        // File systems without locks have none.
+        let _ = file.open.lock();
+        let journal = Self::read(&file, header);
+        let _ = file.open.unlock();
+        Ok(Self { is_shared: true, ..journal? })
     }
 
-    /// Like [`Journal::open`], for a file that is already open.
+    /// Reads the journal of a run, or begins it if the file is empty. An error leaves the file as it is.
     pub fn read(file: &JournalFile, header: &Value) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { file: file.path.clone(), source };
         let mut open = DiskFile(file.open.try_clone().map_err(failed)?);
         let mut bytes = Vec::new();
         open.0.seek(SeekFrom::Start(0)).and_then(|_| open.read_to_end(&mut bytes)).map_err(failed)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        if whole < bytes.len() {
-            open.0.set_len(whole as u64).map_err(failed)?;
-        }
-        let mut journal = Self { file: file.path.clone(), open, entries: HashMap::new() };
+        let mut journal = Self { file: file.path.clone(), open, is_shared: false, entries: HashMap::new() };
         let lines = bytes[..whole].split(|byte| *byte == b'\n').zip(1..);
         let mut lines = lines.filter(|(line, _)| !line.is_empty());
         let Some((first, _)) = lines.next() else {
+            journal.open.0.set_len(0).map_err(failed)?;
             journal.line(header)?;
             return Ok(journal);
         };
@@ -165,6 +174,9 @@ impl Journal {
                 return Err(damaged());
             };
             journal.entries.insert(id, (key, value));
+        }
+        if whole < bytes.len() {
+            journal.open.0.set_len(whole as u64).map_err(failed)?;
         }
         Ok(journal)
     }
@@ -198,7 +210,7 @@ impl Journal {
         }
     }
 
-    /// The answer that was under `id` when the file was opened, if its request had the same `key`.
+    /// Returns the known answer under `id`, if its request had the same `key`.
     pub fn get<T: DeserializeOwned>(&self, id: &str, key: &str) -> Option<T> {
         let (known, value) = self.entries.get(id)?;
         if known != key {
@@ -211,13 +223,32 @@ impl Journal {
         self.line(&NewEntry { id, key, value })
     }
 
+    /// Adds an answer under its key, which [`Journal::get`] returns from now on.
+    pub fn share(&mut self, key: &str, value: &impl Serialize) -> Result<(), JournalError> {
+        let failed = |error: serde_json::Error| self.failed(error.into());
+        let value = serde_json::value::to_raw_value(value).map_err(failed)?;
+        self.add(key, key, &value)?;
+        self.entries.insert(key.to_owned(), (key.to_owned(), value));
+        Ok(())
+    }
+
     fn line(&mut self, entry: &impl Serialize) -> Result<(), JournalError> {
-        let mut write = || {
-            let mut line = with_sum(serde_json::to_vec(entry)?);
-            line.push(b'\n');
-            self.open.write_all(&line)
-        };
-        write().map_err(|source| JournalError::File { file: self.file.clone(), source })
+        let line = serde_json::to_vec(entry).map_err(|error| self.failed(error.into()))?;
+        let mut line = with_sum(line);
+        line.push(b'\n');
+        // Another process that opens the file must not find half a line, which it would cut off.
+        if self.is_shared {
+            let _ = self.open.0.lock();
+        }
+        let written = self.open.write_all(&line);
+        if self.is_shared {
+            let _ = self.open.0.unlock();
+        }
+        written.map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> JournalError {
+        JournalError::File { file: self.file.clone(), source }
     }
 }
 
@@ -312,6 +343,41 @@ mod tests {
         Journal::open(&file, &header(100)).unwrap();
         let error = Journal::open(&file, &header(200)).unwrap_err().to_string();
         assert!(error.contains("other settings: limit was 100, is 200;"), "{error}");
+    }
+
+    #[test]
+    fn a_rejected_journal_keeps_its_torn_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("j");
+        Journal::open(&path, &header(1)).unwrap();
+        let started = fs::read_to_string(&path).unwrap();
+        for (torn, limit) in [(format!("{started}{{\"id\":"), 2), (format!("{started}{{}}\n{{\"id\":"), 1)] {
+            fs::write(&path, &torn).unwrap();
+            let file = JournalFile::open(&path).unwrap();
+            assert!(Journal::read(&file, &header(limit)).is_err());
+            assert_eq!(fs::read_to_string(&path).unwrap(), torn);
+        }
+    }
+
+    #[test]
+    fn a_cache_is_opened_only_while_no_other_process_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("j");
+        let mut first = Journal::open(&path, &header(1)).unwrap();
+        let half = JournalFile::open(&path).unwrap();
+        half.open.lock().unwrap();
+        (&half.open).write_all(b"{\"id\":").unwrap();
+        let opening = {
+            let path = path.clone();
+            std::thread::spawn(move || Journal::open(&path, &header(1)))
+        };
+        // The line is complete before the other process gets the lock.
+        (&half.open).write_all(b"\"k\",\"key\":\"k\",\"value\":5}\n").unwrap();
+        half.open.unlock().unwrap();
+        // A line without a checksum is damaged in a file with them.
+        assert!(matches!(opening.join().unwrap(), Err(JournalError::Damaged { line: 2, .. })));
+        first.share("a", &7).unwrap();
+        assert_eq!(first.get::<u8>("a", "a"), Some(7));
     }
 
     #[test]

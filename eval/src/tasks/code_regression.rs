@@ -5,12 +5,12 @@
 //! every metric uses the median, and a run can draw samples to compare them with the exact distribution.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use indexmap::IndexSet;
 use serde_json::{Map, Value, json};
 
-use super::{Entry, Origin, Suite, Traits, from_file, own};
+use super::own::{self, OwnFile};
+use super::{Entry, Origin, Suite, Traits, from_file};
 use crate::data::records::Record;
 use crate::data::{DataError, Item};
 use crate::error::UsageError;
@@ -42,14 +42,7 @@ pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Ve
         return usage("code-regression needs --mode regress".to_owned());
     }
     let Some(file) = run.data.as_deref() else { return usage(FORMAT.to_owned()) };
-    if is_parquet(file) {
-        return usage(format!(
-            "{} is Parquet, which is not read; convert it to JSON lines, for example with pandas: \
-             read_parquet(FILE).to_json(\"data.jsonl\", orient=\"records\", lines=True)",
-            file.display()
-        ));
-    }
-    let own = own::read(file, false, &[])?;
+    let own = own::read(file, OwnFile::default(), &[])?;
     let items = own.records.iter().map(|record| item(record, run.template.is_none()));
     let all = items.collect::<Result<Vec<Item>, DataError>>()?;
     let known: IndexSet<&str> = all.iter().filter_map(|item| item.module.as_deref()).collect();
@@ -71,10 +64,6 @@ pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Ve
         notices: Vec::new(),
         field: None,
     }])
-}
-
-fn is_parquet(file: &Path) -> bool {
-    file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"))
 }
 
 /// Keeps the items of these spaces, at most `items_max` of each. Files are sorted by space.

@@ -11,8 +11,8 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-use super::own::{self, OwnItems, Skipped};
-use super::{AnswerField, Entry, Origin, Suite, Traits, from_file};
+use super::own::{self, OwnFile, OwnItems, Skipped};
+use super::{AnswerField, Entry, Origin, Suite, Traits, from_file, number_rule, stop_of_short_answers};
 use crate::data::read::{Truth, decimal_point_hint};
 use crate::data::records::Record;
 use crate::data::{DataError, Item};
@@ -20,7 +20,7 @@ use crate::error::UsageError;
 use crate::format::shortened;
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Mode, NumberRule};
 use crate::template::{Template, UnknownField};
 
 pub const ENTRY: Entry = Entry {
@@ -36,8 +36,9 @@ pub struct CustomTask {
     pub answer_field: String,
     /// Number of other items that precede each question.
     pub shots: usize,
-    /// Whether to leave out items without a question or an answer.
-    pub skip_missing: bool,
+    pub reading: OwnFile,
+    /// Which number of a text is the answer, if not the default one.
+    pub number_rule: Option<NumberRule>,
     /// If the answers are structured: their schema, and the numbers to score.
     pub structured: Option<Structured>,
 }
@@ -70,17 +71,37 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
         .with_context(|| format!("could not read {}", schema.display()))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| UsageError(format!("{} is not JSON: {error}", schema.display())))?;
-    let of_field = |path: &JsonPath| {
+    let mut suites = Vec::new();
+    let mut names = Vec::new();
+    for (index, path) in fields.iter().enumerate() {
+        if fields[..index].contains(path) {
+            return usage(&format!("--fields names `{path}` twice"));
+        }
         let field = AnswerField { schema: value.clone(), path: path.clone() };
         let mut suite = suite(task, run, Some(field))?;
-        let name =
-            path.to_string().trim_start_matches(['$', '.']).replace(|c: char| !c.is_alphanumeric(), "_");
+        let name = name_of_field(path, &names);
         suite.split = format!("{}.{name}", suite.split);
         suite.settings.insert("field".to_owned(), json!(path.to_string()));
         suite.settings.insert("schema".to_owned(), value.clone());
-        Ok(suite)
-    };
-    fields.iter().map(of_field).collect()
+        suites.push(suite);
+        names.push(name);
+    }
+    Ok(suites)
+}
+
+/// Returns the path as part of a file name. A number distinguishes it from the names of other paths, also on
+/// file systems that ignore case.
+fn name_of_field(path: &JsonPath, others: &[String]) -> String {
+    let path = path.to_string();
+    let path = path.trim_start_matches(['$', '.', '[', '\'']).trim_end_matches("']");
+    let plain = path.replace(|c: char| !c.is_alphanumeric(), "_");
+    let mut name = plain.clone();
+    let mut number = 1;
+    while others.iter().any(|other| other.to_lowercase() == name.to_lowercase()) {
+        number += 1;
+        name = format!("{plain}_{number}");
+    }
+    name
 }
 
 fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> anyhow::Result<Suite> {
@@ -98,7 +119,7 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         return Err(usage("--template names the answer, which the model would only have to copy").into());
     }
     let required = [task.question_field.as_str(), answer.name.as_str()];
-    let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
+    let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
     let items = records.iter().map(|record| item(task, &answer, run, record));
     let mut items = items.collect::<Result<Vec<Item>, DataError>>()?;
     let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));
@@ -112,8 +133,13 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         return Err(UsageError(message).into());
     }
     let between = if template.is_some_and(Template::ends_in_space) { "" } else { " " };
-    add_shots(&mut items, task.shots, run.seed, between)?;
+    let solutions = match &task.structured {
+        None => items.iter().map(|item| item.answer.clone()).collect(),
+        Some(structured) => whole_answers(&records, structured, field.as_ref()),
+    };
+    add_shots(&mut items, &solutions, task.shots, run.seed, between)?;
     items.truncate(items_max);
+    let rule = task.number_rule.unwrap_or_else(|| number_rule(run));
     let mut settings = Map::from_iter([
         from_file(file),
         ("question_field".to_owned(), json!(task.question_field)),
@@ -132,8 +158,13 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         items,
         settings,
         traits: Traits {
-            // After examples, a model continues with the next one.
-            stop: if task.shots > 0 { &["\n\n"] } else { &[] },
+            stop: match stop_of_short_answers(run, rule) {
+                stop if has_numbers && field.is_none() && !stop.is_empty() => stop,
+                // After examples, a model continues with the next one.
+                _ if task.shots > 0 => &["\n\n"],
+                _ => &[],
+            },
+            number_rule: rule,
             texts: !has_numbers,
             max_tokens: if field.is_some() { STRUCTURED_TOKENS_MAX } else { Traits::default().max_tokens },
             ..Traits::default()
@@ -209,14 +240,43 @@ impl Texts {
     }
 }
 
-/// Puts `count` other items before each item: the prompt, `between`, the answer and a blank line.
-fn add_shots(items: &mut [Item], count: usize, seed: u64, between: &str) -> Result<(), UsageError> {
+/// Returns the whole structured answers as JSON, which are the same for every scored field: the properties of
+/// the schema that a record has or, if the schema lists none, the fields of `--fields`.
+fn whole_answers(records: &[Record], structured: &Structured, field: Option<&AnswerField>) -> Vec<String> {
+    let properties = field.and_then(|field| field.schema.get("properties")?.as_object());
+    let names: Vec<&str> = match properties {
+        Some(properties) => properties.keys().map(String::as_str).collect(),
+        None => structured.fields.iter().filter_map(JsonPath::first_name).collect(),
+    };
+    let mut answers = Vec::with_capacity(records.len());
+    for record in records {
+        let mut answer = Map::new();
+        for &name in &names {
+            let Some(text) = record.get(name) else { continue };
+            let is_text = properties.is_some_and(|properties| properties[name]["type"] == "string");
+            let value = if is_text { None } else { serde_json::from_str(text).ok() };
+            answer.insert(name.to_owned(), value.unwrap_or_else(|| json!(text)));
+        }
+        answers.push(Value::Object(answer).to_string());
+    }
+    answers
+}
+
+/// Puts `count` other items before each item: the prompt, `between`, the solution and a blank line.
+fn add_shots(
+    items: &mut [Item],
+    solutions: &[String],
+    count: usize,
+    seed: u64,
+    between: &str,
+) -> Result<(), UsageError> {
     let others = items.len().saturating_sub(1);
     if count > others {
         return Err(UsageError(format!("--shots {count} needs more than the {others} other items")));
     }
+    let solved = items.iter().zip(solutions);
     let solved: Vec<String> =
-        items.iter().map(|item| format!("{}{between}{}\n\n", item.prompt(), item.answer)).collect();
+        solved.map(|(item, solution)| format!("{}{between}{solution}\n\n", item.prompt())).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for (own, item) in items.iter_mut().enumerate().filter(|_| count > 0) {
         let drawn = index::sample(&mut rng, others, count).into_iter();
@@ -239,7 +299,8 @@ mod tests {
         };
         let shots = |seed| {
             let mut items: Vec<Item> = (0..9).map(item).collect();
-            add_shots(&mut items, 3, seed, " ").unwrap();
+            let solutions: Vec<String> = items.iter().map(|item| item.answer.clone()).collect();
+            add_shots(&mut items, &solutions, 3, seed, " ").unwrap();
             items.iter().map(|item| item.prompt().to_owned()).collect::<Vec<_>>()
         };
         for (own, prompt) in shots(1).iter().enumerate() {
@@ -253,8 +314,8 @@ mod tests {
         assert_eq!(shots(1), shots(1));
         assert_ne!(shots(1), shots(2));
         let mut one = [item(0)];
-        assert!(add_shots(&mut one, 1, 0, " ").is_err());
-        add_shots(&mut one, 0, 0, " ").unwrap();
+        assert!(add_shots(&mut one, &["1".to_owned()], 1, 0, " ").is_err());
+        add_shots(&mut one, &["1".to_owned()], 0, 0, " ").unwrap();
         assert_eq!(one[0].prompt, None);
     }
 }

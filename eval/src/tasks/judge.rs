@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use ntl_core::numbers::parse::whole_number;
 use serde_json::{Map, json};
 
-use super::own::{self, OwnItems, Skipped};
+use super::own::{self, OwnFile, OwnItems, Skipped};
 use super::{Entry, Origin, Suite, Traits, from_file};
 use crate::data::read::decimal_point_hint;
 use crate::data::records::Record;
@@ -71,8 +71,7 @@ pub struct JudgeTask {
     pub human_field: String,
     /// Ends of the scale of people's scores, if it is not the judge's.
     pub human_scale: Option<Interval>,
-    /// Whether to leave out items without an input or an answer.
-    pub skip_missing: bool,
+    pub reading: OwnFile,
 }
 
 pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
@@ -86,7 +85,7 @@ pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>>
     let judge = Judge::new(task, run, scale)?;
     let second = task.pairs.then_some(task.answer_b_field.as_str());
     let required: Vec<&str> = [&*task.input_field, &task.answer_field].into_iter().chain(second).collect();
-    let OwnItems { records, split, skipped } = own::read(file, task.skip_missing, &required)?;
+    let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
     let judged = || records.iter().take(run.limit.map_or(usize::MAX, usize::from));
     let items = judged().map(|record| judge.item(record)).collect::<Result<Vec<Item>, DataError>>()?;
     let human_scale = task.human_scale.map(|Interval { low, high }| [low, high]);

@@ -12,7 +12,7 @@ pub mod mathematics;
 pub mod multiplication;
 pub mod multirc;
 pub mod nupa;
-mod own;
+pub mod own;
 pub mod regression_in_context;
 pub mod rjokes;
 mod shots;
@@ -27,11 +27,17 @@ use crate::data::fetch::Source;
 use crate::error::UsageError;
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::Mode;
+use crate::settings::mode::{Api, Mode, NumberRule};
 use crate::template::{Template, UnknownField};
 
 /// Words the prompts of all items with a template that names the question only.
-pub fn word(suites: &mut [Suite], template: &Template) -> Result<(), UsageError> {
+pub fn word(suites: &mut [Suite], template: &Template, run: &RunSettings) -> Result<(), UsageError> {
+    for suite in suites.iter_mut().filter(|suite| !suite.traits.lm_eval && !suite.traits.texts) {
+        suite.traits.number_rule = number_rule(run);
+        if suite.traits.stop.is_empty() {
+            suite.traits.stop = stop_of_short_answers(run, suite.traits.number_rule);
+        }
+    }
     for item in suites.iter_mut().flat_map(|suite| &mut suite.items) {
         if item.prompt.is_some() {
             return Err(UsageError(
@@ -45,6 +51,28 @@ pub fn word(suites: &mut [Suite], template: &Template) -> Result<(), UsageError>
         item.prompt = Some(worded);
     }
     Ok(())
+}
+
+/// Default of `--max-tokens`.
+const SHORT_ANSWER_TOKENS: u64 = 32;
+
+/// Returns which number of a text is the answer to a question in the user's words. An answer that may be long,
+/// or that a chat model writes, may begin with a chain of thought.
+fn number_rule(run: &RunSettings) -> NumberRule {
+    let is_short = run.max_tokens.is_none_or(|tokens| tokens.get() <= SHORT_ANSWER_TOKENS);
+    match (run.mode, run.server.api) {
+        (Mode::Text, Api::Completions) if is_short => NumberRule::First,
+        _ => NumberRule::Last,
+    }
+}
+
+/// Returns the texts that end a short answer: it ends the line that the template begins.
+fn stop_of_short_answers(run: &RunSettings, rule: NumberRule) -> &'static [&'static str] {
+    let continues_line = run.template.as_ref().is_some_and(Template::ends_in_text);
+    match (rule, run.server.api) {
+        (NumberRule::First, Api::Completions) if continues_line => &["\n"],
+        _ => &[],
+    }
 }
 
 /// Items that one report is about.
@@ -76,6 +104,8 @@ pub struct Traits {
     pub stop: &'static [&'static str],
     /// Default of `--max-tokens`.
     pub max_tokens: u64,
+    /// Text mode: which number of an answer counts, unless the question prescribes its form.
+    pub number_rule: NumberRule,
     /// Regress mode: the text before the number.
     pub after: Option<&'static str>,
     /// Whether lm-eval's filters apply.
@@ -94,7 +124,8 @@ impl Default for Traits {
     fn default() -> Self {
         Self {
             stop: &[],
-            max_tokens: 32,
+            max_tokens: SHORT_ANSWER_TOKENS,
+            number_rule: NumberRule::Last,
             after: None,
             lm_eval: false,
             texts: false,

@@ -12,6 +12,15 @@ use crate::data::DataError;
 use crate::data::records::{Record, records};
 use crate::format::count;
 
+/// How the file of `--data` is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnFile {
+    /// Whether to leave out items without a field that every item needs.
+    pub skip_missing: bool,
+    /// Separates the fields of a file that is not JSON.
+    pub delimiter: Option<u8>,
+}
+
 /// The records that a task evaluates.
 #[derive(Debug)]
 pub(super) struct OwnItems {
@@ -58,9 +67,9 @@ impl Skipped {
 
 /// Reads a file. `required`: the fields that an item needs; with `skip_missing`, items without one of them
 /// are left out.
-pub(super) fn read(file: &Path, skip_missing: bool, required: &[&str]) -> Result<OwnItems, DataError> {
-    let mut records = records(file)?;
-    let skipped = skip_missing.then(|| remove_incomplete(&mut records, required));
+pub(super) fn read(file: &Path, reading: OwnFile, required: &[&str]) -> Result<OwnItems, DataError> {
+    let mut records = records(file, reading.delimiter)?;
+    let skipped = reading.skip_missing.then(|| remove_incomplete(&mut records, required));
     if let Some(skipped) = skipped.as_ref().filter(|_| records.is_empty()) {
         return Err(DataError::NoneComplete { file: file.to_owned(), skipped: skipped.notice() });
     }

@@ -12,6 +12,8 @@ from openai import AsyncOpenAI, OpenAI
 # deepeval requests {"reason": .., "score": ..}. The model writes up to this marker, and the number is read
 # after it.
 MARKER = '"score":'
+# The longest answer. Without a limit, a model that does not end its answer writes until its context is full.
+MAX_TOKENS = 512
 
 
 class NoScore(ValueError):
@@ -20,12 +22,12 @@ class NoScore(ValueError):
 
 class NtlJudge(DeepEvalBaseLLM):
     """A chat model of ntl-server. `scale` is the range of scores that metrics request, 0 to 10 by default in deepeval.
-    `number` has further fields of the server's `number` object, and `options` has further request fields, such as
-    `max_tokens`. A score is conditional on the scale: `distribution["reason"]` reports if less than half of the
+    `number` has further fields of the server's `number` object, and `options` has further request fields. `max_tokens` is
+    512 unless given. A score is conditional on the scale: `distribution["reason"]` reports if less than half of the
     probability is on it, and number={"mass_min": 0.5} makes such an answer an error."""
 
     def __init__(self, model, base_url="http://127.0.0.1:8000/v1", api_key="-", scale=(0, 10), number=None, **options):
-        self.served, self.scale, self.options = model, tuple(scale), {"temperature": 0, **options}
+        self.served, self.scale, self.options = model, tuple(scale), {"temperature": 0, "max_tokens": MAX_TOKENS, **options}
         self.number = {"after": MARKER, "interval": 0.9, **(number or {})}
         # The number object of the latest score.
         self.distribution = None

@@ -18,14 +18,22 @@ Rate the answer from {low} (worst) to {high} (best). Write the number alone.
 """
 
 
+# The longest answer. Without a limit, a model that does not end its answer writes until its context is full.
+MAX_TOKENS = 512
+
+
 class NtlAPI(OpenAICompatibleAPI):
     """Chat models of ntl-server at NTL_BASE_URL (http://127.0.0.1:8000/v1), with NTL_API_KEY if the server requires one.
-    The `number` object of an answer is in its message's metadata, and therefore in logs and caches."""
+    The `number` object of an answer is in its message's metadata, and therefore in logs and caches. An answer has at most
+    512 tokens unless `max_tokens` is given."""
 
     def __init__(self, model_name, base_url=None, api_key=None, config=GenerateConfig(), **arguments):
         key = api_key or os.environ.get("NTL_API_KEY", "-")
         place = {"service": "ntl", "service_base_url": "http://127.0.0.1:8000/v1"}
         super().__init__(model_name, base_url, key, config, **place, **arguments)
+
+    def max_tokens(self):
+        return MAX_TOKENS
 
     def chat_choices_from_completion(self, completion, tools):
         choices = super().chat_choices_from_completion(completion, tools)

@@ -85,6 +85,13 @@ def test_answers_of_other_kinds_are_guided_by_their_schema(serve):
     assert judge.generate("Is it so?", schema=Verdict) == Verdict(verdict="yes")
 
 
+def test_the_length_of_an_answer_is_limited(serve):
+    endless = {">": {"so ": 1.0}, "so ": {"so ": 1.0}}
+    url = serve(judge=endless)
+    assert NtlJudge("judge", url).generate("Is it so?") == "so " * 512
+    assert NtlJudge("judge", url, max_tokens=3).generate("Is it so?") == "so " * 3
+
+
 def test_a_score_that_comes_first_has_no_reason(serve):
     url = serve(judge=judge_of({"4": 1.0}, before='{"score":'))
     metric = NtlGEval(model=NtlJudge("judge", url), async_mode=False, **METRIC)

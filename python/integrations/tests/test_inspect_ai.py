@@ -65,6 +65,16 @@ def test_a_rating_of_less_probability_than_mass_min_leaves_the_sample_unscored(e
     assert (log.results.scores[0].scored_samples, log.results.scores[0].unscored_samples) == (0, 2)
 
 
+def test_the_length_of_an_answer_is_limited(serve, tmp_path):
+    url = serve(answers={">": {"so ": 1.0}, "so ": {"so ": 1.0}})
+    model = inspect_ai.model.get_model("ntl/answers", base_url=url, memoize=False)
+    task = inspect_ai.Task(dataset=SAMPLES[:1])
+    for options, length in [({}, 512), ({"max_tokens": 3}, 3)]:
+        (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path), display="none", log_samples=True, **options)
+        assert log.status == "success", log.error
+        assert read_eval_log(log.location).samples[0].output.completion.count("so") == length
+
+
 def test_a_grader_without_numbers_is_an_error(serve, tmp_path):
     url = serve(answers={">": {"19": 1.0}})
     model = inspect_ai.model.get_model("openai-api/other/answers", base_url=url, api_key="-", memoize=False)

@@ -25,9 +25,15 @@ pub enum ClientError {
     Trust(#[from] TrustError),
     #[error("there is no endpoint")]
     NoEndpoint,
-    /// No connection, a broken connection, or no response in time.
+    /// No connection, a broken connection, or no response from an endpoint that does not answer a probe either.
     #[error("endpoint {endpoint} is not reachable")]
     Unreachable { endpoint: BaseUrl, source: reqwest::Error },
+    /// The endpoint sent nothing for the time of `--timeout`. `cause` is left out of messages: it adds nothing.
+    #[error(
+        "endpoint {endpoint} is slow: no response within {} after the last byte; raise --timeout or lower --concurrency",
+        shown(*.timeout)
+    )]
+    NoResponse { endpoint: BaseUrl, timeout: Duration, cause: reqwest::Error },
     /// Any status except success, with the server's message or the beginning of the body.
     #[error("endpoint {endpoint} returned {status}: {message}")]
     Refused { endpoint: BaseUrl, status: StatusCode, message: String, retry_after: Option<Duration> },
@@ -72,7 +78,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns whether the same request may succeed later.
+    /// Returns whether the same request may succeed later, when the endpoint is available.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { status, .. } => matches!(
@@ -85,6 +91,30 @@ impl ClientError {
 
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
+    }
+
+    /// Returns whether the endpoint sent no response, or only the beginning of one.
+    pub fn is_without_response(&self) -> bool {
+        self.is_unreachable() || matches!(self, Self::NoResponse { .. })
+    }
+
+    /// Turns a missing response into the error of an endpoint that is not available.
+    pub(super) fn into_unreachable(self) -> Self {
+        match self {
+            Self::NoResponse { endpoint, cause, .. } => Self::Unreachable { endpoint, source: cause },
+            other => other,
+        }
+    }
+
+    /// Returns whether an available endpoint failed with a status that OpenAI's SDK retries.
+    pub fn may_be_retried(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => {
+                status.is_server_error()
+                    || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT)
+            }
+            _ => false,
+        }
     }
 
     /// Returns whether every other request would fail in the same way.
@@ -119,6 +149,7 @@ impl ClientError {
                 format!("{status} {message}")
             }
             Self::Unreachable { .. } => "unreachable".to_owned(),
+            Self::NoResponse { .. } => "no response".to_owned(),
             Self::Unreadable { .. } => "unreadable".to_owned(),
             Self::TooLong { .. } => "too long".to_owned(),
             Self::ImpossibleNumber { .. } => "impossible number".to_owned(),
@@ -220,15 +251,18 @@ mod tests {
 
     #[test]
     fn only_transient_errors_are_retried_and_only_permanent_ones_end_a_run() {
-        for (code, transient, fatal) in [
-            (400, false, false),
-            (401, false, true),
-            (404, false, true),
-            (429, true, false),
-            (500, false, false),
-            (502, true, false),
-            (503, true, false),
-            (504, false, false),
+        for (code, transient, retried, fatal) in [
+            (400, false, false, false),
+            (401, false, false, true),
+            (404, false, false, true),
+            (408, false, true, false),
+            (409, false, true, false),
+            (422, false, false, false),
+            (429, true, false, false),
+            (500, false, true, false),
+            (502, true, true, false),
+            (503, true, true, false),
+            (504, false, true, false),
         ] {
             let error = ClientError::Refused {
                 endpoint: "http://h".parse().unwrap(),
@@ -236,7 +270,8 @@ mod tests {
                 message: String::new(),
                 retry_after: None,
             };
-            assert_eq!((error.is_transient(), error.is_fatal()), (transient, fatal), "{code}");
+            let found = (error.is_transient(), error.may_be_retried(), error.is_fatal());
+            assert_eq!(found, (transient, retried, fatal), "{code}");
         }
     }
 }

@@ -1,9 +1,14 @@
 //! HTTP client for one or more OpenAI-style servers.
 //!
 //! The client sends a request to the available server with the fewest requests in flight. After 429, 502,
-//! 503, a timeout or a broken connection it sends the request to the other servers immediately. If they fail
-//! too, it retries after growing random pauses, or after the pause that `Retry-After` names. It does not
-//! retry after any other error.
+//! 503 or a broken connection it sends the request to the other servers immediately. If they fail too, it
+//! retries after growing random pauses, or after the pause that `Retry-After` names. It retries twice after
+//! the other statuses that OpenAI's SDK retries (408, 409 and all from 500 on), and after no other error.
+//!
+//! The timeout counts from the last byte of a response. A server that exceeds it is either unreachable or slow,
+//! and a probe of `/v1/models` shows which. A slow server does not get the same request again.
+//! If the text of the response can be streamed, it gets the request for a stream, once. Chats are streams from
+//! the beginning, other texts once a response has exceeded the timeout: streams cost servers time.
 //!
 //! An *outage* is the time since the first failed request that no response to any request has followed.
 //! Retries continue until the outage has lasted `unreachable_max`. While the servers answer other requests, a
@@ -15,17 +20,20 @@
 //! Every response that names the fingerprint of its model must name the same one.
 
 mod error;
+mod event_stream;
 mod pool;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use ntl_api::{FINGERPRINT_HEADER, TruncationSide};
 use ntl_common::trust;
-use reqwest::header::{LOCATION, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -36,6 +44,7 @@ use crate::format::shortened;
 use crate::settings::base_url::BaseUrl;
 
 pub use self::error::ClientError;
+use self::event_stream::StreamError;
 use self::pool::EndpointPool;
 
 /// Maximum size of the body of a response, in bytes. A number with 1,000 values needs less than 200 kB.
@@ -45,6 +54,13 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 const REDIRECTS_MAX: usize = 5;
+
+/// Maximum number of retries after a status that does not mean that the endpoint is unavailable, as in
+/// OpenAI's SDK.
+const STATUS_RETRIES_MAX: u32 = 2;
+
+/// A response that arrives slowly takes at most this many timeouts.
+const TIMEOUTS_MAX: u32 = 60;
 
 /// How long a probe of `/v1/models` may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,7 +108,7 @@ pub struct ClientConfig {
     /// At least one endpoint.
     pub endpoints: Vec<BaseUrl>,
     pub api_key: Option<String>,
-    /// Timeout of one response.
+    /// Maximum time without a byte of a response.
     pub timeout: Duration,
     pub retry: RetryPolicy,
     /// PEM file of certificates to trust.
@@ -104,8 +120,11 @@ pub struct Client {
     http: reqwest::Client,
     pool: EndpointPool,
     api_key: Option<String>,
+    timeout: Duration,
     retry: RetryPolicy,
     checkpoint: OnceLock<Checkpoint>,
+    /// Whether a response has exceeded the timeout.
+    is_slow: AtomicBool,
 }
 
 /// The checkpoint that the first server of a run named.
@@ -195,12 +214,15 @@ impl Route {
 impl Client {
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let http = trust::client_builder(config.ca_file.as_deref())?
-            .timeout(config.timeout)
+            .read_timeout(config.timeout)
+            .timeout(config.timeout.saturating_mul(TIMEOUTS_MAX))
             .redirect(Policy::custom(follow))
             .build()
             .map_err(|source| ClientError::Setup { source })?;
-        let ClientConfig { endpoints, api_key, retry, .. } = config;
-        Ok(Self { http, pool: EndpointPool::new(endpoints), api_key, retry, checkpoint: OnceLock::new() })
+        let ClientConfig { endpoints, api_key, timeout, retry, .. } = config;
+        let pool = EndpointPool::new(endpoints);
+        let is_slow = AtomicBool::new(false);
+        Ok(Self { http, pool, api_key, timeout, retry, checkpoint: OnceLock::new(), is_slow })
     }
 
     /// Returns the named model, or the only one. Sends a request to every server, so that a server that is
@@ -246,10 +268,26 @@ impl Client {
     }
 
     pub async fn post<T: DeserializeOwned>(&self, route: Route, body: &Value) -> Result<T, ClientError> {
-        let (mut retry, mut outage, mut outages) = (0, None, 0);
+        let may_stream = may_stream(route, body);
+        let mut body = Cow::Borrowed(body);
+        if may_stream && (route == Route::Chat || self.is_slow.load(Ordering::Relaxed)) {
+            body = Cow::Owned(streamed(&body));
+        }
+        let (mut retry, mut outage, mut outages, mut failures) = (0, None, 0, 0);
         loop {
-            let error = match self.post_to_any(route, body).await {
+            let error = match self.post_to_any(route, &body).await {
                 Err(error) if error.is_transient() => error,
+                Err(ClientError::NoResponse { .. }) if may_stream && body.get("stream").is_none() => {
+                    self.is_slow.store(true, Ordering::Relaxed);
+                    body = Cow::Owned(streamed(&body));
+                    continue;
+                }
+                Err(error) if error.may_be_retried() && failures < STATUS_RETRIES_MAX => {
+                    let pause = self.retry.pause_after(failures, error.retry_after());
+                    tokio::time::sleep(pause.min(self.retry.unreachable_max)).await;
+                    failures += 1;
+                    continue;
+                }
                 result => return result,
             };
             let since = self.pool.outage_since(Instant::now());
@@ -271,18 +309,23 @@ impl Client {
     }
 
     /// Sends a request to each endpoint to distinguish an outage from a request that breaks its own
-    /// connection or exceeds the timeout. A status such as 503 needs no such check.
+    /// connection. A status such as 503 needs no such check.
     async fn explain_outage(&self, error: ClientError, lasted: Duration) -> ClientError {
         if error.is_unreachable() {
             for endpoint in self.pool.endpoints() {
-                let probe = self.http.get(endpoint.join("models")).timeout(PROBE_TIMEOUT);
-                match self.try_once::<ModelList>(endpoint, probe).await {
-                    Err(error) if error.is_transient() => {}
-                    _ => return error,
+                if self.is_available(endpoint).await {
+                    return error;
                 }
             }
         }
         ClientError::Outage { lasted, source: Box::new(error) }
+    }
+
+    /// Returns whether an endpoint lists its models.
+    async fn is_available(&self, endpoint: &BaseUrl) -> bool {
+        let probe = self.http.get(endpoint.join("models")).timeout(PROBE_TIMEOUT);
+        let listed = self.try_once::<ModelList>(endpoint, probe).await;
+        !listed.is_err_and(|error| error.is_transient() || error.is_without_response())
     }
 
     /// Sends a request to one endpoint after another until one returns a response.
@@ -291,7 +334,13 @@ impl Client {
         let mut tried = Vec::new();
         while let Some(lease) = self.pool.lease(&tried, Instant::now()) {
             let endpoint = lease.endpoint();
-            match self.try_once(endpoint, self.http.post(route.url(endpoint)).json(body)).await {
+            let mut reply = self.try_once(endpoint, self.http.post(route.url(endpoint)).json(body)).await;
+            if let Err(ClientError::NoResponse { .. }) = &reply
+                && !self.is_available(endpoint).await
+            {
+                reply = reply.map_err(ClientError::into_unreachable);
+            }
+            match reply {
                 Err(error) if error.is_transient() => {
                     tried.push(lease.index);
                     let pause = |failures| self.retry.pause_after(failures, error.retry_after());
@@ -332,9 +381,14 @@ impl Client {
             Some(key) => request.bearer_auth(key),
             None => request,
         };
-        let unreachable = |source: reqwest::Error| ClientError::Unreachable {
-            endpoint: endpoint.clone(),
-            source: source.without_url(),
+        let unreachable = |source: reqwest::Error| {
+            let source = source.without_url();
+            let endpoint = endpoint.clone();
+            if source.is_timeout() && !source.is_connect() {
+                ClientError::NoResponse { endpoint, timeout: self.timeout, cause: source }
+            } else {
+                ClientError::Unreachable { endpoint, source }
+            }
         };
         let mut response = request.send().await.map_err(unreachable)?;
         let header = response.headers().get(FINGERPRINT_HEADER);
@@ -343,9 +397,24 @@ impl Client {
         if !response.status().is_success() {
             return Err(refused(endpoint, response).await);
         }
-        let (body, is_whole) = read_body(&mut response, BODY_BYTES_MAX).await.map_err(unreachable)?;
+        let is_stream = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let (mut body, is_whole) = read_body(&mut response, BODY_BYTES_MAX).await.map_err(unreachable)?;
         if !is_whole {
             return Err(ClientError::TooLong { endpoint: endpoint.clone(), bytes_max: BODY_BYTES_MAX });
+        }
+        if is_stream {
+            body = event_stream::whole_body(&body).map_err(|error| {
+                let endpoint = endpoint.clone();
+                match error {
+                    StreamError::Unreadable(problem) => ClientError::Unreadable { endpoint, problem },
+                    StreamError::Failed { status, message } => {
+                        ClientError::Refused { endpoint, status, message, retry_after: None }
+                    }
+                }
+            })?;
         }
         if named.is_none() && self.checkpoint.get().is_some_and(|checkpoint| checkpoint.is_listed) {
             // A body without the field is parsed below.
@@ -371,6 +440,22 @@ impl Client {
         let is = found.to_owned();
         Err(ClientError::OtherCheckpoint { endpoint, was, is })
     }
+}
+
+/// Returns whether a server can send the response in parts: it has a text before its number, if it has one.
+fn may_stream(route: Route, body: &Value) -> bool {
+    let writes_first = match body.get("number") {
+        None => true,
+        Some(number) => number.get("after").is_some() && number.get("rationales").is_none(),
+    };
+    let is_searched = ["use_beam_search", "paper_decoding"].iter().any(|field| body.get(field).is_some());
+    matches!(route, Route::Completions | Route::Chat) && writes_first && !is_searched
+}
+
+fn streamed(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = true.into();
+    body
 }
 
 /// Returns the named model of a server's list, or the only one.

@@ -5,7 +5,7 @@
 mod labels;
 mod truncation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use ntl_api::TruncationSide;
@@ -16,6 +16,8 @@ use serde_json::Value;
 pub use self::truncation::Truncation;
 use self::truncation::{SpecialTokens, set_target};
 use crate::data::Item;
+use crate::error::OutputError;
+use crate::json_path::JsonPath;
 use crate::run::client::{ClientError, Route};
 use crate::run::pairs::both_orders;
 use crate::run::progress::{Progress, Style};
@@ -34,6 +36,9 @@ struct Phase {
     id: &'static str,
     route: Route,
 }
+
+/// Maximum number of paths in a warning.
+const PATHS_SHOWN: usize = 10;
 
 /// The changes that an item's request makes to the template, or the reason why they are unknown, which fails
 /// the item.
@@ -107,7 +112,10 @@ impl<'a> Evaluator<'a, '_> {
         }
         if let Some(field) = &template.field {
             let of_field = |answer: Result<Answer, String>| answer.map(|answer| answer.field(&field.path));
+            let paths: BTreeSet<String> =
+                answers.iter().flatten().flat_map(|answer| answer.numbers.keys().cloned()).collect();
             answers = answers.into_iter().map(of_field).collect();
+            self.warn_without_field(&answers, &field.path, paths)?;
         }
         let mut replies: Vec<Reply<'a>> =
             items.iter().zip(answers).map(|(item, answer)| Reply::new(item, answer)).collect();
@@ -135,6 +143,31 @@ impl<'a> Evaluator<'a, '_> {
             }
         }
         Ok(replies)
+    }
+
+    /// Prints a warning if no answer has the number that is scored. `paths`: the numbers that answers have.
+    fn warn_without_field(
+        &mut self,
+        answers: &[Result<Answer, String>],
+        path: &JsonPath,
+        paths: BTreeSet<String>,
+    ) -> Result<(), RunError> {
+        let has_field = |answer: &Answer| match self.template.mode {
+            Mode::Regress => answer.number.is_some(),
+            Mode::Text | Mode::Paper => !answer.text.is_empty(),
+        };
+        if answers.iter().all(Result::is_err) || answers.iter().flatten().any(has_field) {
+            return Ok(());
+        }
+        let paths: Vec<String> =
+            paths.into_iter().take(PATHS_SHOWN).map(|path| format!("`{path}`")).collect();
+        let others = match paths.as_slice() {
+            [] => String::new(),
+            paths => format!("; their numbers are at {}", paths.join(", ")),
+        };
+        let name = &self.name;
+        writeln!(self.err, "{name}: no answer has a number at `{path}`{others}").map_err(OutputError)?;
+        Ok(())
     }
 
     /// Returns the bodies of all items. An item without overrides keeps the reason.

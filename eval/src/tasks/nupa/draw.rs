@@ -1,8 +1,9 @@
 //! Draws the operands of a task.
 //!
 //! The length of a number is its number of digits: of a float the longer of its two parts, of a fraction the
-//! denominator, of scientific notation the decimals. The second operand has between half as many digits as
-//! the first and as many. Invariant: no item has a negative number, and no two items of a task are equal.
+//! denominator after reduction, of scientific notation the decimals. The second operand has between half as
+//! many digits as the first and as many; the divisor of a remainder has at most about 0.7 times as many.
+//! Invariant: no item has a negative number, and no two items of a task are equal.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -90,20 +91,26 @@ enum Operand {
     Integer(String),
     /// The digits before and after the point.
     Decimal(String, String),
-    /// Reduced when it is written.
+    /// Reduced when it is written, which may shorten it.
     Fraction(String, String),
     /// The digit before the point, the decimals and the exponent.
     Scientific(String, String, u32),
 }
 
 impl Operand {
+    /// Returns `None` for a fraction that has no value or would be shorter after reduction.
     fn value(&self) -> Option<BigRational> {
-        exact(&match self {
+        let text = match self {
             Self::Integer(digits) => digits.clone(),
             Self::Decimal(whole, fraction) => format!("{whole}.{fraction}"),
-            Self::Fraction(above, below) => format!("{above}/{below}"),
+            Self::Fraction(above, below) => {
+                let value = exact(&format!("{above}/{below}"))?;
+                let is_as_long = value.denom().to_string().len() == below.len();
+                return is_as_long.then_some(value);
+            }
             Self::Scientific(first, decimals, exponent) => format!("{first}.{decimals}e{exponent}"),
-        })
+        };
+        exact(&text)
     }
 }
 
@@ -262,18 +269,24 @@ impl Draw<'_> {
         }
     }
 
-    /// Returns a number that is a finite decimal of bounded length.
+    /// Returns a number that is a finite decimal with at most as many decimals as `digits`.
     fn finite(&mut self, number: Operand, digits: usize) -> Operand {
-        let power = |rng: &mut ChaCha8Rng, base: u32| {
-            BigInt::from(base).pow(rng.random_range(0..=u32::try_from(digits).unwrap_or(u32::MAX)))
-        };
+        let decimals_max = u32::try_from(digits).unwrap_or(u32::MAX);
         match number {
             Operand::Fraction(_, below) => {
-                let denominator = power(self.rng, 2) * power(self.rng, 5);
-                Operand::Fraction(below, denominator.to_string())
+                let mut denominators = Vec::new();
+                for twos in 0..=decimals_max {
+                    for fives in 0..=decimals_max {
+                        let product = BigInt::from(2).pow(twos) * BigInt::from(5).pow(fives);
+                        denominators.push(product.to_string());
+                    }
+                }
+                denominators.retain(|denominator| denominator.len() == digits);
+                let denominator = self.rng.random_range(0..denominators.len());
+                Operand::Fraction(below, denominators.swap_remove(denominator))
             }
             Operand::Scientific(first, decimals, exponent) => {
-                let highest = exponent.min(u32::try_from(digits).unwrap_or(u32::MAX));
+                let highest = exponent.min(decimals_max);
                 Operand::Scientific(first, decimals, self.rng.random_range(0..=highest))
             }
             number => number,
@@ -337,10 +350,13 @@ mod tests {
                         assert_eq!(kind.answer(found[0], second).as_deref(), Some(&*item.answer), "{item:?}");
                     }
                     let first = found.iter().map(|number| length_of_any(kind.form, number)).max().unwrap();
-                    // A fraction may be reduced to a shorter one.
-                    if kind.form != Form::Fraction {
-                        let range = digits(&kind, length);
-                        assert!(range.contains(&first), "{first} digits, {range:?}: {item:?}");
+                    let range = digits(&kind, length);
+                    assert!(range.contains(&first), "{first} digits, {range:?}: {item:?}");
+                    if kind.form == Form::Fraction && kind.level == Level::Standard {
+                        for fraction in found.iter().filter(|number| number.contains('/')) {
+                            let shortest = range.start().div_ceil(2);
+                            assert!(length_of(kind.form, fraction) >= shortest, "{item:?}");
+                        }
                     }
                 }
             }

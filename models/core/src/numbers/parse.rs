@@ -29,17 +29,30 @@ use super::python::digit_value;
 /// Returns the last number in `text`, or `None` if there is none.
 pub fn last_number(text: &str) -> Option<f64> {
     let text = &*in_ascii(text);
-    let mut found = None;
-    let mut at = 0;
-    while let Some(start) = number_start(text, at) {
-        let (value, end) = read_unsigned(text, start);
-        if let Some(value) = value {
-            found = Some((start, value));
-        }
-        at = end;
-    }
-    let (start, value) = found?;
+    let (start, value) = unsigned_numbers(text).last()?;
     Some(signed(value, &text[..start]))
+}
+
+/// Returns the first number in `text`, or `None` if there is none.
+pub fn first_number(text: &str) -> Option<f64> {
+    let text = &*in_ascii(text);
+    let (start, value) = unsigned_numbers(text).next()?;
+    Some(signed(value, &text[..start]))
+}
+
+/// Returns the numbers of a text without their signs, and where they start.
+fn unsigned_numbers(text: &str) -> impl Iterator<Item = (usize, f64)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while let Some(start) = number_start(text, at) {
+            let (value, end) = read_unsigned(text, start);
+            at = end;
+            if let Some(value) = value {
+                return Some((start, value));
+            }
+        }
+        None
+    })
 }
 
 /// Returns the value of a text that is a number and nothing else: spaces around it, a currency symbol before
