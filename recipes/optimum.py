@@ -1,4 +1,4 @@
-"""The distribution that cross entropy plus a weighted NTL-WAS asks for, and its inverse: see docs/losses.md.
+"""The optimal distribution for cross entropy plus a weighted NTL-WAS, and its inverse: see docs/losses.md.
 
     optimum.py RJOKES_TEST PEOPLE
 
@@ -10,7 +10,6 @@ and scipy.
 
 import argparse
 import gzip
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,10 @@ def optimum(probabilities, weight, values):
     far = weight * distances(values) @ probabilities
     if weight == 0 or possible.sum() == 1:
         return probabilities.copy()
-    excess = lambda mu: (probabilities[possible] / (mu + far[possible])).sum() - 1
+
+    def excess(mu):
+        return (probabilities[possible] / (mu + far[possible])).sum() - 1
+
     # The sum falls from infinity to at most 1, because mu = 1 makes every term smaller than its probability.
     least = -far[possible].min()
     mu = brentq(excess, least + 1e-13 * (1 + abs(least)), 1.0, xtol=1e-15)
@@ -104,7 +106,7 @@ def people(folder):
             inverted = np.array([q if p is None else p for p, q in zip(found, run.model)])
             change = crps(inverted, rated) - crps(run.model, rated)
             low, high = np.quantile(change[chosen].mean(axis=1), [0.025, 0.975])
-            kept = Counter(p is None for p in found)[True]
+            kept = sum(p is None for p in found)
             print(
                 f"  {run.prompt}, inverted with {weight}: CRPS {change.mean():+.4f} ({low:+.4f} to {high:+.4f}), coverage "
                 f"{covered(run.model, rated).mean():.3f} to {covered(inverted, rated).mean():.3f}, {kept} without an inverse"

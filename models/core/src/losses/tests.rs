@@ -103,7 +103,7 @@ fn a_reduction_counts_positions_with_a_loss_and_is_zero_without_any() {
 }
 
 /// The worked example of `docs/losses.md`: 0, 1 and 2 are true with 0.5, 0.3 and 0.2, and NTL-WAS has the
-/// weight 1. With `x = mu + 0.7`, the sum of `p / (mu + distance)` is 1 where `x^2 - 0.4 x - 0.48 = 0`.
+/// weight 1. With `x = mu + 0.7`, the sum of `p / (mu + distance)` is 1 if `x^2 - 0.4 x - 0.48 = 0`.
 #[test]
 fn cross_entropy_with_ntl_was_is_lowest_at_another_distribution_than_the_true_one() {
     let truth = [0.5, 0.3, 0.2];
