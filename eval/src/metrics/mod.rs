@@ -246,8 +246,9 @@ impl Draw {
         Some(Studied { value: self.value?, deviation: self.deviation? })
     }
 
-    /// Returns the interval of a metric from the draws of resamples: studentised if the items vary and most
-    /// resamples have a standard error, and of percentiles otherwise.
+    /// Returns the interval of a metric from the draws of resamples: of percentiles, widened to the studentised
+    /// interval if the items vary and most resamples have a standard error. If few items differ from 0, the
+    /// studentised interval alone is too narrow.
     pub(super) fn interval(
         self,
         info: &MetricInfo,
@@ -258,10 +259,12 @@ impl Draw {
             let plausible = studied.map(|resample| info.scale.plausible(items, resample));
             bootstrap_interval(&mut plausible.filter(|value| value.is_finite()).collect::<Vec<_>>())
         });
-        let interval = studentised.or_else(|| {
-            bootstrap_interval(&mut resamples.filter_map(|resample| resample.value).collect::<Vec<_>>())
-        });
-        interval.map(|interval| info.scale.limit(interval))
+        let mut values: Vec<f64> = resamples.filter_map(|resample| resample.value).collect();
+        let interval = match (studentised, bootstrap_interval(&mut values)) {
+            (Some(studentised), Some(Interval { low, high })) => studentised.including(low).including(high),
+            (studentised, percentiles) => studentised.or(percentiles)?,
+        };
+        Some(info.scale.limit(interval))
     }
 }
 
