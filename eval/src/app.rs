@@ -57,23 +57,27 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
         leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
         return Ok(ExitStatus::Success);
     }
-    let (runs, status) = match (&args.task, &args.a, &args.b) {
-        (Some(task), ..) => {
-            let settings = task.settings();
+    if args.models.is_some() && args.task.is_none() {
+        let message = "--models runs a task on two models, and cannot be used with the directories of runs: name the task";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let settings = args.task.as_ref().map(Task::settings);
+    let (runs, status) = match (&args.task, &settings, &args.a, &args.b) {
+        (Some(task), Some(settings), ..) => {
             if settings.output.junit.is_some() {
                 let message = "--junit has the gates of one run: leave it out of compare";
                 return Err(UsageError(message.to_owned()).into());
             }
-            let sides = args.sides(&settings)?;
-            compare::models::run(&task.suites(&settings)?, &sides, console)?
+            let sides = args.sides(settings)?;
+            compare::models::run(&task.suites(settings)?, &sides, console)?
         }
-        (None, Some(a), Some(b)) => (compare::pairs_of_runs(a, b)?, ExitStatus::Success),
-        (None, ..) => {
+        (_, _, Some(a), Some(b)) => (compare::pairs_of_runs(a, b)?, ExitStatus::Success),
+        _ => {
             let message = "name the task to run on two models, or the directories of two runs";
             return Err(UsageError(message.to_owned()).into());
         }
     };
-    compare::write(&runs, args.settings(), console.out)?;
+    compare::write(&runs, args.settings(settings.as_ref()), console.out)?;
     Ok(status)
 }
 
@@ -91,8 +95,10 @@ fn manual(args: &ManualArgs) -> anyhow::Result<ExitStatus> {
 }
 
 fn write_reports(args: &ReportArgs, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-    for file in report::write(&args.folder)? {
-        writeln!(console.out, "{}", file.display()).map_err(OutputError)?;
+    for folder in &args.folders {
+        for file in report::write(folder)? {
+            writeln!(console.out, "{}", file.display()).map_err(OutputError)?;
+        }
     }
     Ok(ExitStatus::Success)
 }

@@ -6,6 +6,7 @@
 //! second part measures coverage and width of the intervals before and after. Out: the file, and a table or a
 //! line of JSON.
 
+use std::cmp::Ordering;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -345,6 +346,22 @@ fn write(file: &Path, calibration: &Calibration, overwrite: bool) -> anyhow::Res
     }
 }
 
+/// Says what a server does with an offset.
+fn meaning(offset: f64, alpha: f64) -> String {
+    let distance = number(offset.abs());
+    match offset.total_cmp(&0.0) {
+        _ if offset.abs() <= 0.0 => format!(
+            "an offset of 0 changes no interval: the quantiles contain the truth of at least {} of the items as they are",
+            number(1.0 - alpha)
+        ),
+        Ordering::Greater => format!("the server moves both ends of each interval outwards by {distance}"),
+        Ordering::Less | Ordering::Equal => format!(
+            "the server moves both ends of each interval inwards by {distance}: the quantiles contain the truth of more items than {}",
+            number(1.0 - alpha)
+        ),
+    }
+}
+
 fn text(outcome: &CalibrationResult<'_>, report: &Report) -> String {
     let CalibrationResult { file, calibration, left_out, held_out, .. } = outcome;
     let Calibration { alpha, n, offset, .. } = calibration;
@@ -357,6 +374,7 @@ fn text(outcome: &CalibrationResult<'_>, report: &Report) -> String {
         report.split,
         report.model,
     );
+    text += &format!("\n{}", meaning(*offset, *alpha));
     if *left_out > 0 {
         text += &format!("\n{} items have no interval or no true number and are left out", count(*left_out));
     }
@@ -422,6 +440,21 @@ mod tests {
             }
         }
         assert_eq!(cases.len(), 4);
+    }
+
+    #[test]
+    fn the_meaning_of_an_offset_is_explained() {
+        for (offset, want) in [
+            (
+                0.0,
+                "an offset of 0 changes no interval: the quantiles contain the truth of at least 0.9000 of",
+            ),
+            (-0.0, "an offset of 0 changes no interval"),
+            (2.5, "the server moves both ends of each interval outwards by 2.500"),
+            (-2.5, "the server moves both ends of each interval inwards by 2.500: "),
+        ] {
+            assert!(meaning(offset, 0.1).starts_with(want), "{offset}: {}", meaning(offset, 0.1));
+        }
     }
 
     #[test]

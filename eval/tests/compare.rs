@@ -99,7 +99,7 @@ fn two_runs_of_this_program_are_compared() {
         (&mae["better"], &mae["difference"].as_f64().unwrap().is_sign_negative()),
         (&json!("lower"), &true)
     );
-    assert!(mae["verdict"].as_str().unwrap().starts_with("B is better on mae by 1.308 ["), "{mae}");
+    assert!(mae["verdict"].as_str().unwrap().starts_with("B is better on mae: B - A is -1.308 ["), "{mae}");
     assert_eq!(found["mcnemar"]["only_b"], 19);
     let items: Vec<_> = found["items"].as_array().unwrap().iter().map(|item| &item["doc_id"]).collect();
     assert_eq!(items, [39, 1], "the largest difference is B's only incorrect number");
@@ -290,6 +290,37 @@ fn directories_of_runs_are_compared_run_by_run_and_reported_from_two_levels_up()
     let message = err(&output);
     assert!(message.contains("text holds runs in extrapolate, interpolate; "), "{message}");
     assert!(message.contains("regress holds runs in interpolate; name two runs"), "{message}");
+}
+
+#[test]
+fn the_reports_of_several_directories_are_written_with_one_command() {
+    let fixture = fixture();
+    let output = ntl_eval(&["report", fixture.a.to_str().unwrap(), fixture.b.to_str().unwrap()]);
+    assert_eq!((output.status.code(), out(&output).lines().count()), (Some(0), 4), "{}", err(&output));
+    for run in [&fixture.a, &fixture.b] {
+        assert!(run.join("report.html").is_file() && run.join("report.md").is_file());
+    }
+}
+
+/// A is the number in the text, B is read from a distribution.
+#[test]
+fn tables_name_the_estimate_that_a_metric_uses() {
+    let fixture = fixture();
+    let plain = fixture.compare(&[]);
+    for (metric, estimate) in [("mae", "median"), ("rmse", "trimmed mean"), ("accuracy", "mode")] {
+        let line = plain.lines().find(|line| line.starts_with(&format!("| {metric} "))).unwrap();
+        assert!(line.contains(&format!("A: the text's number, B: {estimate}")), "{line}");
+    }
+    let folder = fixture.folder.path().to_str().unwrap();
+    ntl_eval(&["compare", "--leaderboard", folder, "--resamples", "500", "--metric", "mae"]);
+    let board = fs::read_to_string(fixture.folder.path().join("leaderboard.md")).unwrap();
+    assert!(board.contains("Runs in regress mode use the mode for accuracy; the median for mae"), "{board}");
+    ntl_eval(&["report", folder]);
+    let index = fs::read_to_string(fixture.folder.path().join("report.md")).unwrap();
+    assert!(index.contains("Runs in regress mode use the mode for accuracy; the median for mae"), "{index}");
+    let run = fs::read_to_string(fixture.b.join("report.md")).unwrap();
+    let line = run.lines().find(|line| line.starts_with("| rmse ")).unwrap();
+    assert!(line.contains("| trimmed mean "), "{line}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn two_models_of_one_server_are_run_one_after_the_other_and_compared() {
     assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
     let text = out(&output);
     assert!(text.starts_with("arithmetic interpolate, 20 items\nA: ce, text mode ("), "{text}");
-    assert!(text.contains("B is better on mae by 1.500 ["), "{text}");
+    assert!(text.contains("B is better on mae: B - A is -1.500 ["), "{text}");
     let asked: Vec<Value> = mock.bodies().iter().map(|body| body["model"].clone()).collect();
     assert_eq!(asked, [vec![json!("ce"); 20], vec![json!("ntl"); 20]].concat());
     for file in ["a/journal.jsonl", "a/report.json", "b/journal.jsonl", "b/report.json", "b/samples.jsonl"] {
@@ -69,6 +69,15 @@ fn two_models_of_one_server_are_run_one_after_the_other_and_compared() {
     }
     let again = fixture.compare(&before, &["--resume"]);
     assert_eq!((out(&again), mock.bodies().len()), (text, 40), "no request is repeated");
+}
+
+#[test]
+fn the_models_and_the_format_may_be_named_after_the_task() {
+    let mock = two_models();
+    let output = fixture().compare(&[], &["--endpoint", &mock.url, "--models", "ce,ntl", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let found: Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((&found["a"]["model"], &found["b"]["model"]), (&json!("ce"), &json!("ntl")));
 }
 
 #[test]
@@ -118,7 +127,8 @@ fn missing_flags_are_reported() {
         ([&one[..], &one, &one, &task].concat(), "one server for both models or one for each"),
         ([&["--models", "a"], &task[..]].concat(), "expected the names of two models, A,B"),
         (named.clone(), "name the task"),
-        ([&named[..], &["x", "y"]].concat(), "cannot be used with"),
+        ([&one[..], &["x", "y"]].concat(), "cannot be used with"),
+        (vec!["--models", "a,b", "x", "y"], "cannot be used with the directories of runs"),
         (vec!["x"], "required arguments were not provided"),
     ] {
         let output = ntl_eval(&[&["compare"], &args[..]].concat());

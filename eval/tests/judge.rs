@@ -95,11 +95,39 @@ fn a_score_with_little_mass_counts_and_its_sample_has_the_reason() {
         Scripted(status, headers, answer.to_string())
     });
     let out = folder.path().join("out");
-    let report = report(&run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
+    let output = run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]);
+    let warning = "warning: mass_closed: only 0.2500 of the judge's probability is on the scale";
+    assert!(err(&output).starts_with(warning), "{}", err(&output));
+    let report = report(&output);
+    ntl_eval(&["report", out.to_str().unwrap()]);
+    let page = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(
+        page.contains("Warning: mass\\_closed: only 0.2500") || page.contains("Warning: mass_closed: only"),
+        "{page}"
+    );
     close(value(&report, "score"), 3.5);
     close(value(&report, "mass_closed"), 0.25);
     close(value(&report, "unparsed"), 0.0);
     assert!(samples(&out).iter().all(|sample| sample["score"] == 3.5 && sample["number_reason"] == said));
+}
+
+/// Such a score has no probability, even for a good judge.
+#[test]
+fn a_human_score_between_the_values_of_the_scale_has_no_log_score() {
+    let answer =
+        |score: f64| format!("{{\"input\": \"q\", \"answer\": \"a{score}\", \"human_score\": {score}}}\n");
+    let (_folder, file) = file(&[answer(5.0), answer(4.5), answer(4.0)].concat());
+    let mock = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 0.5), (5.0, 0.5)], 1.0));
+    let integers = report(&run(&mock, &file, &["--scale", "1,5"]));
+    let halves = report(&run(&mock, &file, &["--scale", "1,5,0.5"]));
+    assert_eq!(integers["metrics"]["log_score"]["n"], 2);
+    close(value(&integers, "log_score"), 2_f64.ln());
+    // On a scale of halves the score has a probability, which is 0 here.
+    assert_eq!(
+        (&halves["metrics"]["log_score"]["n"], &halves["metrics"]["log_score"]["value"]),
+        (&json!(3), &Value::Null)
+    );
+    assert_eq!(integers["metrics"]["crps"]["n"], 3);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 """Lets a model rate texts that people rated, and keeps its answers: see lab/results/people.md.
 
-    people.py DATA MODEL SAMPLES [--limit N]
+    people.py DATA MODEL SAMPLES [--limit N] [--examples SEED]
 
 DATA has SET-train.jsonl.gz and SET-test.jsonl.gz with `id`, `text`, `mean` and `ratings`, every rater's integer from -4 to 4. MODEL is a chat
-model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. Sets that it already has are not rated again.
+model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. With --examples, the only prompt is few-shot with other examples. Sets that it already has are not rated again.
 SAMPLES/training-ratings.json gets the number of training ratings of each score, by set. NTL_SERVER and NTL_EVAL name the programs. Standard
 library only.
 """
@@ -54,12 +54,19 @@ def keep_training_ratings(data, samples):
     (samples / "training-ratings.json").write_text(json.dumps(counts) + "\n")
 
 
-def few_shot(data, name):
-    """Returns a prompt with examples of the training split, at even quantiles of the people's mean, in a random order."""
+def few_shot(data, name, seed=0):
+    """Returns a prompt with examples of the training split, at even quantiles of the people's mean, in a random order.
+
+    Seed 0 takes the middle text between two quantiles, and every other seed draws one of the texts between them.
+    """
+    draw = random.Random(seed)
     known = [item for item in items_of(data, name, "train") if len(item["text"]) <= EXAMPLE_CHARACTERS_MAX]
     known.sort(key=lambda item: (item["mean"], item["id"]))
-    chosen = [known[(2 * number + 1) * len(known) // (2 * EXAMPLES)] for number in range(EXAMPLES)]
-    random.Random(0).shuffle(chosen)
+    chosen = []
+    for number in range(EXAMPLES):
+        low, high = (end * len(known) // EXAMPLES for end in (number, number + 1))
+        chosen.append(known[draw.randrange(low, high) if seed else (2 * number + 1) * len(known) // (2 * EXAMPLES)])
+    draw.shuffle(chosen)
     question = f"Text: {{}}\nSentiment from {LOW} (negative) to {HIGH} (positive):"
     braces = str.maketrans({"{": "{{", "}": "}}"})
     examples = [question.format(item["text"].translate(braces)) + f" {round(item['mean']) + MIDDLE}\n\n" for item in chosen]
@@ -118,11 +125,11 @@ def judged(url, name, is_chat, template, items):
         return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
 
 
-def rated(url, data, name, kind, limit):
+def rated(url, data, name, kind, limit, seed=0):
     """Yields a line for each text: the model's distribution, its greedy score, its score from one token, and the people's ratings."""
     items = items_of(data, name, "test")
     items = random.Random(0).sample(items, min(limit, len(items)))
-    is_chat, template = kind == "zero-shot", ZERO_SHOT if kind == "zero-shot" else few_shot(data, name)
+    is_chat, template = kind == "zero-shot", ZERO_SHOT if kind == "zero-shot" else few_shot(data, name, seed)
     samples = judged(url, name, is_chat, template, items)
     with ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda item: written(url, template.format(answer=item["text"]), is_chat), items))
@@ -145,17 +152,19 @@ def main():
     parser.add_argument("model", type=Path)
     parser.add_argument("samples", type=Path)
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
+    parser.add_argument("--examples", type=int, metavar="SEED", help="rate with these examples of few-shot only")
     arguments = parser.parse_args()
+    kinds = {"zero-shot": 0, "few-shot": 0} if arguments.examples is None else {f"few-shot-{arguments.examples}": arguments.examples}
     arguments.samples.mkdir(parents=True, exist_ok=True)
     keep_training_ratings(arguments.data, arguments.samples)
     # Requests wait as long as a busy machine needs.
     with Server("--model", arguments.model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
         for name in SETS:
-            for kind in ("zero-shot", "few-shot"):
+            for kind, seed in kinds.items():
                 kept = arguments.samples / f"{name}-{kind}.jsonl.gz"
                 if kept.is_file():
                     continue
-                lines = [json.dumps(line) for line in rated(server.url, arguments.data, name, kind, arguments.limit)]
+                lines = [json.dumps(line) for line in rated(server.url, arguments.data, name, kind, arguments.limit, seed)]
                 # Without a time in its header, so that the same answers are the same bytes.
                 kept.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
                 print(kept, flush=True)

@@ -10,6 +10,8 @@ RESAMPLES = 2_000
 FOLDS = 5
 COVERAGE = 0.9
 BINS = 10
+# Smaller differences of ratings are rounding errors.
+DECIMALS = 9
 
 
 def pearson(predicted, truth):
@@ -20,7 +22,9 @@ def pearson(predicted, truth):
 
 
 def spearman(predicted, truth):
-    return pearson(rankdata(predicted, axis=-1), rankdata(truth, axis=-1))
+    """Returns the rank correlations along the last axis. Means that differ by rounding errors only are ties."""
+    ranks = [rankdata(np.round(values, DECIMALS), axis=-1) for values in (predicted, truth)]
+    return pearson(*ranks)
 
 
 def mapped(predicted, truth):

@@ -49,7 +49,6 @@ ESTIMATES = {
     "text": "greedy text", "mode": "mode", "median": "median", "trimmed_mean": "trimmed mean", "mean": "mean",
     "weighted_sum": "weighted sum",
 }  # fmt: skip
-MEANS = {"trimmed_mean", "mean", "weighted_sum"}
 METRICS = {"accuracy": "accuracy", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "pearson": "Pearson"}
 HIGHER = {"accuracy", "r2", "pearson"}
 LEVEL = 0.05  # of the corrected p-values
@@ -97,6 +96,18 @@ class Model:
         """Returns the prediction and the truth of each item with a prediction, by item."""
         samples = map(json.loads, (self.runs / mode / "samples.jsonl").read_text().splitlines())
         return {sample["doc_id"]: (sample["prediction"], sample["truth"]) for sample in samples if sample["prediction"]}
+
+    def numbers(self, split):
+        """Returns the estimates of the items with a number, and the truths, each as a list."""
+        samples = map(json.loads, (self.runs / "regress" / split / "samples.jsonl").read_text().splitlines())
+        found = {name: [] for name in (*ESTIMATES, "truth")}
+        for sample in samples:
+            if sample["prediction"] and sample.get("plain_mean") is not None:
+                of = sample["prediction"]
+                values = (None, of["mode"], of["median"], of["mean"], sample["plain_mean"], sample["plain_mean"] * sample["mass_closed"], sample["truth"])
+                for name, value in zip(found, values):
+                    found[name].append(value)
+        return found
 
     def compared(self, mode, other, other_mode, split):
         """Returns the comparison of `ntl-eval compare` between this run and the other one, by metric."""
@@ -206,11 +217,20 @@ def estimates_of(model, split):
         values = {name: scores[name]["values"].get(estimate, {}).get("value") for name in METRICS if name in scores}
         if values:
             found[estimate] = values
-    # A correlation of all estimates is missing if one of them is constant. The one that ntl-eval reports is not.
-    for name, estimate in report["settings"]["estimates"].items():
-        if name in METRICS and estimate in found:
-            found[estimate].setdefault(name, report["metrics"].get(name, {}).get("value"))
+    # Reports of earlier versions have no correlation of any estimate if one of them is always the same.
+    missing = [estimate for estimate in found if "pearson" in METRICS and found[estimate].get("pearson") is None and estimate != "text"]
+    numbers = model.numbers(split) if missing else {}
+    for estimate in missing:
+        found[estimate]["pearson"] = correlation_of(numbers[estimate], numbers["truth"])
     return {"text": found["text"]} if model.objective == "head" else found
+
+
+def correlation_of(numbers, truths):
+    """Returns Pearson's correlation, or None if all numbers are equal."""
+    try:
+        return correlation(numbers, truths)
+    except StatisticsError:
+        return None
 
 
 def label_of(objective, estimate):
@@ -246,13 +266,9 @@ def estimates_table(models, split, baselines):
 def measured(pairs):
     """Returns the metrics of pairs of a prediction and the truth, from the same estimates as ntl-eval."""
     numbers, truths = [prediction["mean"] for prediction, _ in pairs], [truth for _, truth in pairs]
-    try:
-        pearson = correlation(numbers, truths)
-    except StatisticsError:  # All numbers are equal.
-        pearson = None
     return {
         "mae": mean(abs(prediction["median"] - truth) for prediction, truth in pairs),
-        "rmse": mean((number - truth) ** 2 for number, truth in zip(numbers, truths)) ** 0.5, "pearson": pearson,
+        "rmse": mean((number - truth) ** 2 for number, truth in zip(numbers, truths)) ** 0.5, "pearson": correlation_of(numbers, truths),
     }  # fmt: skip
 
 
@@ -388,27 +404,6 @@ def wrong_table(models, split):
     return table(header, rows)
 
 
-def best_estimates(model, split):
-    """Returns one line: for each metric the best estimate, its lead and the p-value."""
-    scores = model.report("regress", split).get("estimates", {})
-    parts = []
-    for name, title in METRICS.items():
-        if scores.get(name, {}).get("best") and model.objective != "head":
-            # The three means hardly differ, so a mean is compared with another kind of estimate.
-            best = scores[name]["best"]
-            behind = {other: found for other, found in scores[name]["behind"].items() if not {best, other} <= MEANS}
-            if not behind:
-                continue
-            runner = min(behind, key=lambda estimate: abs(behind[estimate]["difference"]))
-            p = behind[runner]["p"]
-            parts.append(
-                f"{title}: {ESTIMATES[best]}, by {figure(abs(behind[runner]['difference']))} over the "
-                f"{ESTIMATES[runner]}" + (f" (p {p_value(p, behind[runner]['p_is_bound'], 2)})" if p is not None else "")
-            )
-    place = f" {split}" if split else ""
-    return f"* {OBJECTIVES[model.objective]}, seed {model.seed}{place}: " + "; ".join(parts) + "." if parts else ""
-
-
 def page(models, costs, pictures, jokes):
     """Returns the page as Markdown and writes its pictures to the directory `pictures` unless it is None.
 
@@ -441,7 +436,6 @@ def page(models, costs, pictures, jokes):
             if shared := crps_table(own, split):
                 parts += ["CRPS of the items for which both models of a seed have one, with the 95% interval of the difference:\n", shared]
             parts += ["Paired comparisons over the same items:\n", comparison_table(own, split)]
-            parts.append("\n".join(filter(None, (best_estimates(model, split) for model in own))) + "\n")
             if task == "rjokes":
                 repeated = jokes("--repeated")
                 parts.append(f"All {n:,} jokes, and the {n - len(repeated):,} *new* ones, whose words are not a joke of `dev`:\n")

@@ -35,13 +35,13 @@ pub struct CompareArgs {
     pub b: Option<PathBuf>,
     /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table for
     /// each set of items, with a test of every run against the best one.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["a", "b", "models", "compared"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["a", "b", "compared"])]
     pub leaderboard: Option<PathBuf>,
     /// Metric that ranks the runs of `--leaderboard`. Default: the one that the runs show first.
     #[arg(long, value_name = "NAME", value_parser = metric)]
     pub metric: Option<String>,
     /// Names of two models that run a task; the second is compared with the first.
-    #[arg(long, value_name = "A,B", value_parser = two_names, conflicts_with_all = ["a", "b"])]
+    #[arg(long, value_name = "A,B", value_parser = two_names, global = true)]
     pub models: Option<[String; 2]>,
     /// Base URL of the server of both models, or given twice: one for each.
     #[arg(long = "endpoint", id = "compared", value_name = "URL", conflicts_with_all = ["a", "b"])]
@@ -68,13 +68,13 @@ pub struct CompareArgs {
 const USAGE: &str = "\
 ntl-eval compare [OPTIONS] <A> <B>
        ntl-eval compare [OPTIONS] --leaderboard <DIR>
-       ntl-eval compare [OPTIONS] --endpoint <URL> --models <A,B> <TASK> --out <DIR> [OPTIONS OF THE TASK]";
+       ntl-eval compare [OPTIONS] <TASK> --endpoint <URL> --models <A,B> --out <DIR> [OPTIONS OF THE TASK]";
 
 const EXAMPLES: &str = "\
 Examples:
   ntl-eval compare results/ce results/ntl
   ntl-eval compare --leaderboard results --metric mae
-  ntl-eval compare --endpoint http://127.0.0.1:8000 --models ce,ntl gsm8k --out results
+  ntl-eval compare gsm8k --endpoint http://127.0.0.1:8000 --models ce,ntl --out results
   ntl-eval compare --endpoint http://h1:8000 --endpoint http://h2:8000 rjokes --out results";
 
 fn two_names(text: &str) -> Result<[String; 2], String> {
@@ -85,8 +85,10 @@ fn two_names(text: &str) -> Result<[String; 2], String> {
 }
 
 impl CompareArgs {
-    pub fn settings(&self) -> CompareSettings {
-        CompareSettings { bootstrap: self.bootstrap(), items_max: self.items, format: self.format() }
+    /// Returns the settings of the comparison. `run` are the settings of the task, whose `--json` counts as well.
+    pub fn settings(&self, run: Option<&RunSettings>) -> CompareSettings {
+        let format = if run.is_some_and(|run| run.output.json) { Format::Json } else { self.format() };
+        CompareSettings { bootstrap: self.bootstrap(), items_max: self.items, format }
     }
 
     /// Returns the settings of `--leaderboard`.

@@ -19,6 +19,7 @@ use crate::format::{count, interval, number, optional_number, p_value};
 use crate::metrics::Metric;
 use crate::metrics::registry::{Better, better, find, in_table_order};
 use crate::report::document::{Block, Cell, Document, Section, Table, numbers, row, words};
+use crate::report::tables::estimates_of;
 use crate::report::{index_page, markdown, write_pages};
 use crate::stats::bootstrap::Bootstrap;
 use crate::stats::difference::{LEVEL, PValue};
@@ -221,7 +222,7 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
     let columns = [
         numbers(&["rank"]),
         words(&["run", "model", "mode"]),
-        numbers(&[board.metric.as_str(), "95% interval", "behind the best", "p (Holm)"]),
+        numbers(&[board.metric.as_str(), "95% interval", "minus the best", "p (Holm)"]),
         numbers(&others),
     ];
     let rows = (1..).zip(&board.standings).zip(&ranked).map(|((rank, standing), run)| {
@@ -236,7 +237,7 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
             &standing.mode,
             if rank == 1 { Cell::strong(text) } else { text.into() },
             metric.interval().map_or_else(String::new, interval),
-            behind.map_or_else(String::new, |behind| number(behind.difference.abs())),
+            behind.map_or_else(String::new, |behind| number(behind.difference)),
             p.unwrap_or_default(),
         ];
         row.extend(
@@ -248,7 +249,7 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
     });
     let mut blocks = vec![
         Block::Table(Table::new(columns, rows).without_empty_columns()),
-        Block::Paragraph(method(board)),
+        Block::Paragraph(method(board, &others)),
     ];
     let modules = modules(board, &ranked);
     if !modules.rows.is_empty() {
@@ -258,7 +259,7 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
     Section::new(&format!("{} {}, {items} items", board.task, board.split), blocks)
 }
 
-fn method(board: &Leaderboard) -> String {
+fn method(board: &Leaderboard, others: &[&str]) -> String {
     let direction = match board.better {
         Better::Higher => "higher is better",
         Better::Lower => "lower is better",
@@ -273,7 +274,9 @@ fn method(board: &Leaderboard) -> String {
             if tests == 1 { "test" } else { "tests" }
         ),
     };
-    format!("Ranked by {} ({direction}).{tests}", board.metric)
+    let shown = std::iter::once(board.metric.as_str()).chain(others.iter().copied());
+    let estimates = estimates_of(shown).map_or_else(String::new, |sentence| format!(" {sentence}"));
+    format!("Ranked by {} ({direction}).{tests}{estimates}", board.metric)
 }
 
 /// Returns a row for each module and a column for each run. Empty if the runs have no modules.

@@ -160,6 +160,8 @@ pub struct Difference {
     pub p_holm_is_bound: bool,
     /// Number of pairs.
     pub n: usize,
+    /// The estimates of A and of B that the metric is computed from. Missing on a side without distributions.
+    pub estimates: [Option<String>; 2],
     /// The conclusion, as a sentence.
     pub verdict: String,
 }
@@ -244,6 +246,9 @@ pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<C
     let errors = || pairs.read().map(|[a, b]| (a.absolute_error, b.absolute_error));
     let mut metrics: Vec<Difference> =
         measures::groups(&pairs).into_iter().flat_map(|group| differences(group, bootstrap)).collect();
+    for metric in &mut metrics {
+        metric.estimates = [a, b].map(|run| run.report.estimate_of(&metric.name));
+    }
     let tests = conclude(&mut metrics);
     Ok(Comparison {
         task: a.report.task.clone(),
@@ -284,6 +289,7 @@ fn differences(group: Group, bootstrap: Bootstrap) -> Vec<Difference> {
             p_holm: None,
             p_holm_is_bound: false,
             n,
+            estimates: [None, None],
             verdict: String::new(),
         })
     };

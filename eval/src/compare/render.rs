@@ -20,21 +20,16 @@ pub fn verdict(difference: &Difference) -> String {
     let Some(interval) = difference.interval else {
         return format!("no interval for {name}: B - A is {}", number(*by));
     };
+    let figures = format!("B - A is {} {}, {}", number(*by), brackets(interval), p_holm(difference));
     if !difference.is_shown() {
-        let despite = match (interval.excludes_zero(), difference.p) {
+        let despite = match difference.p {
             _ if difference.p_holm_is_bound => "; more --resamples are needed to show one".to_owned(),
-            (true, Some(p)) if p <= LEVEL => {
+            Some(p) if p <= LEVEL => {
                 format!("; without the correction p {}", p_value(p, difference.p_is_bound))
             }
-            (true, _) => "; the interval excludes 0, but the permutation test shows no difference".to_owned(),
-            (false, _) => String::new(),
+            _ => String::new(),
         };
-        return format!(
-            "no difference shown on {name}: B - A is {} {}, {}{despite}",
-            number(*by),
-            brackets(interval),
-            p_holm(difference)
-        );
+        return format!("no difference shown on {name}: {figures}{despite}");
     }
     let above = interval.low > 0.0;
     let (winner, how) = match (better, above) {
@@ -43,8 +38,7 @@ pub fn verdict(difference: &Difference) -> String {
         (Better::Unknown, true) => ("B", "higher"),
         (Better::Unknown, false) => ("A", "higher"),
     };
-    let size = if above { interval } else { Interval { low: -interval.high, high: -interval.low } };
-    format!("{winner} is {how} on {name} by {} {}, {}", number(by.abs()), brackets(size), p_holm(difference))
+    format!("{winner} is {how} on {name}: {figures}")
 }
 
 /// Returns the corrected p-value, introduced by `p`.
@@ -139,11 +133,14 @@ fn verdicts(comparison: &Comparison) -> Vec<String> {
 }
 
 fn figures(comparison: &Comparison) -> Table {
-    let columns =
-        [words(&["metric"]), numbers(&["A", "B", "B - A", "95% interval", "p", "p (Holm)", "pairs"])];
+    let columns = [
+        words(&["metric", "estimate"]),
+        numbers(&["A", "B", "B - A", "95% interval", "p", "p (Holm)", "pairs"]),
+    ];
     let rows = comparison.metrics.iter().map(|metric| {
         row![
             &metric.name,
+            estimates(&metric.estimates),
             number(metric.a),
             number(metric.b),
             number(metric.difference),
@@ -153,7 +150,18 @@ fn figures(comparison: &Comparison) -> Table {
             count(metric.n),
         ]
     });
-    Table::new(columns, rows)
+    Table::new(columns, rows).without_empty_columns()
+}
+
+/// Returns the estimate of both sides, or of each side if they differ.
+fn estimates([a, b]: &[Option<String>; 2]) -> String {
+    let named =
+        |estimate: &Option<String>| estimate.clone().unwrap_or_else(|| "the text's number".to_owned());
+    match (a, b) {
+        (None, None) => String::new(),
+        _ if a == b => named(a),
+        _ => format!("A: {}, B: {}", named(a), named(b)),
+    }
 }
 
 fn pair_counts(comparison: &Comparison) -> String {
@@ -173,8 +181,9 @@ fn pair_counts(comparison: &Comparison) -> String {
 fn method(comparison: &Comparison) -> String {
     format!(
         "Accuracy and scores cover the pairs without a failed request; an answer without a number is incorrect. All other metrics \
-         cover the pairs with a number on both sides. p is the larger of the p-values of a permutation test and a paired bootstrap \
-         ({} resamples, seed {}), which also gives the intervals. Intervals are not corrected for the number of metrics.",
+         cover the pairs with a number on both sides. Every difference is B minus A. p is the larger of the p-values of a permutation \
+         test and a paired bootstrap ({} resamples, seed {}), which also gives the intervals. For metrics that are 0 or 1 on each item, p is \
+         McNemar's and the interval Bonett and Price's. Intervals are not corrected for the number of metrics.",
         count(comparison.resamples as usize),
         comparison.seed
     )

@@ -1,19 +1,19 @@
-//! Compares the estimates of predicted distributions: the number metrics of each estimate, and whether the
-//! lead of the best one is significant.
+//! Compares the estimates of predicted distributions: the number metrics of each estimate, and whether each
+//! differs from the mode, which greedy decoding writes if the number is one token.
 //!
 //! All estimates are computed over the same items: those whose distribution has every estimate. Resamples are
 //! paired: every estimate sees the same draws of the items.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{NumberColumns, Prediction};
 use super::registry::{Better, MetricInfo, Statistic, better, find};
-use super::{Estimates, Metric, RESAMPLES, Row, bootstrap_interval, same};
+use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, same};
 use crate::stats::bootstrap::Bootstrap;
-use crate::stats::difference::{Contrast, DifferenceTest, PValue, Terms, test_contrasts};
+use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, Terms, test_contrasts};
 use crate::stats::holm::holm;
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
@@ -32,6 +32,7 @@ pub struct AllEstimates {
 }
 
 impl AllEstimates {
+    /// The first one is the mode, which all others are tested against.
     pub const NAMES: [&'static str; 5] = ["mode", "median", "trimmed_mean", "mean", "weighted_sum"];
 
     /// Returns the values in the order of [`Self::NAMES`].
@@ -55,36 +56,24 @@ pub struct EstimateScores {
     pub values: IndexMap<String, Metric>,
     /// The estimate with the best value. Ties go to the first.
     pub best: String,
-    /// The distance of each other estimate from the best, by name.
-    pub behind: IndexMap<String, Behind>,
-    /// p-value of the lead over [`Self::runner_up`], corrected for the number of metrics (Holm). Missing if
-    /// the runner-up has no p-value.
-    pub p_holm: Option<f64>,
-    /// Whether `p_holm` is only an upper bound, because no resample was as extreme as the items.
-    pub p_holm_is_bound: bool,
+    /// The estimates that equal the best one on every item, as the trimmed mean equals the mean without a trim.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub equal_to_best: Vec<String>,
+    /// The difference of each other estimate from the mode, by name.
+    pub against_mode: IndexMap<String, AgainstMode>,
 }
 
 impl EstimateScores {
-    /// Returns the best estimate and all that equal it on every item, as the trimmed mean equals the mean
-    /// without a trim.
+    /// Returns the best estimate and all that equal it on every item.
     pub fn best_names(&self) -> Vec<&str> {
-        let equal = self.behind.iter().filter(|(_, behind)| behind.is_equal).map(|(name, _)| name.as_str());
-        std::iter::once(self.best.as_str()).chain(equal).collect()
-    }
-
-    /// Returns the nearest estimate that does not equal the best one on every item, and its distance from the
-    /// best one.
-    pub fn runner_up(&self) -> Option<(&str, Behind)> {
-        let behind = self.behind.iter().map(|(name, behind)| (name.as_str(), *behind));
-        let behind = behind.filter(|(_, behind)| !behind.is_equal);
-        behind.min_by(|(_, a), (_, b)| a.difference.abs().total_cmp(&b.difference.abs()))
+        std::iter::once(self.best.as_str()).chain(self.equal_to_best.iter().map(String::as_str)).collect()
     }
 }
 
-/// Metric of an estimate minus the metric of the best estimate, over paired resamples.
+/// Metric of an estimate minus the metric of the mode, over paired resamples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Behind {
+pub struct AgainstMode {
     pub difference: f64,
     /// 95% interval. Missing if there are too few items, or if too few resamples have the metric.
     pub low: Option<f64>,
@@ -93,8 +82,9 @@ pub struct Behind {
     pub p: Option<f64>,
     /// Whether `p` is only an upper bound, because no resample was as extreme as the items.
     pub p_is_bound: bool,
-    /// Whether the estimate equals the best one on every item.
-    pub is_equal: bool,
+    /// `p`, corrected for the number of metrics by which this estimate is tested (Holm).
+    pub p_holm: Option<f64>,
+    pub p_holm_is_bound: bool,
 }
 
 /// Returns the metrics of all estimates by the name of the metric. Empty if no item has a distribution and a
@@ -112,77 +102,71 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
         compared.filter_map(|name| Measured::of(name, &columns, items.len())).collect();
     let bootstrap = Bootstrap { resamples: if items.len() < 2 { 0 } else { RESAMPLES }, seed };
     let drawn = bootstrap.resample_in_parallel(items.len(), |weights| {
-        metrics.iter().map(|metric| metric.at(weights)).collect::<Vec<_>>()
+        metrics.iter().map(|metric| metric.draw(weights)).collect::<Vec<_>>()
     });
-    let mut behind = all_behind(&items, &metrics, &columns, bootstrap);
-    let scores = metrics.iter().enumerate().map(|(index, metric)| {
-        let drawn: Vec<&[Option<f64>]> = drawn.iter().map(|metrics| metrics[index].as_slice()).collect();
-        let scores = EstimateScores {
-            values: metric.values(&drawn),
+    let mut scores: IndexMap<String, EstimateScores> = IndexMap::new();
+    for (index, metric) in metrics.iter().enumerate() {
+        let drawn: Vec<&[Draw]> = drawn.iter().map(|metrics| metrics[index].as_slice()).collect();
+        let is_equal =
+            |other: &usize| *other != metric.best && differing(&items, metric.best, *other).is_empty();
+        let equal = (0..columns.len()).filter(is_equal);
+        let of_metric = EstimateScores {
+            values: metric.values(&columns, &drawn),
             best: AllEstimates::NAMES[metric.best].to_owned(),
-            behind: std::mem::take(&mut behind[index]),
-            ..EstimateScores::default()
+            equal_to_best: equal.map(|which| AllEstimates::NAMES[which].to_owned()).collect(),
+            against_mode: IndexMap::new(),
         };
-        (metric.info.name.to_owned(), scores)
-    });
-    let mut scores: IndexMap<String, EstimateScores> = scores.collect();
-    correct(&mut scores);
+        scores.insert(metric.info.name.to_owned(), of_metric);
+    }
+    for (which, name) in AllEstimates::NAMES.into_iter().enumerate().skip(1) {
+        let found = against_mode(&items, &metrics, &columns, which, bootstrap);
+        for (scores, found) in scores.values_mut().zip(found) {
+            if let Some(found) = found {
+                scores.against_mode.insert(name.to_owned(), found);
+            }
+        }
+    }
     scores
 }
 
-/// Corrects the p-values of all leads together.
-fn correct(scores: &mut IndexMap<String, EstimateScores>) {
-    let lead = |scores: &EstimateScores| {
-        let (_, behind) = scores.runner_up()?;
-        Some(PValue { value: behind.p?, is_bound: behind.p_is_bound })
-    };
-    let corrected = holm(&scores.values().filter_map(lead).collect::<Vec<_>>());
-    let tested = scores.values_mut().filter(|scores| lead(scores).is_some());
-    for (scores, p) in tested.zip(corrected) {
-        (scores.p_holm, scores.p_holm_is_bound) = (Some(p.value), p.is_bound);
+/// Returns the difference of an estimate from the mode by each metric that both have. The p-values are corrected
+/// together.
+fn against_mode(
+    items: &Items,
+    metrics: &[Measured<'_>],
+    columns: &[Columns],
+    which: usize,
+    bootstrap: Bootstrap,
+) -> Vec<Option<AgainstMode>> {
+    let both = Columns::of(items, &[0, which]);
+    let contrasts: Vec<Contrast<'_>> =
+        metrics.iter().map(|metric| contrast(metric.info, [&columns[0], &columns[which], &both])).collect();
+    let tests = test_contrasts(&contrasts, items.len(), &differing(items, 0, which), bootstrap);
+    let p_values: Vec<PValue> = tests.iter().flatten().map(|test| test.p).collect();
+    let mut corrected = holm(&p_values).into_iter();
+    let mut found = Vec::new();
+    for (metric, test) in metrics.iter().zip(tests) {
+        let corrected = test.and_then(|_| corrected.next());
+        let sides = metric.plain[which].zip(metric.plain[0]);
+        found.push(sides.map(|(value, mode)| AgainstMode {
+            p_holm: corrected.map(|p| p.value),
+            p_holm_is_bound: corrected.is_some_and(|p| p.is_bound),
+            ..AgainstMode::of(value - mode, test)
+        }));
     }
+    found
+}
+
+/// Returns the indices of the items on which two estimates differ.
+fn differing(items: &Items, one: usize, other: usize) -> Vec<usize> {
+    let differs = |values: &[f64; 5]| values[one].total_cmp(&values[other]).is_ne();
+    items.iter().enumerate().filter(|(_, (_, values))| differs(values)).map(|(index, _)| index).collect()
 }
 
 /// True numbers with the estimates of each item, in the order of [`AllEstimates::NAMES`].
 type Items = Vec<(f64, [f64; 5])>;
 
-/// Returns, for each metric, the distance of each other estimate from the best one, by name. A pair of
-/// estimates is tested once for all metrics that need the test.
-fn all_behind(
-    items: &Items,
-    metrics: &[Measured<'_>],
-    columns: &[Columns],
-    bootstrap: Bootstrap,
-) -> Vec<IndexMap<String, Behind>> {
-    let mut metrics_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (index, metric) in metrics.iter().enumerate() {
-        metrics_of.entry(metric.best).or_default().push(index);
-    }
-    let mut behind = vec![IndexMap::new(); metrics.len()];
-    for (best, of_best) in metrics_of {
-        for other in (0..columns.len()).filter(|other| *other != best) {
-            let both = Columns::of(items, &[best, other]);
-            let contrasts: Vec<Contrast<'_>> = of_best
-                .iter()
-                .map(|&index| contrast(metrics[index].info, [&columns[best], &columns[other], &both]))
-                .collect();
-            let differs = |&(index, (_, values)): &(usize, &(f64, [f64; 5]))| {
-                (values[best].total_cmp(&values[other]).is_ne()).then_some(index)
-            };
-            let differing: Vec<usize> = items.iter().enumerate().filter_map(|item| differs(&item)).collect();
-            let tests = test_contrasts(&contrasts, items.len(), &differing, bootstrap);
-            for (&index, test) in of_best.iter().zip(tests) {
-                let plain = &metrics[index].plain;
-                let found =
-                    Behind { is_equal: differing.is_empty(), ..Behind::of(plain[other] - plain[best], test) };
-                behind[index].insert(AllEstimates::NAMES[other].to_owned(), found);
-            }
-        }
-    }
-    behind
-}
-
-impl Behind {
+impl AgainstMode {
     fn of(difference: f64, test: Option<DifferenceTest>) -> Self {
         Self {
             difference,
@@ -190,15 +174,22 @@ impl Behind {
             high: test.map(|test| test.interval.high),
             p: test.map(|test| test.p.value),
             p_is_bound: test.is_some_and(|test| test.p.is_bound),
-            is_equal: false,
+            ..Self::default()
         }
     }
 }
 
 /// A metric of two estimates. `both` holds the columns of `a` followed by the columns of `b`.
 fn contrast<'a>(info: &MetricInfo, [a, b, both]: [&'a Columns; 3]) -> Contrast<'a> {
-    let terms = Terms::of(a.terms(info), b.terms(info));
-    Contrast { a: a.weighted(info), b: b.weighted(info), both: both.weighted(info), terms }
+    let spread = match (info.statistic, info.difference_terms()) {
+        (Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_), terms) => {
+            let ones = vec![1.0; a.hits.len()];
+            let terms = terms.and_then(|terms| Terms::of(terms(&a.numbers, &ones), terms(&b.numbers, &ones)));
+            Spread::of_terms(terms)
+        }
+        _ => Spread::of_means(&a.hits, &b.hits),
+    };
+    Contrast { a: a.weighted(info), b: b.weighted(info), both: both.weighted(info), spread }
 }
 
 /// The columns that the metrics of an estimate are computed from.
@@ -233,58 +224,72 @@ impl Columns {
         }
     }
 
-    fn terms(&self, info: &MetricInfo) -> Option<Vec<f64>> {
-        match info.statistic {
-            Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_) => {
-                info.terms?(&self.numbers)
-            }
-            _ => Some(self.hits.clone()),
-        }
+    /// `None` for statistics that are not functions of means, and for accuracy, whose intervals are Wilson's.
+    fn influence(&self, info: &MetricInfo) -> Option<Influence<'_>> {
+        let terms = info.terms?;
+        Some(Box::new(move |weights| terms(&self.numbers, weights).map(Arc::from)))
     }
 }
 
 /// A metric of each estimate.
 struct Measured<'a> {
     info: &'static MetricInfo,
-    statistics: Vec<Weighted<'a>>,
+    statistics: Vec<(Weighted<'a>, Option<Influence<'a>>)>,
     /// Number of items that the metric covers.
     n: usize,
-    /// Values over all items.
-    plain: Vec<f64>,
+    /// Values over all items. An estimate that is always the same has no correlation.
+    plain: Vec<Option<f64>>,
     /// The estimate with the best value. Ties go to the first.
     best: usize,
 }
 
 impl<'a> Measured<'a> {
-    /// `None` if some estimate does not have the metric.
+    /// `None` if no estimate has the metric.
     fn of(name: &str, columns: &'a [Columns], items: usize) -> Option<Self> {
         let info = find(name)?;
         let n = match info.statistic {
             Statistic::RelativeNumber(_) => columns.first()?.numbers.nonzero(),
             _ => items,
         };
-        let statistics: Vec<Weighted<'a>> = columns.iter().map(|columns| columns.weighted(info)).collect();
+        let statistics: Vec<_> =
+            columns.iter().map(|columns| (columns.weighted(info), columns.influence(info))).collect();
         let ones = vec![1.0; items];
-        let plain: Option<Vec<f64>> = statistics.iter().map(|statistic| statistic(&ones)).collect();
-        let plain = plain?;
+        let plain: Vec<Option<f64>> = statistics.iter().map(|(statistic, _)| statistic(&ones)).collect();
         let is_higher_better = better(name) == Better::Higher;
-        let beats = |a: f64, b: f64| if is_higher_better { a > b } else { a < b };
-        let best = (1..plain.len())
-            .fold(0, |best, which| if beats(plain[which], plain[best]) { which } else { best });
+        let mut best: Option<(usize, f64)> = None;
+        for (which, value) in plain.iter().enumerate() {
+            let Some(value) = *value else { continue };
+            let is_best =
+                best.is_none_or(|(_, most)| if is_higher_better { value > most } else { value < most });
+            if is_best {
+                best = Some((which, value));
+            }
+        }
+        let (best, _) = best?;
         Some(Self { info, statistics, n, plain, best })
     }
 
-    fn at(&self, weights: &[f64]) -> Vec<Option<f64>> {
-        self.statistics.iter().map(|statistic| statistic(weights)).collect()
+    fn draw(&self, weights: &[f64]) -> Vec<Draw> {
+        let of = |(statistic, influence): &(Weighted<'a>, Option<Influence<'a>>)| {
+            Draw::of(statistic, influence.as_ref(), weights)
+        };
+        self.statistics.iter().map(of).collect()
     }
 
-    /// Returns the values of all estimates with their intervals. `drawn` has the values of all estimates for
+    /// Returns the values of all estimates with their intervals. `drawn` has the draws of all estimates for
     /// each resample.
-    fn values(&self, drawn: &[&[Option<f64>]]) -> IndexMap<String, Metric> {
+    fn values(&self, columns: &[Columns], drawn: &[&[Draw]]) -> IndexMap<String, Metric> {
+        let items = self.draw(&vec![1.0; columns[0].hits.len()]);
         let metric = |(which, name): (usize, &str)| {
-            let mut drawn: Vec<f64> = drawn.iter().filter_map(|values| values[which]).collect();
-            let metric = Metric::plain(Some(self.plain[which]), self.n);
-            (name.to_owned(), metric.with_interval(bootstrap_interval(&mut drawn)))
+            let metric = match self.info.statistic {
+                Statistic::Share { .. } => {
+                    let hits = &columns[which].hits;
+                    Metric::share(hits.iter().filter(|hit| **hit > 0.5).count(), hits.len())
+                }
+                _ => Metric::plain(self.plain[which], self.n)
+                    .with_interval(items[which].interval(self.info, drawn.iter().map(|draws| draws[which]))),
+            };
+            (name.to_owned(), metric)
         };
         AllEstimates::NAMES.into_iter().enumerate().map(metric).collect()
     }
@@ -325,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_estimate_leads_by_the_paired_difference() {
+    fn each_estimate_is_tested_against_the_mode() {
         // The median is closer than the mode on every item, by 1 or by 3.
         let items = (0..40).map(f64::from);
         let rows: Vec<Row> = items
@@ -333,11 +338,45 @@ mod tests {
             .collect();
         let mae = &scores(&rows)["mae"];
         assert_eq!(mae.best, "median");
-        let behind = mae.behind["mode"];
-        assert!((behind.difference - 2.0).abs() < 1e-12);
-        assert!(behind.low.unwrap() > 1.0 && behind.high.unwrap() < 3.0, "{behind:?}");
-        assert!(behind.p.unwrap() < 0.01, "{behind:?}");
-        assert!(!mae.behind.contains_key("median"));
+        let median = mae.against_mode["median"];
+        assert!((median.difference + 2.0).abs() < 1e-12);
+        assert!(median.low.unwrap() > -3.0 && median.high.unwrap() < -1.0, "{median:?}");
+        assert!(median.p.unwrap() < 0.01, "{median:?}");
+        let mean = mae.against_mode["trimmed_mean"];
+        assert!((mean.difference - 6.0).abs() < 1e-12 && mean.p.unwrap() < 0.01, "{mean:?}");
+        assert!(!mae.against_mode.contains_key("mode"));
+    }
+
+    /// The best estimate is the trimmed mean, and the mean is nearly the same.
+    #[test]
+    fn a_nearly_identical_estimate_does_not_hide_the_lead_over_the_mode() {
+        let estimates = |truth: f64| AllEstimates {
+            mode: truth + 3.0 + truth % 2.0,
+            median: truth + 2.0,
+            trimmed_mean: truth + 0.5,
+            mean: truth + 0.5 + if truth < 1.0 { 1e-6 } else { 0.0 },
+            weighted_sum: truth + 1.0,
+        };
+        let rows: Vec<Row> = (0..60)
+            .map(|truth| f64::from(truth))
+            .map(|truth| Row { estimates: Some(estimates(truth)), ..Row::read(truth, truth) })
+            .collect();
+        let rmse = &scores(&rows)["rmse"];
+        assert_eq!((&*rmse.best, rmse.equal_to_best.len()), ("trimmed_mean", 0));
+        for name in ["trimmed_mean", "mean"] {
+            let found = rmse.against_mode[name];
+            assert!(found.difference < -2.0 && found.p_holm.unwrap() < 0.05, "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn an_estimate_that_is_always_the_same_takes_no_correlation_from_the_others() {
+        let rows: Vec<Row> =
+            (0..20).map(f64::from).map(|truth| row(truth, [3.0, truth, truth + truth % 3.0])).collect();
+        let pearson = &scores(&rows)["pearson"];
+        assert_eq!((pearson.values["mode"].value, &*pearson.best), (None, "median"));
+        assert!(pearson.values["mean"].value.is_some_and(|value| value > 0.9), "{pearson:?}");
+        assert!(pearson.against_mode.is_empty(), "{pearson:?}");
     }
 
     #[test]
@@ -346,51 +385,63 @@ mod tests {
         let row = |truth| Row { estimates: Some(one), ..Row::read(1.0, f64::from(truth)) };
         let rows: Vec<Row> = (0..10).map(row).collect();
         let rmse = &scores(&rows)["rmse"];
-        assert_eq!((&*rmse.best, rmse.behind["median"].p), ("mode", Some(1.0)));
+        assert_eq!((&*rmse.best, rmse.against_mode["median"].p), ("mode", Some(1.0)));
         assert_eq!(rmse.best_names(), AllEstimates::NAMES);
-        assert_eq!((rmse.runner_up(), rmse.p_holm), (None, None));
     }
 
     #[test]
-    fn a_lead_over_few_items_is_not_tested_and_a_tie_is_named() {
+    fn few_items_are_not_tested_and_a_tie_is_named() {
         let lead = |truth: f64| row(truth, [truth, truth, truth + 1.0]);
         let of = |n: usize| scores(&(0..n).map(|truth| lead(truth as f64)).collect::<Vec<_>>());
         for n in [1, 2, 5] {
             let mae = &of(n)["mae"];
-            assert_eq!(
-                (mae.best_names(), mae.p_holm, mae.behind["mean"].p),
-                (vec!["mode", "median"], None, None)
-            );
+            let mean = mae.against_mode["mean"];
+            assert_eq!((mae.best_names(), mean.p_holm, mean.p), (vec!["mode", "median"], None, None));
         }
         let mae = &of(40)["mae"];
-        let (name, behind) = mae.runner_up().unwrap();
-        assert_eq!((mae.best_names(), name), (vec!["mode", "median"], "trimmed_mean"));
-        assert!(behind.p.unwrap() < 0.01, "{behind:?}");
+        assert_eq!(mae.best_names(), ["mode", "median"]);
+        assert!(mae.against_mode["trimmed_mean"].p.unwrap() < 0.01, "{mae:?}");
     }
 
     #[test]
-    fn leads_on_several_metrics_are_corrected_together() {
+    fn the_tests_of_an_estimate_are_corrected_together() {
         let rows: Vec<Row> = (0..40)
             .map(|index| {
                 let truth = f64::from(index);
-                row(
-                    truth,
-                    [
-                        truth + f64::from(index % 5),
-                        truth + f64::from(index % 3),
-                        truth + f64::from(index % 4),
-                    ],
-                )
+                let [mode, median, mean] =
+                    [index % 5, index % 3, index % 4].map(|off| truth + f64::from(off));
+                row(truth, [mode, median, mean])
             })
             .collect();
         let scores = scores(&rows);
-        let p = |scores: &EstimateScores| scores.runner_up().and_then(|(_, behind)| behind.p);
-        let smallest = scores.values().filter_map(p).fold(1.0, f64::min);
-        let tests = scores.values().filter(|scores| p(scores).is_some()).count() as f64;
-        for (name, scores) in &scores {
-            let corrected = scores.p_holm.unwrap();
-            assert!(corrected >= (smallest * tests).min(1.0) - 1e-12, "{name}: {corrected}");
-            assert!(corrected >= p(scores).unwrap(), "{name}");
+        for estimate in ["median", "trimmed_mean"] {
+            let found = || scores.values().map(|scores| scores.against_mode[estimate]);
+            let smallest = found().filter_map(|found| found.p).fold(1.0, f64::min);
+            let tests = found().filter(|found| found.p.is_some()).count() as f64;
+            for found in found() {
+                let corrected = found.p_holm.unwrap();
+                assert!(corrected >= (smallest * tests).min(1.0) - 1e-12, "{estimate}: {found:?}");
+                assert!(corrected >= found.p.unwrap(), "{estimate}: {found:?}");
+            }
+        }
+    }
+
+    /// The intervals of an estimate's metrics are computed like those of the run's metrics.
+    #[test]
+    fn an_estimate_and_a_run_with_the_same_numbers_have_similar_intervals() {
+        let rows: Vec<Row> = (0..30)
+            .map(|index| {
+                let truth = f64::from(index % 7);
+                row(truth, [truth + f64::from(index % 3); 3])
+            })
+            .collect();
+        let of_run = crate::metrics::Metrics::of(&rows.iter().collect::<Vec<_>>(), 0);
+        let scores = scores(&rows);
+        for name in ["accuracy", "rmse", "mae", "pearson"] {
+            let one = scores[name].values["mode"].interval().unwrap();
+            let other = of_run.get(name).interval().unwrap();
+            let distance = (one.low - other.low).abs().max((one.high - other.high).abs());
+            assert!(distance < 0.12 * (other.high - other.low), "{name}: {one:?} {other:?}");
         }
     }
 
@@ -400,6 +451,6 @@ mod tests {
         assert!(scores(&rows).is_empty());
         let rows = [Row::read(1.0, 1.0), row(2.0, [2.0, 2.0, 3.0])];
         let accuracy = &scores(&rows)["accuracy"];
-        assert_eq!((accuracy.values["mode"].n, accuracy.behind["mean"].p), (1, None));
+        assert_eq!((accuracy.values["mode"].n, accuracy.against_mode["mean"].p), (1, None));
     }
 }

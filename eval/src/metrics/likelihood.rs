@@ -1,8 +1,6 @@
 //! Metrics of the true answer under the model (cross-entropy, perplexity and number token losses), and how
 //! many of its tokens the model generated.
 
-use crate::stats::weighted::mean;
-
 /// Likelihood of the true answer of one item.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Likelihood {
@@ -37,11 +35,9 @@ pub(super) fn perplexity(items: &[&Likelihood], weights: &[f64]) -> Option<f64> 
     (tokens > 0.0).then(|| (nll / tokens).exp())
 }
 
-/// Mean of a loss over the items that have it.
-pub(super) fn mean_loss(items: &[&Likelihood], weights: &[f64], name: &str) -> Option<f64> {
-    let loss =
-        |item: &Likelihood| item.losses.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
-    mean(items.iter().zip(weights).filter_map(|(item, &weight)| Some((loss(item)?, weight))))
+/// Returns the loss with the server's name `name`.
+pub(super) fn loss(item: &Likelihood, name: &str) -> Option<f64> {
+    item.losses.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]
@@ -49,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_pooled_and_losses_averaged() {
+    fn tokens_of_all_items_are_pooled() {
         let one = Likelihood {
             tokens: Some((3, 4)),
             logprobs: vec![-1.0, -2.0],
@@ -59,13 +55,10 @@ mod tests {
             Likelihood { tokens: Some((0, 1)), logprobs: vec![0.0], losses: vec![("ce".to_owned(), 0.5)] };
         let items = [&one, &two];
         let weights = [1.0, 1.0];
-        let losses = ["ce", "ntl-was", "ntl-was-cdf"].map(|name| mean_loss(&items, &weights, name));
-        assert_eq!(losses, [Some(1.0), Some(0.25), None]);
+        let losses = ["ce", "ntl-was", "ntl-was-cdf"].map(|name| loss(&one, name));
+        assert_eq!(losses, [Some(1.5), Some(0.25), None]);
         assert_eq!(token_accuracy(&items, &weights), Some(0.6));
         assert!((perplexity(&items, &weights).unwrap() - 1.0_f64.exp()).abs() < 1e-12);
-        assert_eq!(
-            (token_accuracy(&[], &[]), perplexity(&[], &[]), mean_loss(&[], &[], "ce")),
-            (None, None, None)
-        );
+        assert_eq!((token_accuracy(&[], &[]), perplexity(&[], &[])), (None, None));
     }
 }

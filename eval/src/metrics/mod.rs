@@ -15,6 +15,7 @@ pub mod registry;
 pub mod texts;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use ntl_paper::numpy::quantile;
@@ -25,17 +26,22 @@ use self::distribution::{Crps, DistributionScores, IntervalScore};
 use self::estimates::AllEstimates;
 use self::judgement::Judgement;
 use self::law::{Law, LawScores};
-use self::likelihood::{Likelihood, mean_loss};
+use self::likelihood::{Likelihood, loss};
 use self::numbers::{NumberColumns, Prediction};
-use self::registry::{METRICS, MetricInfo, Statistic, in_table_order};
+use self::registry::{METRICS, MetricInfo, NumberStatistic, Statistic, in_table_order};
 use self::texts::TextScores;
 use crate::stats::Interval;
 use crate::stats::bootstrap::{Bootstrap, percentile_interval};
+use crate::stats::difference::ITEMS_MIN;
+use crate::stats::studentised::{Scale, Studied, deviation, share_of_largest};
 use crate::stats::weighted::{Weighted, mean_in_order};
 use crate::stats::wilson::wilson;
 
 /// Number of bootstrap resamples for the intervals of a run.
 pub const RESAMPLES: u32 = 1_000;
+
+/// The largest twentieth of the values decides a mean if it has more than this share of their sum.
+const DECIDED_BY_LARGEST: f64 = 0.5;
 
 /// Two numbers are the same if they differ by at most this share of the truth. This is wider than the
 /// rounding of `f64` and narrower than the distance between any two decimals of up to nine digits. Unlike the
@@ -164,6 +170,10 @@ pub struct Metric {
     pub high: Option<f64>,
     /// Number of rows that the metric covers.
     pub n: usize,
+    /// Only if the largest values decide the metric, so that its interval is too narrow: the share of the sum
+    /// that the largest twentieth of the rows has (at least one row).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_largest: Option<f64>,
 }
 
 impl Metric {
@@ -173,7 +183,7 @@ impl Metric {
 
     /// Returns a metric without an interval. NaN and infinities become missing.
     pub fn plain(value: Option<f64>, n: usize) -> Self {
-        Self { value: value.filter(|value| value.is_finite()), low: None, high: None, n }
+        Self { value: value.filter(|value| value.is_finite()), n, ..Self::default() }
     }
 
     /// Sets the interval, widened to include the value. Without a value there is no interval.
@@ -192,7 +202,7 @@ impl Metric {
     }
 }
 
-/// Returns the 95% interval of the values of [`RESAMPLES`] resamples, or `None` if more than a tenth of them
+/// Returns the interval between the 2.5% and the 97.5% quantile of the values of [`RESAMPLES`] resamples, or `None` if more than a tenth of them
 /// have no value.
 pub fn bootstrap_interval(drawn: &mut [f64]) -> Option<Interval> {
     let enough = drawn.len() >= (RESAMPLES - RESAMPLES / 10) as usize;
@@ -204,16 +214,63 @@ pub fn bootstrap_interval(drawn: &mut [f64]) -> Option<Interval> {
 #[serde(transparent)]
 pub struct Metrics(BTreeMap<String, Metric>);
 
+/// The influence of each item on a statistic, as a function of the items' weights. `None` if it is undefined.
+pub(super) type Influence<'a> = Box<dyn Fn(&[f64]) -> Option<Arc<[f64]>> + Sync + 'a>;
+
 /// A metric over `n` items.
 struct Resampled<'a> {
     info: &'static MetricInfo,
     n: usize,
     statistic: Weighted<'a>,
+    /// `None` for statistics that are not functions of means.
+    influence: Option<Influence<'a>>,
+}
+
+/// A statistic of items or of a resample, with the standard deviation of the influences if it is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draw {
+    value: Option<f64>,
+    deviation: Option<f64>,
+}
+
+impl Draw {
+    pub(super) fn of(statistic: &Weighted<'_>, influence: Option<&Influence<'_>>, weights: &[f64]) -> Self {
+        let influence = influence.and_then(|influence| influence(weights));
+        Self {
+            value: statistic(weights),
+            deviation: influence.and_then(|influence| deviation(&influence, weights)),
+        }
+    }
+
+    fn studied(self) -> Option<Studied> {
+        Some(Studied { value: self.value?, deviation: self.deviation? })
+    }
+
+    /// Returns the interval of a metric from the draws of resamples: of percentiles, widened to the studentised
+    /// interval if the items vary and most resamples have a standard error. If few items differ from 0, the
+    /// studentised interval alone is too narrow.
+    pub(super) fn interval(
+        self,
+        info: &MetricInfo,
+        resamples: impl Iterator<Item = Self> + Clone,
+    ) -> Option<Interval> {
+        let studentised = self.studied().filter(|items| items.deviation > 0.0).and_then(|items| {
+            let studied = resamples.clone().filter_map(Self::studied);
+            let plausible = studied.map(|resample| info.scale.plausible(items, resample));
+            bootstrap_interval(&mut plausible.filter(|value| value.is_finite()).collect::<Vec<_>>())
+        });
+        let mut values: Vec<f64> = resamples.filter_map(|resample| resample.value).collect();
+        let interval = match (studentised, bootstrap_interval(&mut values)) {
+            (Some(studentised), Some(Interval { low, high })) => studentised.including(low).including(high),
+            (studentised, percentiles) => studentised.or(percentiles)?,
+        };
+        Some(info.scale.limit(interval))
+    }
 }
 
 impl Metrics {
-    /// Computes all metrics. Shares have Wilson intervals, all other metrics have bootstrap intervals from
-    /// this seed.
+    /// Computes all metrics. Shares have Wilson intervals. All others have intervals of a bootstrap from this
+    /// seed, which is studentised for functions of means.
     pub fn of(rows: &[&Row], seed: u64) -> Self {
         let predictions: Vec<Prediction> = rows.iter().filter_map(|row| row.prediction()).collect();
         let numbers = NumberColumns::new(&predictions, mean_in_order);
@@ -227,31 +284,27 @@ impl Metrics {
         let mut all = Self::default();
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
         for info in &METRICS {
-            let mut add = |n, statistic| resampled.push(Resampled { info, n, statistic });
+            let mut add = |n, statistic| resampled.push(Resampled { info, n, statistic, influence: None });
             match info.statistic {
                 Statistic::Share { applies, hit } if rows.iter().any(|row| applies(row)) => {
                     let hits: Vec<bool> = rows.iter().filter_map(|row| hit(row)).collect();
                     all.set(info.name, Metric::share(hits.iter().filter(|hit| **hit).count(), hits.len()));
                 }
                 Statistic::Mean(value) => {
-                    let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
-                    if !values.is_empty() {
-                        add(values.len(), Box::new(move |weights| mean_in_order(&values, weights)));
-                    }
+                    resampled.extend(mean_of(info, rows.iter().filter_map(|row| value(row)).collect()));
+                }
+                Statistic::Loss => {
+                    let losses = scored.iter().filter_map(|item| loss(item, info.name));
+                    resampled.extend(mean_of(info, losses.collect()));
                 }
                 Statistic::Number(of) | Statistic::RelativeNumber(of) if asked => {
-                    add(numbers.n(), Box::new(move |weights| of(numbers, weights)));
+                    resampled.push(number(info, of, numbers));
                 }
-                Statistic::Rating(of) if asked && judged => {
-                    add(numbers.n(), Box::new(move |weights| of(numbers, weights)));
-                }
+                Statistic::Rating(of) if asked && judged => resampled.push(number(info, of, numbers)),
                 Statistic::Text(of) if !texts.is_empty() => {
                     add(texts.len(), Box::new(move |weights| of(texts, weights)));
                 }
                 Statistic::Likelihood(of) => add(scored.len(), Box::new(move |weights| of(scored, weights))),
-                Statistic::Loss => {
-                    add(scored.len(), Box::new(move |weights| mean_loss(scored, weights, info.name)));
-                }
                 Statistic::Share { .. }
                 | Statistic::Number(_)
                 | Statistic::RelativeNumber(_)
@@ -275,18 +328,23 @@ impl Metrics {
     fn bootstrap(&mut self, metrics: &[Resampled<'_>], seed: u64) {
         let n = metrics.first().map_or(0, |metric| metric.n);
         let bootstrap = Bootstrap { resamples: if n < 2 { 0 } else { RESAMPLES }, seed };
-        let at =
-            |weights: &[f64]| metrics.iter().map(|metric| (metric.statistic)(weights)).collect::<Vec<_>>();
-        let values = at(&vec![1.0; n]);
-        let resampled = bootstrap.resample(n, at);
-        for (index, (metric, value)) in metrics.iter().zip(values).enumerate() {
-            let plain = Metric::plain(value, n);
-            let scored = matches!(metric.info.statistic, Statistic::Likelihood(_) | Statistic::Loss);
-            if scored && plain.value.is_none() {
+        let draw = |weights: &[f64]| {
+            let of = |metric: &Resampled<'_>| Draw::of(&metric.statistic, metric.influence.as_ref(), weights);
+            metrics.iter().map(of).collect::<Vec<_>>()
+        };
+        let ones = vec![1.0; n];
+        let items = draw(&ones);
+        let resampled = bootstrap.resample(n, draw);
+        for (index, (metric, items)) in metrics.iter().zip(items).enumerate() {
+            let plain = Metric::plain(items.value, n);
+            if matches!(metric.info.statistic, Statistic::Likelihood(_)) && plain.value.is_none() {
                 continue;
             }
-            let mut drawn: Vec<f64> = resampled.iter().filter_map(|values| values[index]).collect();
-            self.set(metric.info.name, plain.with_interval(bootstrap_interval(&mut drawn)));
+            let interval = items.interval(metric.info, resampled.iter().map(|draws| draws[index]));
+            let influence = metric.influence.as_ref().filter(|_| metric.info.scale == Scale::Positive);
+            let share = influence.and_then(|influence| share_of_largest(&influence(&ones)?));
+            let share_of_largest = share.filter(|share| n >= ITEMS_MIN && *share > DECIDED_BY_LARGEST);
+            self.set(metric.info.name, Metric { share_of_largest, ..plain.with_interval(interval) });
         }
     }
 
@@ -302,6 +360,30 @@ impl Metrics {
     /// Iterates in table order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Metric)> {
         in_table_order(self.0.keys().map(String::as_str)).into_iter().map(|name| (name, self.get(name)))
+    }
+}
+
+/// Returns the mean of a metric's values, or `None` without values.
+fn mean_of<'a>(info: &'static MetricInfo, values: Vec<f64>) -> Option<Resampled<'a>> {
+    let values: Arc<[f64]> = values.into();
+    let influence = Arc::clone(&values);
+    (!values.is_empty()).then(|| Resampled {
+        info,
+        n: values.len(),
+        statistic: Box::new(move |weights| mean_in_order(&values, weights)),
+        influence: Some(Box::new(move |_| Some(Arc::clone(&influence)))),
+    })
+}
+
+/// Returns a statistic of numbers.
+fn number<'a>(info: &'static MetricInfo, of: NumberStatistic, numbers: &'a NumberColumns) -> Resampled<'a> {
+    Resampled {
+        info,
+        n: numbers.n(),
+        statistic: Box::new(move |weights| of(numbers, weights)),
+        influence: info.terms.map(|terms| -> Influence<'a> {
+            Box::new(move |weights| terms(numbers, weights).map(Arc::from))
+        }),
     }
 }
 

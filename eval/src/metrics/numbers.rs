@@ -95,12 +95,13 @@ impl NumberColumns {
     }
 
     /// Returns the influence of each item on [`Self::mean_relative_error`], which is a ratio of two means.
-    pub(super) fn relative_error_terms(&self) -> Option<Vec<f64>> {
-        let centre = self.mean_relative_error(&vec![1.0; self.n()])?;
-        let scale = self.n() as f64 / self.nonzero() as f64;
-        let term =
-            |(error, truth): (&f64, &f64)| if truth.abs() > 0.0 { scale * (error - centre) } else { 0.0 };
-        Some(self.relative_errors.iter().zip(&self.truths).map(term).collect())
+    pub(super) fn relative_error_terms(&self, weights: &[f64]) -> Option<Vec<f64>> {
+        let centre = self.mean_relative_error(weights)?;
+        let counted: Vec<f64> =
+            self.truths.iter().map(|truth| f64::from(u8::from(truth.abs() > 0.0))).collect();
+        let share = (self.mean)(&counted, weights)?;
+        let term = |(error, counted): (&f64, &f64)| counted * (error - centre) / share;
+        Some(self.relative_errors.iter().zip(&counted).map(term).collect())
     }
 }
 

@@ -11,7 +11,8 @@ use super::likelihood::{Likelihood, perplexity, token_accuracy};
 use super::numbers::NumberColumns;
 use super::texts::{TextScores, corpus_bleu};
 use super::{Outcome, Row};
-use crate::stats::weighted::{kappa, pearson, r2, r2_terms, root_mean_terms, spearman};
+use crate::stats::studentised::Scale;
+use crate::stats::weighted::{kappa, pearson, pearson_terms, r2, r2_terms, root_mean_terms, spearman};
 
 /// Description of a metric.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct MetricInfo {
     /// Short description for tables.
     pub about: &'static str,
     pub(crate) statistic: Statistic,
+    /// The possible values.
+    pub(crate) scale: Scale,
     /// Influence of each item on a statistic of numbers. `None` if the statistic is not a function of means.
     pub(crate) terms: Option<NumberTerms>,
 }
@@ -51,9 +54,9 @@ pub enum Estimate {
 /// A statistic of the columns of all items with a number and the weights of the items.
 pub(crate) type NumberStatistic = fn(&NumberColumns, &[f64]) -> Option<f64>;
 
-/// Returns the contribution of each item to a statistic of numbers (its influence function), up to a
-/// constant, or `None` if undefined.
-pub(crate) type NumberTerms = fn(&NumberColumns) -> Option<Vec<f64>>;
+/// Returns the contribution of each item to a statistic of numbers (its influence function at these weights),
+/// up to a constant, or `None` if undefined.
+pub(crate) type NumberTerms = fn(&NumberColumns, &[f64]) -> Option<Vec<f64>>;
 
 /// How a metric is computed from items and, except for shares, from weights that give the count of each item.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +106,8 @@ pub static METRICS: [MetricInfo; 56] = [
         Higher,
         "mean share of the true digits at their place",
         Statistic::Mean(|row| Some(row.digits?.matched)),
-    ),
+    )
+    .within(Scale::Share),
     metric(
         "length_difference",
         Lower,
@@ -117,30 +121,35 @@ pub static METRICS: [MetricInfo; 56] = [
         |row| row.text_scores.is_some(),
         |row| Some(row.text_scores.as_ref()?.exact),
     ),
-    metric("f1", Higher, "token F1", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.f1))),
+    metric("f1", Higher, "token F1", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.f1)))
+        .within(Scale::Share),
     number("mae", Lower, "mean absolute error", |n, w| (n.mean)(&n.absolute_errors, w))
         .from(Estimate::Median)
-        .with_terms(|n| Some(n.absolute_errors.clone())),
+        .with_terms(|n, _| Some(n.absolute_errors.clone())),
     number("mse", Lower, "mean squared error", |n, w| (n.mean)(&n.squared_errors, w))
-        .with_terms(|n| Some(n.squared_errors.clone())),
+        .with_terms(|n, _| Some(n.squared_errors.clone())),
     number("rmse", Lower, "root of the mean squared error", |n, w| {
         (n.mean)(&n.squared_errors, w).map(f64::sqrt)
     })
-    .with_terms(|n| root_mean_terms(&n.squared_errors, n.mean)),
+    .with_terms(|n, w| root_mean_terms(&n.squared_errors, w, n.mean)),
     number("r2", Higher, "share of variance explained", |n, w| r2(&n.squared_errors, &n.truths, w, n.mean))
-        .with_terms(|n| r2_terms(&n.squared_errors, &n.truths, n.mean)),
+        .within(Scale::AtMostOne)
+        .with_terms(|n, w| r2_terms(&n.squared_errors, &n.truths, w, n.mean)),
     number("median_ae", Lower, "median absolute error", |n, w| n.sorted_absolute_errors.median(w))
         .from(Estimate::Median),
     number("log_mae", Lower, "mean absolute error of sign(x) log10(|x|+1)", |n, w| {
         (n.mean)(&n.log_absolute_errors, w)
     })
     .from(Estimate::Median)
-    .with_terms(|n| Some(n.log_absolute_errors.clone())),
+    .with_terms(|n, _| Some(n.log_absolute_errors.clone())),
     number("log_r2", Higher, "share of variance explained on the scale of log_mae", |n, w| {
         r2(&n.log_squared_errors, &n.log_truths, w, n.mean)
     })
-    .with_terms(|n| r2_terms(&n.log_squared_errors, &n.log_truths, n.mean)),
-    number("pearson", Higher, "Pearson's correlation", |n, w| pearson(&n.means, &n.truths, w, n.mean)),
+    .within(Scale::AtMostOne)
+    .with_terms(|n, w| r2_terms(&n.log_squared_errors, &n.log_truths, w, n.mean)),
+    number("pearson", Higher, "Pearson's correlation", |n, w| pearson(&n.means, &n.truths, w, n.mean))
+        .within(Scale::Correlation)
+        .with_terms(|n, w| pearson_terms(&n.means, &n.truths, w, n.mean)),
     number("spearman", Higher, "Spearman's rank correlation", |n, w| {
         spearman(&n.sorted_means, &n.sorted_truths, w)
     }),
@@ -207,19 +216,22 @@ pub static METRICS: [MetricInfo; 56] = [
         Lower,
         "largest difference from the true probability of any event",
         Statistic::Mean(|row| row.law?.total_variation),
-    ),
+    )
+    .within(Scale::Share),
     metric(
         "true_coverage",
         Unknown,
         "true probability of the interval between the outer quantiles",
         Statistic::Mean(|row| row.law?.coverage),
-    ),
+    )
+    .within(Scale::Share),
     metric(
         "sharpness",
         Unknown,
         "width between the outer quantiles, relative to the true distribution; below 1 is too certain",
         Statistic::Mean(|row| row.law?.width),
-    ),
+    )
+    .within(Scale::Positive),
     metric(
         "winkler",
         Lower,
@@ -241,7 +253,8 @@ pub static METRICS: [MetricInfo; 56] = [
             Some(_) => judged(row)?.interval.map(|interval| interval.high - interval.low),
             None => Some(interval(row)?.width),
         }),
-    ),
+    )
+    .within(Scale::Positive),
     metric("score", Unknown, "mean of the expected scores", Statistic::Mean(|row| Some(judged(row)?.score))),
     metric(
         "mode_score",
@@ -254,13 +267,15 @@ pub static METRICS: [MetricInfo; 56] = [
         Unknown,
         "mean standard deviation of the scores of one item",
         Statistic::Mean(|row| Some(judged(row)?.spread)),
-    ),
+    )
+    .within(Scale::Positive),
     metric(
         "mass_closed",
         Higher,
         "mean total probability of the texts that are a score",
         Statistic::Mean(|row| Some(judged(row)?.mass)),
-    ),
+    )
+    .within(Scale::Share),
     share(
         "consistent",
         Higher,
@@ -285,7 +300,8 @@ pub static METRICS: [MetricInfo; 56] = [
         Unknown,
         "share of pairs in which the judge prefers the first answer; ties count half",
         Statistic::Mean(|row| Some(orders(row)?.win())),
-    ),
+    )
+    .within(Scale::Share),
     share(
         "preference",
         Higher,
@@ -317,23 +333,31 @@ pub static METRICS: [MetricInfo; 56] = [
         Higher,
         "ROUGE-1",
         Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.one)),
-    ),
+    )
+    .within(Scale::Share),
     metric(
         "rouge2",
         Higher,
         "ROUGE-2",
         Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.two)),
-    ),
+    )
+    .within(Scale::Share),
     metric(
         "rougeL",
         Higher,
         "ROUGE-L",
         Statistic::Mean(|row| Some(row.text_scores.as_ref()?.overlap.rouge.longest)),
-    ),
+    )
+    .within(Scale::Share),
 ];
 
+/// A metric for which lower is better is an error or a distance, which is at least 0.
 const fn metric(name: &'static str, better: Better, about: &'static str, statistic: Statistic) -> MetricInfo {
-    MetricInfo { name, better, estimate: None, about, statistic, terms: None }
+    let scale = match better {
+        Lower => Scale::Positive,
+        Higher | Unknown => Scale::Any,
+    };
+    MetricInfo { name, better, estimate: None, about, statistic, scale, terms: None }
 }
 
 const fn share(
@@ -352,8 +376,19 @@ const fn number(name: &'static str, better: Better, about: &'static str, of: Num
 }
 
 impl MetricInfo {
+    /// Returns the influences for tests of a difference, which use those of all items for every resample. The
+    /// influences on a correlation change too much with the resample for that.
+    pub(crate) fn difference_terms(&self) -> Option<NumberTerms> {
+        if self.scale == Scale::Correlation { None } else { self.terms }
+    }
+
     const fn from(mut self, estimate: Estimate) -> Self {
         self.estimate = Some(estimate);
+        self
+    }
+
+    const fn within(mut self, scale: Scale) -> Self {
+        self.scale = scale;
         self
     }
 

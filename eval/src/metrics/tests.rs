@@ -184,6 +184,35 @@ fn the_interval_of_a_mean_is_about_two_standard_errors_wide() {
     assert!((mae.low.unwrap() - 0.451).abs() < 0.006 && (mae.high.unwrap() - 0.549).abs() < 0.006, "{mae:?}");
 }
 
+/// Five of 100 errors are not 0. A share of 5 of 100 has Wilson's interval, 0.022 to 0.112.
+#[test]
+fn the_interval_of_few_errors_is_as_wide_as_that_of_a_share() {
+    let rows: Vec<Row> = (0..100).map(|index| Row::read(f64::from(u8::from(index < 5)), 0.0)).collect();
+    let mae = measure(&rows, 0).get("mae");
+    assert!(mae.low.unwrap() < 0.025 && mae.high.unwrap() > 0.09, "{mae:?}");
+    assert!(mae.share_of_largest.is_some_and(|share| share > 0.99), "{mae:?}");
+}
+
+/// By simulation, percentiles cover the true RMSE of normal errors in 81% of samples of ten items, and these
+/// intervals in more than 91%.
+#[test]
+fn the_interval_of_rmse_covers_the_truth_of_small_samples() {
+    const SAMPLES: u64 = 100;
+    let covers = |sample: u64| {
+        let mut rng = ChaCha8Rng::seed_from_u64(sample);
+        let mut error = || {
+            let uniform = 1.0 - rng.random::<f64>();
+            (-2.0 * uniform.ln()).sqrt() * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+        };
+        let rows: Vec<Row> =
+            (0..10).map(|index| Row::read(f64::from(index) + error(), f64::from(index))).collect();
+        let rmse = measure(&rows, sample).get("rmse");
+        rmse.low.unwrap() <= 1.0 && 1.0 <= rmse.high.unwrap()
+    };
+    let covered = (0..SAMPLES).filter(|&sample| covers(sample)).count();
+    assert!(covered >= 86, "{covered}");
+}
+
 #[test]
 fn intervals_depend_on_the_seed() {
     let rows: Vec<Row> = [1.0, 5.0, 2.0, 8.0, 3.0].map(|value| Row::read(value, 0.0)).to_vec();

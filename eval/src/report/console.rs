@@ -4,11 +4,9 @@ use std::io::{self, Write};
 
 use super::document::{Cell, Table, numbers, row, words};
 use super::markdown::plain_table;
-use super::notes::notes;
+use super::notes::{notes, warnings};
 use super::tables::{self, module_metrics};
-use crate::format::p_value;
 use crate::metrics::Metric;
-use crate::metrics::estimates::AllEstimates;
 use crate::store::report::Report;
 
 /// Writes the tables of a report: the metrics, and the modules and quirks if there are any.
@@ -16,8 +14,9 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
     writeln!(out, "{task} {split}: {model}, {mode} mode")?;
     writeln!(out, "{}", plain_table(&metrics(report)))?;
-    if !report.estimates.is_empty() {
-        writeln!(out, "{}", plain_table(&estimates(report)))?;
+    let estimates = tables::estimates(report);
+    if !estimates.rows.is_empty() {
+        writeln!(out, "{}", plain_table(&estimates))?;
     }
     let methods = tables::methods(report);
     if !methods.rows.is_empty() {
@@ -46,6 +45,9 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             "no number for {others} of {n} items: other reasons, see `number_reason` of the samples"
         )?;
     }
+    for warning in warnings(report) {
+        writeln!(out, "warning: {warning}")?;
+    }
     for note in notes(report) {
         writeln!(out, "{note}")?;
     }
@@ -53,22 +55,28 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn metrics(report: &Report) -> Table {
-    let columns = [words(&["metric"]), numbers(&["value", "95% interval", "n", "best constant"])];
+    let columns = [
+        words(&["metric"]),
+        numbers(&["value", "95% interval", "n"]),
+        words(&["estimate"]),
+        numbers(&["best constant"]),
+    ];
     // If the server gives reasons why no item has a number, the reasons replace the metrics without a value.
     let is_shown = |name: &str, metric: &Metric| {
         metric.value.is_some()
             || report.missing_numbers.is_empty()
             || report.first_metrics.iter().any(|first| first == name)
     };
-    let metrics = report.metrics_to_show().into_iter().filter(|(name, metric)| is_shown(name, metric));
+    let metrics = report.printed_metrics().into_iter().filter(|(name, metric)| is_shown(name, metric));
     let rows = metrics.map(|(name, metric)| {
         let interval = metric.interval().map_or_else(String::new, |interval| {
             format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
         });
         let over = format!("{}/{}", metric.n, report.n);
-        row![name, number(metric.value), interval, over, best_constant(report, name)]
+        let estimate = report.estimate_of(name).unwrap_or_default();
+        row![name, number(metric.value), interval, over, estimate, best_constant(report, name)]
     });
-    Table::new(columns, rows)
+    Table::new(columns, rows).without_empty_columns()
 }
 
 /// Returns the value of a metric for the constant answer that is best for it. Empty if unknown.
@@ -86,28 +94,10 @@ fn best_constant(report: &Report, name: &str) -> String {
     format!("{}{over}", number(reached.value))
 }
 
-/// Returns a table with the best estimate of each metric and the corrected p-value of its lead over the next
-/// one.
-fn estimates(report: &Report) -> Table {
-    let columns = [
-        words(&["estimates"]),
-        numbers(&["mode", "median", "trimmed", "mean", "sum p v"]),
-        words(&["best"]),
-        numbers(&["p"]),
-    ];
-    let rows = report.estimates.iter().map(|(name, scores)| {
-        let value = |name: &str| number(scores.values.get(name).and_then(|metric| metric.value));
-        let [mode, median, trimmed, mean, sum] = AllEstimates::NAMES.map(value);
-        let best = scores.best_names().join(" = ").replace('_', " ");
-        let p = scores.p_holm.map_or_else(|| number(None), |p| p_value(p, scores.p_holm_is_bound));
-        row![name, mode, median, trimmed, mean, sum, best, p]
-    });
-    Table::new(columns, rows)
-}
-
 fn modules(report: &Report) -> Table {
     let shown = module_metrics(report, &["accuracy", "mae", "log_mae", "mape"]);
-    let columns = [words(&["module"]), numbers(&shown), numbers(&["n"])];
+    let titles: Vec<String> = shown.iter().map(|name| report.title_of(name)).collect();
+    let columns = [words(&["module"]), numbers(&titles), numbers(&["n"])];
     let rows = report.modules.iter().map(|(name, module)| {
         let mut row = row![name];
         row.extend(shown.iter().map(|metric| Cell::from(number(module.metrics.get(metric).value))));
@@ -141,9 +131,10 @@ fn number(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::estimates::compare_estimates;
-    use crate::metrics::{Metrics, Outcome, Row, constant_baselines};
+    use crate::metrics::estimates::{AllEstimates, compare_estimates};
+    use crate::metrics::{Estimates, Metrics, Outcome, Row, constant_baselines};
     use crate::store::report::Counts;
+    use serde_json::json;
 
     #[test]
     fn numbers_stay_short() {
@@ -158,25 +149,34 @@ mod tests {
         }
     }
 
+    /// Eight items that are read, one of them far off, one item without a number and one that failed.
     #[test]
-    fn the_table_shows_every_figure_with_its_n() {
-        let rows = [
-            Row::read(1.0, 1.0),
-            Row {
-                estimates: Some(AllEstimates {
-                    mode: 3.0,
-                    median: 4.0,
-                    trimmed_mean: 4.0,
-                    mean: 4.5,
-                    weighted_sum: 4.25,
-                }),
-                ..Row::read(4.0, 3.0)
-            },
-            Row::numeric(Outcome::Unparsed, 5.0),
-            Row::numeric(Outcome::Failed, 5.0),
-        ];
-        let rows = rows.each_ref();
+    fn the_table_shows_every_figure_with_its_n_and_its_estimate() {
+        let mut rows: Vec<Row> = (0..8)
+            .map(|index| {
+                let truth = f64::from(index);
+                let mean = if index == 7 { 15.0 } else { truth + 0.5 + f64::from(index % 3) / 4.0 };
+                let estimates = AllEstimates {
+                    mode: truth + 1.0,
+                    median: truth + f64::from(index % 2),
+                    trimmed_mean: mean,
+                    mean: mean + 0.25,
+                    weighted_sum: mean / 2.0,
+                };
+                let outcome = Outcome::Read(Estimates {
+                    mean,
+                    median: truth + f64::from(index % 2),
+                    mode: truth + 1.0,
+                });
+                Row { estimates: Some(estimates), ..Row::numeric(outcome, truth) }
+            })
+            .collect();
+        rows.push(Row::numeric(Outcome::Unparsed, 5.0));
+        rows.push(Row::numeric(Outcome::Failed, 5.0));
+        let rows: Vec<&Row> = rows.iter().collect();
         let Counts { n, n_valid, failed } = Counts::of(&rows);
+        let settings =
+            json!({ "estimates": { "accuracy": "mode", "mae": "median", "rmse": "trimmed_mean" } });
         let report = Report {
             task: "arithmetic".to_owned(),
             split: "interpolate".to_owned(),
@@ -185,6 +185,7 @@ mod tests {
             n,
             n_valid,
             failed,
+            settings: settings.as_object().unwrap().clone(),
             metrics: Metrics::of(&rows, 0),
             baselines: constant_baselines(&rows),
             estimates: compare_estimates(&rows, 0),

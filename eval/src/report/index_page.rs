@@ -5,6 +5,7 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::document::{Block, Cell, Document, Section, Table, numbers, row, words};
+use super::tables::estimates_of;
 use crate::format::{count, optional_number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
@@ -48,10 +49,12 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
         row
     });
     let table = Table::new(columns, rows).without_empty_columns();
+    let has_distributions = runs.iter().any(|run| run.report.mode == "regress");
+    let estimates = estimates_of(shown.iter().copied()).filter(|_| has_distributions).map(Block::Paragraph);
     Document {
         title: "Runs".to_owned(),
         subtitle: if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) },
-        sections: vec![Section::new("Figures", [Block::Table(table)])],
+        sections: vec![Section::new("Figures", [Block::Table(table)].into_iter().chain(estimates))],
     }
 }
 

@@ -13,11 +13,11 @@ pub mod index_page;
 mod judgements;
 pub mod junit;
 pub mod markdown;
-mod notes;
+pub(crate) mod notes;
 mod pictures;
 mod published;
 mod run_page;
-mod tables;
+pub mod tables;
 
 use std::path::{Path, PathBuf};
 

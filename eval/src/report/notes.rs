@@ -1,15 +1,58 @@
 //! Notes on the distributions of a run, in addition to its figures.
 
+use std::collections::BTreeMap;
+
 use crate::format::{count, interval, number};
 use crate::stats::Interval;
 use crate::stats::difference::ITEMS_MIN;
+use crate::stats::studentised::largest_items;
 use crate::store::report::{MissingScores, Report, Unbounded};
+
+/// Below this mean probability on the scale, a judge does not follow the rubric.
+const MASS_ON_SCALE_MIN: f64 = 0.5;
+
+/// Returns reasons not to rely on figures of a run, as fragments without a full stop.
+pub(crate) fn warnings(report: &Report) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let on_scale = report.metrics.get("mass_closed");
+    if let Some(mass) = on_scale.value.filter(|mass| *mass < MASS_ON_SCALE_MIN) {
+        warnings.push(format!(
+            "mass_closed: only {} of the judge's probability is on the scale, on average; it would rather write something else \
+             (number_reason in samples.jsonl), so do not rely on its scores; examples in the rubric, --prefill or another model help",
+            number(mass)
+        ));
+    }
+    let mut decided: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for (name, metric) in report.metrics_to_show() {
+        if metric.share_of_largest.is_some() {
+            decided.entry(metric.n).or_default().push(name);
+        }
+    }
+    for (n, names) in decided {
+        let largest = largest_items(n);
+        warnings.push(format!(
+            "{}: more than half of the sum over {} items is in the largest {}; the intervals are too narrow, and other items could give very \
+             different values; use more items, or rely on median_ae, log_mae or accuracy",
+            names.join(", "),
+            count(n),
+            if largest == 1 { "value".to_owned() } else { format!("{} values", count(largest)) },
+        ));
+    }
+    warnings
+}
 
 /// Returns the notes as fragments without a full stop.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let all = count(report.n);
     let mut notes = Vec::new();
     notes.extend(number_rule(report));
+    let unprinted = report.unprinted_metrics();
+    if !unprinted.is_empty() {
+        notes.push(format!(
+            "not shown, because they cover fewer than {ITEMS_MIN} items: {} (report.json has them)",
+            unprinted.join(", ")
+        ));
+    }
     if let Some(Unbounded { n, without_value }) = report.unbounded {
         notes.push(format!(
             "unbounded: for {} of {all} items the open mass is larger than the trim of the mean; {} use the median \
@@ -75,14 +118,16 @@ fn number_rule(report: &Report) -> Option<String> {
 
 /// Explains the p-values of the estimates, or why there are none.
 fn estimates(report: &Report) -> Option<String> {
-    let (_, first) = report.estimates.first()?;
-    let n = first.values.first().map_or(0, |(_, metric)| metric.n);
-    let tests = report.estimates.values().filter(|scores| scores.p_holm.is_some()).count();
-    if n < ITEMS_MIN {
-        Some(format!("estimates: too few items to test which is best (n = {n}; at least {ITEMS_MIN} needed)"))
-    } else {
-        (tests > 0).then(|| {
-            format!("estimates: p is for the lead over the next best, corrected for the {tests} metrics tested (Holm)")
-        })
+    let n = report.estimated();
+    match n {
+        0 => None,
+        1..ITEMS_MIN => Some(format!(
+            "estimates: too few items to compare them (n = {n}; at least {ITEMS_MIN} needed)"
+        )),
+        _ => Some(
+            "estimates: p is for the difference between the estimate that the metric uses and the mode, corrected for the number of \
+             metrics (Holm)"
+                .to_owned(),
+        ),
     }
 }

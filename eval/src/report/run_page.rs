@@ -1,7 +1,7 @@
 //! The page of one run.
 
 use super::document::{Block, Document, Section};
-use super::notes::notes;
+use super::notes::{notes, warnings};
 use super::{judgements, pictures, published, tables};
 use crate::format::{count, number};
 use crate::store::report::Report;
@@ -35,8 +35,9 @@ const METHODS: &str = "The metrics of simple methods on the answered items. The 
 const JUDGEMENTS: &str = "The least certain judgements: their scores have the largest standard deviations. Scores are expected scores.";
 const QUIRKS: &str = "This run was scored like the paper's code. If that differs from the usual definition of a figure, \
                       the table has both values.";
-const ESTIMATES: &str = "The metrics of every estimate of the same distributions, over the items that have all estimates. The weighted \
-                         sum is not divided by the closed mass. Estimates that are equal on every item share the lead.";
+const ESTIMATES: &str = "The metrics of every estimate of the same distributions, over the items that have all estimates; the best is in \
+                         bold. The weighted sum is not divided by the closed mass. The run's own figures use the estimate in the column \
+                         \"used\", which is tested against the mode.";
 const UNREAD: &str = "The first items without a number.";
 
 fn subtitle(report: &Report) -> String {
@@ -74,6 +75,9 @@ fn figures(report: &Report) -> Section {
     }
     if others > 0 {
         counts += &format!(" No number for {} items: other reasons, see samples.jsonl.", count(others));
+    }
+    for warning in warnings(report) {
+        counts += &format!(" {}", sentence(&format!("warning: {warning}")));
     }
     for note in notes(report) {
         counts += &format!(" {}", sentence(&note));

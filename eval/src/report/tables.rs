@@ -5,8 +5,10 @@ use serde_json::json;
 use super::document::{Cell, Table, literal, numbers, row, words};
 use crate::format::{count, interval, number, optional_number, p_value, shortened};
 use crate::metrics::Metrics;
-use crate::metrics::estimates::{AllEstimates, EstimateScores};
-use crate::metrics::registry::find;
+use crate::metrics::estimates::AllEstimates;
+use crate::metrics::registry::{Estimate, find};
+use crate::stats::Interval;
+use crate::stats::difference::ITEMS_MIN;
 use crate::store::report::{Report, flat_settings};
 use crate::store::sample::{Sample, plain};
 use crate::store::saved::Run;
@@ -19,14 +21,18 @@ const MODULE_METRICS: usize = 5;
 const UNREAD: usize = 10;
 
 pub(super) fn metrics(report: &Report) -> Table {
-    let columns =
-        [words(&["metric"]), numbers(&["value", "95% interval", "over"]), words(&["baselines", "meaning"])];
-    let rows = report.metrics_to_show().into_iter().map(|(name, metric)| {
+    let columns = [
+        words(&["metric"]),
+        numbers(&["value", "95% interval", "over"]),
+        words(&["estimate", "baselines", "meaning"]),
+    ];
+    let rows = report.printed_metrics().into_iter().map(|(name, metric)| {
         row![
             name,
             Cell::strong(optional_number(metric.value)),
             metric.interval().map_or_else(String::new, interval),
             format!("{} of {}", count(metric.n), count(report.n)),
+            report.estimate_of(name).unwrap_or_default(),
             baselines(report, name),
             find(name).map_or("", |known| known.about),
         ]
@@ -61,7 +67,8 @@ pub(super) fn methods(report: &Report) -> Table {
     if !rows.is_empty() {
         rows.insert(0, [row![Cell::strong("this run")], figures(&report.metrics)].concat());
     }
-    Table::new([words(&["method"]), numbers(&shown)], rows)
+    let titles: Vec<String> = shown.iter().map(|name| report.title_of(name)).collect();
+    Table::new([words(&["method"]), numbers(&titles)], rows)
 }
 
 /// Returns the names of the known metrics that are shown first.
@@ -79,32 +86,59 @@ pub(super) fn module_metrics(report: &Report, default: &[&'static str]) -> Vec<&
     shown
 }
 
-/// Returns one row per metric, with the best estimate in bold. Empty if the run has no distributions.
+/// Returns one row per metric, with the best estimate in bold, and the estimate that the run uses for it. Empty
+/// if too few items have distributions.
 pub(super) fn estimates(report: &Report) -> Table {
     let columns = [
         words(&["metric"]),
         numbers(&["mode", "median", "trimmed mean", "mean", "weighted sum"]),
-        words(&["best", "ahead of the next by"]),
+        words(&["used"]),
+        numbers(&["used - mode", "95% interval", "p"]),
     ];
-    let rows = report.estimates.iter().map(|(metric, scores)| {
+    let compared = report.estimates.iter().filter(|_| report.estimated() >= ITEMS_MIN);
+    let rows = compared.map(|(metric, scores)| {
         let names = scores.best_names();
         let value = |name: &str| {
             let text = optional_number(scores.values.get(name).and_then(|metric| metric.value));
             if names.contains(&name) { Cell::strong(text) } else { text.into() }
         };
         let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(value);
-        let best = names.join(" = ").replace('_', " ");
-        row![metric, mode, median, trimmed_mean, mean, weighted_sum, best, lead(scores)]
+        let used = report.estimate_of(metric).unwrap_or_default();
+        let against_mode = scores.against_mode.get(&used.replace(' ', "_"));
+        let range = against_mode.and_then(|found| Some(Interval { low: found.low?, high: found.high? }));
+        let p = against_mode.and_then(|found| Some(p_value(found.p_holm?, found.p_holm_is_bound)));
+        row![
+            metric,
+            mode,
+            median,
+            trimmed_mean,
+            mean,
+            weighted_sum,
+            used,
+            against_mode.map_or_else(String::new, |found| number(found.difference)),
+            range.map_or_else(String::new, interval),
+            p.unwrap_or_default(),
+        ]
     });
     Table::new(columns, rows)
 }
 
-/// Returns the lead of the best estimate over the next one, the name of that estimate, and the corrected
-/// p-value.
-fn lead(scores: &EstimateScores) -> String {
-    let Some((name, behind)) = scores.runner_up() else { return String::new() };
-    let p = scores.p_holm.map_or_else(String::new, |p| format!(", p {}", p_value(p, scores.p_holm_is_bound)));
-    format!("{} ({}{p})", number(behind.difference.abs()), name.replace('_', " "))
+/// Returns a sentence that names the estimate of each of these metrics in runs with distributions. `None` if
+/// none of them is computed from an estimate.
+pub fn estimates_of<'a>(metrics: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let mut parts = Vec::new();
+    for (estimate, name) in [
+        (Estimate::Mode, "the mode"),
+        (Estimate::Median, "the median"),
+        (Estimate::Mean, "the trimmed mean (or the estimate that `settings.estimates` names)"),
+    ] {
+        let is_from = |metric: &&str| find(metric).and_then(|info| info.estimate) == Some(estimate);
+        let metrics: Vec<&str> = metrics.clone().filter(is_from).collect();
+        if !metrics.is_empty() {
+            parts.push(format!("{name} for {}", metrics.join(", ")));
+        }
+    }
+    (!parts.is_empty()).then(|| format!("Runs in regress mode use {}.", parts.join("; ")))
 }
 
 pub(super) fn quirks(report: &Report) -> Table {
@@ -123,11 +157,12 @@ pub(super) fn quirks(report: &Report) -> Table {
 pub(super) fn modules(report: &Report) -> Table {
     let shown = module_metrics(report, &["accuracy", "mae", "log_mae"]);
     let (first, others) = shown.split_at(1);
+    let titles = |names: &[&str]| names.iter().map(|name| report.title_of(name)).collect::<Vec<_>>();
     let columns = [
         words(&["module"]),
-        numbers(first),
+        numbers(&titles(first)),
         numbers(&["95% interval"]),
-        numbers(others),
+        numbers(&titles(others)),
         numbers(&["with a number"]),
     ];
     let several = report.modules.iter().filter(|_| report.modules.len() > 1);

@@ -110,6 +110,7 @@ mod tests {
     use crate::run::reply::{Answer, Label, Reply, TargetScore};
     use crate::run::score::score;
     use crate::settings::mode::Mode;
+    use crate::settings::number::NumberSettings;
     use crate::tasks::Traits;
 
     fn paper() -> Box<dyn Protocol> {
@@ -130,7 +131,12 @@ mod tests {
             .zip(["1,234", "1000009", "3/2"])
             .map(|(item, text)| {
                 let answer = Answer { text: text.to_owned(), ..Answer::default() };
-                score(&Traits::default(), Mode::Paper, None, Reply::new(item, Ok(answer)))
+                score(
+                    &Traits::default(),
+                    Mode::Paper,
+                    &NumberSettings::default(),
+                    Reply::new(item, Ok(answer)),
+                )
             })
             .collect();
         let paper: Vec<ScoredReply<'_>> = ours.iter().map(|record| rescore(&*paper(), record)).collect();
@@ -171,7 +177,7 @@ mod tests {
                 };
                 let target_score = Some(Ok(target_score));
                 let reply = Reply { label: Some(label), target_score, ..Reply::new(item, Ok(answer)) };
-                score(&Traits::default(), Mode::Paper, None, reply)
+                score(&Traits::default(), Mode::Paper, &NumberSettings::default(), reply)
             })
             .collect();
         let evaluation = evaluate(&*paper(), &records, &Metrics::of(&rows(&records), 0), 0);

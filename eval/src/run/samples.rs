@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn records<const N: usize>(replies: [Reply<'_>; N], mode: Mode) -> [ScoredReply<'_>; N] {
-        replies.map(|reply| score(&Traits::default(), mode, None, reply))
+        replies.map(|reply| score(&Traits::default(), mode, &NumberSettings::default(), reply))
     }
 
     fn lines(records: &[ScoredReply<'_>], mode: Mode) -> Vec<Value> {

@@ -16,6 +16,7 @@ use crate::metrics::{Baseline, Estimates, Metrics, Outcome, Row, same};
 use crate::run::answer_extraction::{self, INVALID, LmEvalFilter};
 use crate::run::reply::{PredictedNumber, Reply};
 use crate::settings::mode::Mode;
+use crate::settings::number::NumberSettings;
 use crate::stats::Interval;
 use crate::stats::weighted::mean_in_order;
 use crate::store::report::{MissingScores, Unbounded};
@@ -37,7 +38,7 @@ pub fn rows<'r>(records: &'r [ScoredReply<'_>]) -> Vec<&'r Row> {
 }
 
 /// Scores a reply by the rules of this program.
-pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Reply<'a>) -> ScoredReply<'a> {
+pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: Reply<'a>) -> ScoredReply<'a> {
     let item = reply.item;
     let text = reply.text();
     let is_text = mode != Mode::Regress;
@@ -76,14 +77,17 @@ pub fn score<'a>(traits: &Traits, mode: Mode, range: Option<Interval>, reply: Re
         quantiles: &number.quantiles,
         support: &number.support,
         mass: number.mass_closed + number.mass_open,
-        range,
+        range: options.bounds(),
     });
     let distribution = number.zip(predicted).zip(item.truth).map(|((number, predicted), truth)| {
         let interval = number.interval.as_ref();
         let interval = interval.map(|found| Interval { low: found.low, high: found.high });
+        let scores = DistributionScores::of(predicted, truth);
         DistributionScores {
             interval: interval.map(|interval| IntervalScore::of(interval, truth)),
-            ..DistributionScores::of(predicted, truth)
+            // A number between the values of the scale has no probability, even in a good distribution.
+            log_score: scores.log_score.filter(|_| options.is_on_scale(truth)),
+            ..scores
         }
     });
     let law = item.law.as_ref().and_then(|law| match (predicted, outcome) {
@@ -268,7 +272,8 @@ mod tests {
             ("7", "-7/2", Some(-3.5), false),
         ] {
             let item = item(answer, truth);
-            let record = score(&Traits::default(), Mode::Text, None, reply(&item, text));
+            let record =
+                score(&Traits::default(), Mode::Text, &NumberSettings::default(), reply(&item, text));
             assert_eq!(record.row.correct, correct, "{text:?}");
         }
     }

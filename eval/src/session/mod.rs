@@ -23,6 +23,7 @@ use crate::metrics::registry::{Estimate, METRICS, MetricInfo, Statistic};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, Row, constant_baselines};
 use crate::report::console;
 use crate::report::junit::{self, JunitSuite};
+use crate::report::notes::warnings;
 use crate::run::answer_extraction::rule_name;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
 use crate::run::evaluator::{Evaluator, Truncation};
@@ -310,7 +311,7 @@ impl Session<'_> {
     ) -> (Report, Vec<ScoredReply<'i>>) {
         let seed = self.settings.seed;
         let mode = self.settings.mode;
-        let score = |reply| score::score(&suite.traits, mode, self.settings.number.bounds(), reply);
+        let score = |reply| score::score(&suite.traits, mode, &self.settings.number, reply);
         let mut records: Vec<ScoredReply<'_>> = replies.into_iter().map(score).collect();
         let mut metrics = Metrics::of(&rows(&records), seed);
         let mut quirks = Vec::new();
@@ -415,6 +416,9 @@ impl Session<'_> {
         if self.settings.output.json {
             serde_json::to_writer(&mut *console.out, report)?;
             writeln!(console.out)?;
+            for warning in warnings(report) {
+                writeln!(console.err, "warning: {warning}")?;
+            }
         } else {
             console::write(report, console.out)?;
         }

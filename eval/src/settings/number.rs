@@ -6,6 +6,7 @@ use ntl_api::NumberScale;
 use ntl_core::numbers::Scale;
 use serde::Serialize;
 
+use crate::metrics::same;
 use crate::stats::Interval;
 
 /// Fields of the request's `number` object. The server has defaults for missing ones.
@@ -49,6 +50,11 @@ impl NumberSettings {
     /// Returns the interval that contains all admitted numbers.
     pub fn bounds(&self) -> Option<Interval> {
         self.range.or_else(|| self.scale.map(RatingScale::ends))
+    }
+
+    /// Returns `false` if there is a scale and the number is not one of its values.
+    pub fn is_on_scale(&self, number: f64) -> bool {
+        self.scale.is_none_or(|scale| scale.values().iter().any(|value| same(*value, number)))
     }
 }
 

@@ -9,15 +9,18 @@
 //!   mostly a little better and rarely much worse. Means and functions of means are studentised (Efron 1979,
 //!   Hall 1988), and other statistics use percentiles.
 //!
-//! The interval comes from the bootstrap. It excludes 0 whenever p is at most [`LEVEL`].
+//! If each item of both sides is 0 or 1, as in accuracy, only the items that one side alone has matter. The
+//! permutation test is then McNemar's exact test, which needs no symmetry, and the interval is Bonett and
+//! Price's (2012). All other intervals come from the bootstrap. An interval excludes 0 exactly if p is at most
+//! [`LEVEL`]: if p is larger, the interval is widened to include 0.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::Interval;
 use super::bootstrap::Bootstrap;
 use super::weighted::{Weighted, mean_in_lanes};
+use super::{Interval, Z_95};
 
 /// A difference is significant if its p-value is at most this.
 pub const LEVEL: f64 = 0.05;
@@ -36,8 +39,53 @@ pub struct Contrast<'a> {
     /// The same statistic over the items of A followed by the items of B. Its weights select one of the two
     /// for each item.
     pub both: Weighted<'a>,
-    /// `None` for statistics that are not functions of means.
-    pub terms: Option<Terms>,
+    pub spread: Spread,
+}
+
+/// How the interval of a difference is computed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Spread {
+    /// The mean of zeros and ones.
+    Shares(OneSided),
+    /// A function of means.
+    Studentised(Terms),
+    /// Any other statistic, and sides that do not differ.
+    Percentiles,
+}
+
+/// The numbers of items that are 1 on one side and 0 on the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OneSided {
+    pub only_a: usize,
+    pub only_b: usize,
+}
+
+impl Spread {
+    /// Returns the spread of the difference between the means of two columns.
+    pub fn of_means(a: &[f64], b: &[f64]) -> Self {
+        let is_bit = |value: &f64| [0.0, 1.0].contains(value);
+        if !a.iter().chain(b).all(is_bit) {
+            return Self::of_terms(Terms::new(a, b));
+        }
+        let count = |wanted: f64| a.iter().zip(b).filter(|(a, b)| *b - *a == wanted).count();
+        Self::Shares(OneSided { only_a: count(-1.0), only_b: count(1.0) })
+    }
+
+    pub fn of_terms(terms: Option<Terms>) -> Self {
+        terms.map_or(Self::Percentiles, Self::Studentised)
+    }
+}
+
+impl OneSided {
+    /// Returns the 95% interval of the difference of two shares of the same `n` items (Bonett and Price 2012):
+    /// a Wald interval with one more item on each side.
+    fn interval(self, n: usize) -> Interval {
+        let n = n as f64 + 2.0;
+        let a = (self.only_a as f64 + 1.0) / n;
+        let b = (self.only_b as f64 + 1.0) / n;
+        let half = Z_95 * ((a + b - (b - a).powi(2)) / n).sqrt();
+        Interval { low: (b - a - half).max(-1.0), high: (b - a + half).min(1.0) }
+    }
 }
 
 impl Contrast<'_> {
@@ -135,19 +183,36 @@ pub fn test_contrasts(
         contrasts.iter().zip(&observed).map(draw).collect::<Vec<_>>()
     });
     let swapped = Swaps { n, differing, bootstrap }.test(contrasts);
-    let tested = |(index, (&observed, swapped)): (usize, (&Option<f64>, PValue))| {
-        let resampled = test_resampled(observed?, draws.iter().map(|values| values[index]))?;
-        let is_larger = swapped.value > resampled.p.value;
-        Some(DifferenceTest { p: if is_larger { swapped } else { resampled.p }, ..resampled })
-    };
-    observed.iter().zip(swapped).enumerate().map(tested).collect()
+    let mut tests = Vec::new();
+    for (index, (contrast, swapped)) in contrasts.iter().zip(swapped).enumerate() {
+        let test = observed[index].and_then(|observed| match contrast.spread {
+            Spread::Shares(one_sided) => {
+                Some(DifferenceTest { interval: one_sided.interval(n).including(observed), p: swapped })
+            }
+            Spread::Studentised(_) | Spread::Percentiles => {
+                let resampled = test_resampled(observed, draws.iter().map(|values| values[index]))?;
+                let is_larger = swapped.value > resampled.p.value;
+                Some(DifferenceTest { p: if is_larger { swapped } else { resampled.p }, ..resampled })
+            }
+        });
+        tests.push(test.map(DifferenceTest::agreeing));
+    }
+    tests
+}
+
+impl DifferenceTest {
+    /// Widens the interval to include 0 if the test shows no difference.
+    fn agreeing(self) -> Self {
+        let interval = if self.p.value > LEVEL { self.interval.including(0.0) } else { self.interval };
+        Self { interval, ..self }
+    }
 }
 
 /// Returns a plausible value of the true difference, given how far a resample is from the items: further if
 /// its standard error is smaller. Without terms, it is the resample's own difference.
 fn plausible_difference(contrast: &Contrast<'_>, observed: f64, weights: &[f64]) -> Option<f64> {
     let resampled = contrast.difference(weights)?;
-    let Some(terms) = &contrast.terms else { return Some(resampled) };
+    let Spread::Studentised(terms) = &contrast.spread else { return Some(resampled) };
     Some(observed - (resampled - observed) / terms.relative_deviation(weights)?)
 }
 

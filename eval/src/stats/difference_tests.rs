@@ -10,7 +10,7 @@ fn means(a: &[f64], b: &[f64]) -> Contrast<'static> {
         a: mean(a.to_vec()),
         b: mean(b.to_vec()),
         both: mean([a, b].concat()),
-        terms: Terms::new(a, b),
+        spread: Spread::of_means(a, b),
     }
 }
 
@@ -179,12 +179,70 @@ fn nearly_constant_differences_are_found() {
 }
 
 #[test]
-fn the_interval_excludes_zero_if_p_is_small() {
+fn the_interval_excludes_zero_exactly_if_p_is_small() {
     for set in 0..200 {
         let mut draws = Draws(ChaCha8Rng::seed_from_u64(set));
         let differences: Vec<f64> = (0..15).map(|_| draws.exponential() - 0.4).collect();
         let found = test(&differences, FEW).unwrap();
-        assert!(found.p.value > LEVEL || found.interval.excludes_zero(), "{found:?}");
+        assert_eq!(found.p.value <= LEVEL, found.interval.excludes_zero(), "{found:?}");
+    }
+}
+
+/// Two sides of zeros and ones, of which one side alone is 1 on these numbers of items.
+fn shares(n: usize, only_a: usize, only_b: usize) -> DifferenceTest {
+    let side = |ones: std::ops::Range<usize>| -> Vec<f64> {
+        (0..n).map(|item| f64::from(u8::from(ones.contains(&item)))).collect()
+    };
+    let a = side(0..only_a);
+    let b = side(only_a..only_a + only_b);
+    let differing: Vec<usize> = (0..only_a + only_b).collect();
+    test_contrasts(&[means(&a, &b)], n, &differing, MANY)[0].unwrap()
+}
+
+/// The bootstrap excludes 0 in 8% to 19% of such runs if few items differ.
+#[test]
+fn the_interval_of_an_accuracy_difference_agrees_with_mcnemars_test() {
+    for (n, only_a, only_b) in [
+        (100, 0, 3),
+        (100, 0, 5),
+        (100, 0, 6),
+        (100, 1, 7),
+        (100, 1, 8),
+        (20, 2, 9),
+        (20, 2, 10),
+        (300, 4, 9),
+    ] {
+        let found = shares(n, only_a, only_b);
+        let exact = crate::stats::paired::mcnemar(only_a, only_b).p;
+        assert!((found.p.value - exact).abs() < 1e-9, "{only_a} {only_b}: {found:?}, not {exact}");
+        assert_eq!(exact <= LEVEL, found.interval.excludes_zero(), "{only_a} {only_b}: {found:?}");
+        let observed = (only_b as f64 - only_a as f64) / n as f64;
+        assert!(found.interval.low <= observed && observed <= found.interval.high, "{found:?}");
+    }
+    // By hand: 1/102 and 7/102, half of the interval 1.96 * sqrt((8/102 - (6/102)^2) / 102).
+    let found = shares(100, 0, 6).interval;
+    assert!((found.low - 0.00571).abs() < 1e-4 && (found.high - 0.11194).abs() < 1e-4, "{found:?}");
+}
+
+/// Both sides are right on 90% of the items. The interval of the true difference of 0.1 is tested as well.
+#[test]
+fn intervals_of_accuracy_differences_cover_the_truth() {
+    for (n, [only_a, only_b]) in
+        [(20, [0.05, 0.05]), (50, [0.05, 0.05]), (100, [0.02, 0.12]), (20, [0.05, 0.15])]
+    {
+        let covers = |set: u64| {
+            let mut draws = Draws(ChaCha8Rng::seed_from_u64(7_000_000 + 1_000 * n as u64 + set));
+            let mut counts = OneSided { only_a: 0, only_b: 0 };
+            for _ in 0..n {
+                let draw = draws.uniform();
+                counts.only_a += usize::from(draw < only_a);
+                counts.only_b += usize::from(draw > 1.0 - only_b);
+            }
+            let Interval { low, high } = counts.interval(n);
+            (low..=high).contains(&(only_b - only_a))
+        };
+        let covered = (0..2_000).filter(|&set| covers(set)).count() as f64 / 2_000.0;
+        assert!(covered > 0.94, "n = {n}: {covered}");
     }
 }
 
@@ -203,6 +261,6 @@ fn a_statistic_that_most_resamples_lack_is_not_tested() {
     let lacking = || -> Weighted<'static> {
         Box::new(|weights| weights.iter().all(|weight| *weight > 0.0).then_some(1.0))
     };
-    let contrast = Contrast { a: lacking(), b: lacking(), both: lacking(), terms: None };
+    let contrast = Contrast { a: lacking(), b: lacking(), both: lacking(), spread: Spread::Percentiles };
     assert_eq!(test_contrasts(&[contrast], 9, &[], FEW), [None]);
 }

@@ -8,10 +8,14 @@ pub mod holm;
 pub mod kendall;
 pub mod least_squares;
 pub mod paired;
+pub mod studentised;
 pub mod weighted;
 pub mod wilson;
 
 use serde::Serialize;
+
+/// 97.5% quantile of the normal distribution.
+const Z_95: f64 = 1.959_963_984_540_054;
 
 /// An interval that includes both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -68,23 +68,38 @@ pub fn r2(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -
 }
 
 /// Returns the influence of each item on the square root of the mean of `squares`, or `None` if all are 0.
-pub fn root_mean_terms(squares: &[f64], mean: Mean) -> Option<Vec<f64>> {
-    let root = mean(squares, &vec![1.0; squares.len()])?.sqrt();
+pub fn root_mean_terms(squares: &[f64], weights: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    let root = mean(squares, weights)?.sqrt();
     (root > 0.0).then(|| squares.iter().map(|square| square / (2.0 * root)).collect())
 }
 
 /// Returns the influence of each item on [`r2`], or `None` if the labels do not vary.
-pub fn r2_terms(squared_errors: &[f64], labels: &[f64], mean: Mean) -> Option<Vec<f64>> {
-    let ones = vec![1.0; labels.len()];
-    if !vary(labels, &ones) {
+pub fn r2_terms(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    if !vary(labels, weights) {
         return None;
     }
-    let centre = mean(labels, &ones)?;
+    let centre = mean(labels, weights)?;
     let squares: Vec<f64> = labels.iter().map(|label| (label - centre).powi(2)).collect();
-    let residual = mean(squared_errors, &ones)?;
-    let total = mean(&squares, &ones)?;
+    let residual = mean(squared_errors, weights)?;
+    let total = mean(&squares, weights)?;
     let term = |(error, square): (&f64, &f64)| (residual / total * square - error) / total;
     Some(squared_errors.iter().zip(&squares).map(term).collect())
+}
+
+/// Returns the influence of each item on [`pearson`] (Devlin, Gnanadesikan and Kettenring 1975), or `None` if
+/// either side does not vary.
+pub fn pearson_terms(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    let correlation = pearson(x, y, weights, mean)?;
+    let standardised = |values: &[f64]| -> Option<Vec<f64>> {
+        let centre = mean(values, weights)?;
+        let squares: Vec<f64> = values.iter().map(|value| (value - centre).powi(2)).collect();
+        let deviation = mean(&squares, weights)?.sqrt();
+        Some(values.iter().map(|value| (value - centre) / deviation).collect())
+    };
+    let x = standardised(x)?;
+    let y = standardised(y)?;
+    let term = |(x, y): (&f64, &f64)| x * y - correlation * f64::midpoint(x * x, y * y);
+    Some(x.iter().zip(&y).map(term).collect())
 }
 
 /// Returns Cohen's kappa with quadratic weights (Cohen 1968), `1 - E(x - y)^2 / E(x - y')^2`. Here `y'`
@@ -295,6 +310,45 @@ mod tests {
         ];
         for (got, want) in pairs {
             assert!((got.unwrap() - want.unwrap()).abs() < 1e-12, "{got:?}, not {want:?}");
+        }
+    }
+
+    /// The influence of an item is the derivative by its weight, centred.
+    #[test]
+    fn terms_are_the_derivatives_by_the_weights() {
+        let errors: Vec<f64> = X.iter().zip(Y).map(|(x, y)| (x - y).powi(2)).collect();
+        type Function<'a> = Box<dyn Fn(&[f64]) -> f64 + 'a>;
+        let root: Function<'_> = Box::new(|weights| mean(&errors, weights).unwrap().sqrt());
+        let explained: Function<'_> = Box::new(|weights| r2(&errors, &Y, weights).unwrap());
+        let correlation: Function<'_> = Box::new(|weights| pearson(&X, &Y, weights).unwrap());
+        for weights in [ONCE, WEIGHTS] {
+            let terms = [
+                (&root, root_mean_terms(&errors, &weights, mean_in_order)),
+                (&explained, r2_terms(&errors, &Y, &weights, mean_in_order)),
+                (&correlation, pearson_terms(&X, &Y, &weights, mean_in_order)),
+            ];
+            for (function, terms) in terms {
+                let terms = terms.unwrap();
+                let total: f64 = weights.iter().sum();
+                let centre = super::mean_in_order(&terms, &weights).unwrap();
+                for item in 0..X.len() {
+                    let moved = |by: f64| {
+                        let mut weights = weights;
+                        weights[item] += by;
+                        function(&weights)
+                    };
+                    let slope = if weights[item] > 0.0 {
+                        (moved(1e-5) - moved(-1e-5)) / 2e-5
+                    } else {
+                        (moved(1e-6) - moved(0.0)) / 1e-6
+                    };
+                    let influence = (terms[item] - centre) / total;
+                    assert!(
+                        (influence - slope).abs() < 1e-4 * (1.0 + slope.abs()),
+                        "{item}: {influence} {slope}"
+                    );
+                }
+            }
         }
     }
 

@@ -1,9 +1,6 @@
 //! The confidence interval of a share.
 
-use super::Interval;
-
-/// 97.5% quantile of the normal distribution.
-const Z_95: f64 = 1.959_963_984_540_054;
+use super::{Interval, Z_95};
 
 /// Returns the 95% score interval of `hits` among `n` (Wilson 1927, without continuity correction), or `None`
 /// if `n` is 0.

@@ -12,7 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::estimates::EstimateScores;
+use crate::metrics::registry::{Statistic, find};
 use crate::metrics::{Baseline, Metric, Metrics, Outcome, Row};
+use crate::stats::difference::ITEMS_MIN;
 use crate::store::sample::plain;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -105,10 +107,50 @@ impl Report {
         names.into_iter().map(|name| (name, self.metrics.get(name))).collect()
     }
 
+    /// Returns the metrics of tables: those to show, except for metrics of fewer than [`ITEMS_MIN`] items. Shares
+    /// stay, because their interval holds for any number of items.
+    pub fn printed_metrics(&self) -> Vec<(&str, Metric)> {
+        let mut metrics = self.metrics_to_show();
+        metrics.retain(|(name, metric)| !is_of_too_few(name, metric));
+        metrics
+    }
+
+    /// Returns the names of the metrics that [`Self::printed_metrics`] leaves out.
+    pub fn unprinted_metrics(&self) -> Vec<&str> {
+        let mut metrics = self.metrics_to_show();
+        metrics.retain(|(name, metric)| is_of_too_few(name, metric));
+        metrics.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Returns the estimate that a metric is computed from, as text, if the answers are distributions.
+    pub fn estimate_of(&self, metric: &str) -> Option<String> {
+        let estimate = self.settings.get("estimates")?.get(metric)?.as_str()?;
+        (self.mode == "regress").then(|| estimate.replace('_', " "))
+    }
+
+    /// Returns the name of a metric as the title of a column, with its estimate.
+    pub fn title_of(&self, metric: &str) -> String {
+        match self.estimate_of(metric) {
+            Some(estimate) => format!("{metric} ({estimate})"),
+            None => metric.to_owned(),
+        }
+    }
+
+    /// Returns the number of items whose estimates are compared.
+    pub fn estimated(&self) -> usize {
+        let metric = self.estimates.values().next().and_then(|scores| scores.values.values().next());
+        metric.map_or(0, |metric| metric.n)
+    }
+
     /// Items that were answered without a number.
     pub fn unparsed(&self) -> usize {
         self.n.saturating_sub(self.n_valid).saturating_sub(self.failed)
     }
+}
+
+fn is_of_too_few(name: &str, metric: &Metric) -> bool {
+    let is_share = find(name).is_some_and(|info| matches!(info.statistic, Statistic::Share { .. }));
+    metric.value.is_some() && metric.n < ITEMS_MIN && !is_share
 }
 
 /// Items whose open mass leaves the trimmed mean unbounded.
@@ -220,6 +262,22 @@ mod tests {
         let (shown, rest) = many.main_reasons();
         assert_eq!((shown.len(), shown[0], rest), (5, ("reason 7", 7), 3));
         assert_eq!(reasons(&[1, 2]).main_reasons(), (vec![("reason 2", 2), ("reason 1", 1)], 0));
+    }
+
+    #[test]
+    fn metrics_of_few_items_are_not_printed_except_for_shares() {
+        let rows: Vec<Row> = (0..5).map(|index| Row::read(f64::from(index), 1.0)).collect();
+        let of = |rows: &[Row]| Report {
+            metrics: Metrics::of(&rows.iter().collect::<Vec<_>>(), 0),
+            ..Report::default()
+        };
+        let few = of(&rows);
+        let printed: Vec<&str> = few.printed_metrics().into_iter().map(|(name, _)| name).collect();
+        // R² and correlations have no value, because the truths are equal.
+        assert_eq!(printed, ["accuracy", "r2", "log_r2", "pearson", "spearman", "kendall", "unparsed"]);
+        assert_eq!(few.unprinted_metrics(), ["mae", "mse", "rmse", "median_ae", "log_mae", "mape"]);
+        let six = of(&[rows, vec![Row::read(2.0, 3.0)]].concat());
+        assert!(six.unprinted_metrics().is_empty());
     }
 
     #[test]

@@ -89,6 +89,20 @@ def test_examples_cover_the_scale_and_keep_braces(data):
     assert "{text} " in prompt and prompt.endswith("Text: new\nSentiment from 1 (negative) to 9 (positive):")
 
 
+def test_another_seed_draws_other_examples_of_the_same_quantiles(data):
+    first, other = few_shot(data, "tweets"), few_shot(data, "tweets", 1)
+    assert first != other and other == few_shot(data, "tweets", 1)
+    scores = [int(line.rpartition(" ")[2]) for line in other.splitlines() if line.startswith("Sentiment") and not line.endswith(":")]
+    assert len(scores) == 8 and min(scores) <= 2 and max(scores) >= 8
+
+
+def test_means_that_differ_by_rounding_are_ties():
+    truth = np.array([0.3, 0.1 + 0.2, 0.5, 0.7])
+    assert truth[0] != truth[1]
+    predicted = np.array([2.0, 1.0, 3.0, 4.0])
+    assert spearman(predicted, truth) == pytest.approx(stats.spearmanr(predicted, np.round(truth, 9)).statistic)
+
+
 def written_samples(path, lines):
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
 

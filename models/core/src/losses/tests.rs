@@ -101,3 +101,34 @@ fn a_reduction_counts_positions_with_a_loss_and_is_zero_without_any() {
         assert!(zero.abs() <= 0.0 && zero.is_sign_positive());
     }
 }
+
+/// The worked example of `docs/losses.md`: 0, 1 and 2 are true with 0.5, 0.3 and 0.2, and NTL-WAS has the
+/// weight 1. With `x = mu + 0.7`, the sum of `p / (mu + distance)` is 1 if `x^2 - 0.4 x - 0.48 = 0`.
+#[test]
+fn cross_entropy_with_ntl_was_is_lowest_at_another_distribution_than_the_true_one() {
+    let truth = [0.5, 0.3, 0.2];
+    let x = 0.2 + 0.52_f64.sqrt();
+    let optimum = [0.5 / x, 0.3 / x, 0.2 / (x + 0.6)];
+    assert_near(optimum.iter().sum(), 1.0);
+    assert!(optimum[0] > 0.54 && optimum[2] < 0.14, "{optimum:?}");
+    let tokens = NumberTokens::new([(0, 0.0), (1, 1.0), (2, 2.0)]);
+    let expected = |probabilities: [f64; 3]| -> f64 {
+        let logits = probabilities.map(|probability| probability.ln() as f32);
+        let position = Position::new(&logits, &tokens).unwrap();
+        let loss = |label: u32| {
+            let number_loss = NumberLoss::of(NumberLossKind::Was).at(&position, label).unwrap();
+            truth[label as usize] * (number_loss - position.log_probability(label))
+        };
+        (0..3).map(loss).sum()
+    };
+    let least = expected(optimum);
+    assert!(least < expected(truth) - 0.02, "{least}, {}", expected(truth));
+    for step in [0.001, 0.01, 0.1] {
+        for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            let mut other = optimum;
+            other[from] -= step;
+            other[to] += step;
+            assert!(expected(other) > least, "{other:?}: {} is not above {least}", expected(other));
+        }
+    }
+}

@@ -8,9 +8,17 @@
 use super::distribution::Interval;
 use super::values::NumberValues;
 
-/// Returns the distance of `truth` from the interval, which is negative inside the interval.
+/// Returns the distance of `truth` from the interval, which is negative inside the interval. The distance is
+/// rounded up to the next number if the interval, widened by it, would miss the truth: `3.4 - 3.3` is above
+/// `0.1` in floating point. So the interval contains every truth whose score is at most the offset.
 pub fn conformity_score(interval: Interval, truth: f64) -> f64 {
-    (interval.low - truth).max(truth - interval.high)
+    let Interval { low, high } = interval;
+    let mut score = (low - truth).max(truth - high);
+    // Both differences are rounded once, so that a few steps are enough. NaN and infinity end the loop.
+    while low - score > truth || high + score < truth {
+        score = score.next_up();
+    }
+    score
 }
 
 /// Returns the distance to widen both sides by for a coverage of `1 - alpha`: the
@@ -94,6 +102,34 @@ mod tests {
             assert_eq!(covered.count() as u64, case["covered"].as_u64().unwrap());
         }
         assert!(cases.len() >= 6);
+    }
+
+    /// Every value of a scale with step 0.1 or 0.01, from every interval of it. Compared in floating point, 3.4
+    /// widened by 3.3 does not contain 0.1.
+    #[test]
+    fn the_interval_contains_every_truth_whose_score_is_at_most_the_offset() {
+        assert!(3.4 - (3.4 - 0.1) > 0.1, "the differences are not exact");
+        for (high, step) in [(10.0, 0.1), (1.0, 0.01)] {
+            let scale = Scale::new(0.0, high, step).unwrap();
+            let values: Vec<f64> = scale.values().collect();
+            for (&low, &truth) in values.iter().flat_map(|low| values.iter().map(move |truth| (low, truth))) {
+                let own = interval(low, low);
+                let offset = conformity_score(own, truth);
+                assert!((offset - (low - truth).abs()).abs() < 1e-12, "{low} {truth}: {offset}");
+                for values in [NumberValues::All, NumberValues::Scale(scale)] {
+                    let Interval { low, high } = conformal_interval(own, offset, values);
+                    assert!(low <= truth && truth <= high, "{own:?} {truth} {offset}: {low} to {high}");
+                }
+            }
+        }
+        // The ends and the truth differ by many orders of magnitude.
+        for truth in [-1e9, -0.1, 1e-17, 0.3, 7e12] {
+            let own = interval(3.4, 3.7);
+            let Interval { low, high } =
+                conformal_interval(own, conformity_score(own, truth), NumberValues::All);
+            assert!(low <= truth && truth <= high, "{truth}: {low} to {high}");
+        }
+        assert!(conformity_score(interval(0.0, 1.0), f64::NAN).is_nan());
     }
 
     #[test]
