@@ -3,6 +3,8 @@
 
 use std::io::{Result, Write};
 
+use ntl_core::is_unprintable;
+
 /// Writes text with its control characters escaped, except line ends and tabs.
 pub struct Printable<W> {
     out: W,
@@ -46,11 +48,12 @@ impl<W: Write> Write for Printable<W> {
     }
 }
 
-/// Returns the text of one line with all control characters escaped, also line ends and tabs.
+/// Returns the text of one line with all control characters escaped, also line ends, tabs and the characters that
+/// set the direction of text.
 pub fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() {
+        if is_unprintable(character) {
             printable.extend(character.escape_default());
         } else {
             printable.push(character);

@@ -2,15 +2,17 @@
 
 use std::borrow::Cow;
 
-/// Returns a text with its control characters escaped, so that it can neither forge a line nor control a
-/// terminal.
+use ntl_core::is_unprintable;
+
+/// Returns a text with its control characters and those for the direction of text escaped, so that it can neither
+/// forge a line, nor control a terminal, nor look like another text.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if c.is_control() {
+        if is_unprintable(c) {
             escaped.extend(c.escape_default());
         } else {
             escaped.push(c);
@@ -36,7 +38,7 @@ mod tests {
     #[test]
     fn control_characters_are_escaped_and_all_others_stay() {
         assert_eq!(printable("Grüße \"7\" \\"), "Grüße \"7\" \\");
-        assert_eq!(printable("a\n\u{1b}[2J\u{9b}b"), "a\\n\\u{1b}[2J\\u{9b}b");
+        assert_eq!(printable("a\n\u{1b}[2J\u{9b}b\u{202e}c"), "a\\n\\u{1b}[2J\\u{9b}b\\u{202e}c");
     }
 
     #[test]
