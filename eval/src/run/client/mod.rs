@@ -12,9 +12,11 @@
 //! Servers are not trusted: bodies have a limit, and redirects to another server are not followed, because
 //! they would send the prompts there.
 //!
-//! Every response that names the fingerprint of its model must name the same one.
+//! Every response that names the fingerprint of its model must name the same one. `model_check` also compares the
+//! model itself from time to time.
 
 mod error;
+mod model_check;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ use crate::format::shortened;
 use crate::settings::base_url::BaseUrl;
 
 pub use self::error::ClientError;
+use self::model_check::RunModel;
 use self::pool::EndpointPool;
 
 /// Maximum size of the body of a response, in bytes. A number with 1,000 values needs less than 200 kB.
@@ -106,6 +109,7 @@ pub struct Client {
     api_key: Option<String>,
     retry: RetryPolicy,
     checkpoint: OnceLock<Checkpoint>,
+    run_model: OnceLock<RunModel>,
 }
 
 /// The checkpoint that the first server of a run named.
@@ -200,7 +204,9 @@ impl Client {
             .build()
             .map_err(|source| ClientError::Setup { source })?;
         let ClientConfig { endpoints, api_key, retry, .. } = config;
-        Ok(Self { http, pool: EndpointPool::new(endpoints), api_key, retry, checkpoint: OnceLock::new() })
+        let pool = EndpointPool::new(endpoints);
+        let run_model = OnceLock::new();
+        Ok(Self { http, pool, api_key, retry, checkpoint: OnceLock::new(), run_model })
     }
 
     /// Returns the named model, or the only one. Sends a request to every server, so that a server that is
