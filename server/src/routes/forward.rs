@@ -1,5 +1,5 @@
 //! Requests for text from a model that another engine computes: they go there as they are, except for the name of
-//! the model, and the response comes back unread.
+//! the model and `cache_salt`, and the response comes back unread.
 //!
 //! Numbers are not forwarded: they come from our trees over the engine's next-token probabilities.
 
