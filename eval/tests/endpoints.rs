@@ -293,8 +293,71 @@ fn with_system_fingerprint(prompt: &str, fingerprint: &'static str) -> Scripted 
 fn swapping(model: &'static str, says: fn(&str, &'static str) -> Scripted) -> Mock {
     let requests = AtomicUsize::new(0);
     Mock::start(&[model], move |prompt, _| {
-        says(prompt, if requests.fetch_add(1, Ordering::SeqCst) < 10 { "0a" } else { "0b" })
+        let requests = if is_probe(prompt) { 0 } else { requests.fetch_add(1, Ordering::SeqCst) };
+        says(prompt, if requests < 10 { "0a" } else { "0b" })
     })
+}
+
+/// Returns whether a prompt is not an item of [`additions`]: it checks the model.
+fn is_probe(prompt: &str) -> bool {
+    prompt.starts_with("1 2 3") || prompt.starts_with("12 + 30")
+}
+
+/// A completion of a model with this probability of its text.
+fn with_probability(prompt: &str, probability: f64) -> Scripted {
+    let Scripted(status, headers, body) = answer(prompt);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    let logprob = probability.ln();
+    body["choices"][0]["logprobs"] = json!({"tokens": [" 8"], "token_logprobs": [logprob],
+        "top_logprobs": [{" 8": logprob, " 9": (1.0 - probability).ln()}]});
+    Scripted(status, headers, body.to_string())
+}
+
+#[test]
+fn weights_that_change_without_a_fingerprint_are_noticed_after_the_run_and_none_of_its_answers_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, ITEMS);
+    let (out, cache) = (folder.path().join("out"), folder.path().join("cache"));
+    let cache = cache.to_str().unwrap();
+    let run = |mock: &Mock, more: &[&str]| {
+        ntl_eval(&args(&[&mock.url], &data, &out, &[&["--cache", cache], more].concat()))
+    };
+    let serve = |probability| Mock::start(&["tiny#"], move |prompt, _| with_probability(prompt, probability));
+    let items = AtomicUsize::new(0);
+    let swapped = Mock::start(&["tiny#"], move |prompt, _| {
+        let items = if is_probe(prompt) {
+            items.load(Ordering::SeqCst)
+        } else {
+            items.fetch_add(1, Ordering::SeqCst)
+        };
+        with_probability(prompt, if items < 10 { 0.9 } else { 0.4 })
+    });
+    let output = run(&swapped, &[]);
+    assert_eq!((output.status.code(), has_result(&out)), (Some(4), false), "{}", err(&output));
+    assert!(
+        err(&output).contains("0 requests answered; continue with `--resume`: endpoint "),
+        "{}",
+        err(&output)
+    );
+    assert!(
+        err(&output).contains("serves another model under the same name: the probabilities"),
+        "{}",
+        err(&output)
+    );
+    let first = serve(0.9);
+    let output = run(&first, &["--resume"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let items =
+        |mock: &Mock| mock.bodies().iter().filter(|body| !is_probe(body["prompt"].as_str().unwrap())).count();
+    assert_eq!(items(&first), ITEMS, "no answer of the first run was kept");
+    let again = serve(0.91);
+    let output = run(&again, &["--overwrite"]);
+    assert_eq!(
+        (output.status.code(), items(&again)),
+        (Some(0), 0),
+        "the cache has the answers: {}",
+        err(&output)
+    );
 }
 
 #[test]
@@ -324,7 +387,8 @@ fn swapped_weights_suspend_a_run_and_the_journal_only_has_answers_of_the_first_w
         assert_eq!((answers(&out), has_result(&out)), (10, false), "{name}");
         let first = Mock::start(&[model], |prompt, _| from_checkpoint(prompt, "0a"));
         assert_eq!(run(&first, &["--resume"]).status.code(), Some(0), "{name}");
-        assert_eq!(first.bodies().len(), ITEMS - 10, "{name}");
+        let items = |body: &&Value| !is_probe(body["prompt"].as_str().unwrap());
+        assert_eq!(first.bodies().iter().filter(items).count(), ITEMS - 10, "{name}");
     }
 }
 

@@ -86,7 +86,7 @@ pub fn calibrated(
     files: &[CalibrationFile],
 ) -> Result<ServedModel, CalibrationFileError> {
     let read = |file: &CalibrationFile| {
-        file.check(&model.name, model.fingerprint.as_deref())?;
+        file.check(&model.name, model.fingerprint().as_deref())?;
         let calibration = apis::model_calibration(&file.calibration, &model.profile);
         calibration.map_err(|error| CalibrationFileError::Options {
             file: file.path.clone(),

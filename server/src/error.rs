@@ -283,6 +283,10 @@ impl AppError {
                 EngineError::UpstreamRejected(_) => {
                     (S::BAD_REQUEST, INVALID, Some("upstream_rejected"), None)
                 }
+                EngineError::UpstreamOverloaded { retry_after_seconds, .. } => {
+                    let seconds = retry_after_seconds.unwrap_or(1);
+                    (S::TOO_MANY_REQUESTS, OVERLOADED, Some("upstream_overloaded"), Some(seconds))
+                }
                 EngineError::Upstream(_) => (S::BAD_GATEWAY, SERVER, Some("upstream_failed"), None),
                 EngineError::UpstreamTimeout(_) => {
                     (S::GATEWAY_TIMEOUT, SERVER, Some("upstream_timeout"), None)
@@ -337,7 +341,7 @@ impl IntoResponses for AppError {
             (408, "The body did not arrive in time"),
             (413, "The body is too large, or the response may be"),
             (415, "The body is not plain JSON"),
-            (429, "The queue is full; `Retry-After` says when to try again"),
+            (429, "The queue is full, or the engine that serves the model is; `Retry-After` says when to try again"),
             (500, "The server or the model failed"),
             (502, "The engine that serves the model is unreachable, or its response is not understood"),
             (503, "Loading, draining, short of memory or out of order; `Retry-After` says when to try again"),
@@ -380,6 +384,8 @@ mod tests {
     #[test]
     fn every_error_has_its_status_and_only_passing_ones_say_when_to_come_back() {
         let overloaded = EngineError::Overloaded { waiting: 8 };
+        let message = "busy".to_owned();
+        let upstream_overloaded = EngineError::UpstreamOverloaded { message, retry_after_seconds: Some(7) };
         for (error, status, retry, reason) in [
             (AppError::invalid("n", "too many"), 400, false, None),
             (AppError::Engine(EngineError::PromptTooLong { got: 9, max: 8 }), 400, false, None),
@@ -415,6 +421,7 @@ mod tests {
             (AppError::Engine(EngineError::Deadline { after_ms: 5 }), 504, false, None),
             (AppError::Engine(EngineError::Unsupported("no".into())), 400, false, None),
             (AppError::Engine(EngineError::UpstreamRejected("no".into())), 400, false, None),
+            (AppError::Engine(upstream_overloaded), 429, true, None),
             (AppError::Engine(EngineError::Upstream("x".into())), 502, false, None),
             (AppError::Engine(EngineError::UpstreamTimeout("x".into())), 504, false, None),
         ] {

@@ -43,7 +43,7 @@ fn reload_adapter(app: &AppState, model: &ServedModel) {
         Ok(None) => tracing::info!(adapter = name, "the adapter has not changed"),
         Ok(Some(changed)) => {
             let had_calibrations = !model.profile.calibrations.is_empty();
-            let fingerprint = changed.fingerprint.clone();
+            let fingerprint = changed.fingerprint();
             if app.models.replace_adapter(model, changed) {
                 tracing::info!(adapter = name, fingerprint, "the adapter has changed and was read again");
             }

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
@@ -21,6 +22,9 @@ use crate::config::RemoteModel;
 
 /// Maximum number of tokens of a model whose engine does not report its own limit.
 const CONTEXT_TOKENS_UNKNOWN: usize = 1 << 20;
+
+/// Time between two checks of an available replica.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -64,6 +68,7 @@ pub(crate) async fn connect(
         kind: model.kind,
         api_key: model.api_key.clone(),
         timeout: model.timeout,
+        check_interval: CHECK_INTERVAL,
         ca_file: model.ca_file.clone(),
     })?;
     let facts = connecting.detect().await?;
@@ -73,7 +78,7 @@ pub(crate) async fn connect(
         engine = kind.name(),
         reason,
         version,
-        upstream_model = served,
+        upstream_model = connecting.printable(served),
         alternatives = %reports,
         "engine found"
     );

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -419,11 +421,10 @@ fn an_engine_with_a_certificate_of_a_private_authority_is_trusted_with_its_ca_fi
     let own = own.signed_by(&key, &Issuer::new(authority, authority_key)).unwrap();
     let tls_cert = format!("--tls-cert={}", file("cert.pem", own.pem()));
     let tls_key = format!("--tls-key={}", file("key.pem", key.serialize_pem()));
-    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama-ntl");
-    let engine = Server::start(&[&format!("--model=tiny={checkpoint}"), &tls_cert, &tls_key]);
+    let engine = Server::start(&[&format!("--model=tiny={TINY}"), &tls_cert, &tls_key]);
 
     let url = format!("--model=remote=https://127.0.0.1:{}", engine.port);
-    let tokenizer = format!("--tokenizer={checkpoint}");
+    let tokenizer = format!("--tokenizer={TINY}");
     let mut untrusting = Server::listening(&[&url, &tokenizer]);
     let refused = untrusting.line_with("waiting for the engine");
     assert!(refused.contains("certificate"), "{refused}");
@@ -444,5 +445,229 @@ fn names_of_files_and_models_cannot_control_a_terminal() {
         let (code, error) = failure(&flags, &[]);
         assert_eq!(code, 1);
         assert!(error.contains("such") && !error.contains(['\u{1b}', '\u{7}']), "{error:?}");
+    }
+}
+
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/tiny/llama-ntl");
+
+/// The path of the URL of a [`Proxy`].
+const SECRET_PATH: &str = "/SECRETPATH-abc123";
+
+/// Passes requests on to an engine, without [`SECRET_PATH`], and records them.
+struct Proxy {
+    port: u16,
+    /// The first lines and the bodies of all requests.
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
+    /// The response to requests for completions in place of the engine's.
+    response: Arc<Mutex<Option<String>>>,
+}
+
+impl Proxy {
+    fn start(engine: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let proxy = Self { port, requests: Arc::default(), response: Arc::default() };
+        let (requests, response) = (Arc::clone(&proxy.requests), Arc::clone(&proxy.response));
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (requests, response) = (Arc::clone(&requests), Arc::clone(&response));
+                // A client that leaves ends its thread.
+                std::thread::spawn(move || Self::pass_on(client.unwrap(), engine, &requests, &response));
+            }
+        });
+        proxy
+    }
+
+    /// Handles one request. The connection is closed after it.
+    fn pass_on(
+        client: TcpStream,
+        engine: u16,
+        requests: &Mutex<Vec<(String, Value)>>,
+        response: &Mutex<Option<String>>,
+    ) -> Option<()> {
+        let mut reader = BufReader::new(client.try_clone().ok()?);
+        let mut client = client;
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok().filter(|&bytes| bytes > 0)?;
+            match line.trim_end() {
+                "" => break,
+                line => head.push(line.replace(SECRET_PATH, "")),
+            }
+        }
+        let length =
+            head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut body).ok()?;
+        let parsed = serde_json::from_slice(&body).unwrap_or_default();
+        requests.lock().unwrap().push((head[0].clone(), parsed));
+        let replaced = response.lock().unwrap().clone().filter(|_| head[0].contains("completions"));
+        if let Some(response) = replaced {
+            return client.write_all(response.as_bytes()).ok();
+        }
+        head.push("connection: close".to_owned());
+        let mut engine = TcpStream::connect(("127.0.0.1", engine)).ok()?;
+        engine.write_all(format!("{}\r\n\r\n", head.join("\r\n")).as_bytes()).ok()?;
+        engine.write_all(&body).ok()?;
+        let mut response = Vec::new();
+        engine.read_to_end(&mut response).ok()?;
+        client.write_all(&response).ok()
+    }
+
+    fn reply(&self, status: &str, headers: &str, body: &str) {
+        let length = body.len();
+        let response = format!(
+            "HTTP/1.1 {status}\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        *self.response.lock().unwrap() = Some(response);
+    }
+
+    /// A server of the model of this engine.
+    fn front(&self, more: &[&str]) -> Server {
+        let model = format!("--model=remote=http://127.0.0.1:{}{SECRET_PATH}", self.port);
+        let tokenizer = format!("--tokenizer={TINY}");
+        Server::start(&[&[&*model, &tokenizer], more].concat())
+    }
+}
+
+/// Requests of all kinds for text, and for numbers.
+fn requests_of_all_kinds() -> [(&'static str, Value); 8] {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["a"], "additionalProperties": false});
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "1 + 1 ="}]);
+    [
+        ("/v1/completions", json!({"prompt": "1 + 1 =", "max_tokens": 4})),
+        ("/v1/completions", json!({"prompt": "1 + 1 =", "max_tokens": 4, "stream": true})),
+        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 4})),
+        ("/v1/responses", json!({"input": "1 + 1 =", "max_output_tokens": 4})),
+        ("/v1/completions", json!({"prompt": "1 + 1 =", "number": {"nodes_max": 20}})),
+        (
+            "/v1/completions",
+            json!({"prompt": "1 + 1", "number": {"after": "=", "max_tokens": 4, "nodes_max": 20}}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "1", "response_format": schema, "max_tokens": 40, "number": {"nodes_max": 40}}),
+        ),
+        ("/v1/score", json!({"items": [{"prompt": "1 + 1 =", "target": " 2"}]})),
+    ]
+}
+
+#[test]
+fn keys_have_different_salts_at_the_engine_in_requests_of_every_kind() {
+    let engine = Server::start(&[&format!("--model=tiny={TINY}")]);
+    let proxy = Proxy::start(engine.port);
+    let front = proxy.front(&["--api-key=a", "--api-key=b"]);
+    let salts = |key: &str, given: Option<&str>| {
+        let mut salts = BTreeSet::new();
+        for (path, mut body) in requests_of_all_kinds() {
+            if let Some(salt) = given.filter(|_| path != "/v1/score") {
+                body["cache_salt"] = salt.into();
+            }
+            proxy.requests.lock().unwrap().clear();
+            front.post(path, &format!("Authorization: Bearer {key}\r\n"), &body);
+            let requests = proxy.requests.lock().unwrap();
+            let sent: Vec<&Value> =
+                requests.iter().filter(|(line, _)| line.starts_with("POST")).map(|(_, body)| body).collect();
+            assert!(!sent.is_empty(), "{path} {body}");
+            for sent in sent {
+                let salt = sent["cache_salt"].as_str();
+                assert!(salt.is_some_and(|salt| salt.len() == 16), "{path} {body} was sent as {sent}");
+                if path != "/v1/score" {
+                    salts.insert(salt.unwrap().to_owned());
+                }
+            }
+        }
+        assert_eq!(salts.len(), 1, "a text and its number share their prefix: {salts:?}");
+        salts.pop_first().unwrap()
+    };
+    let all =
+        BTreeSet::from([salts("a", None), salts("b", None), salts("a", Some("x")), salts("b", Some("x"))]);
+    assert_eq!(all.len(), 4, "{all:?}");
+    front.end();
+}
+
+#[test]
+fn neither_clients_nor_the_log_nor_metrics_see_the_key_or_the_path_of_an_engine() {
+    const KEY: &str = "sk-UPSTREAMSECRET-777";
+    let engine = Server::start(&[&format!("--model=tiny={TINY}")]);
+    let proxy = Proxy::start(engine.port);
+    let front = proxy.front(&["--log=trace", &format!("--upstream-api-key={KEY}")]);
+    let percent: String = KEY.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let mut shown = String::new();
+    for form in [KEY, &percent, "c2stVVBTVFJFQU1TRUNSRVQtNzc3", "QmVhcmVyIHNrLVVQU1RSRUFNU0VDUkVULTc3Nw=="] {
+        for status in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "200 OK"] {
+            let message = format!("no {SECRET_PATH}/v1 for \u{202e}{form}, KEY is {form}");
+            proxy.reply(
+                status,
+                "Content-Type: application/json\r\n",
+                &json!({"error": {"message": message}}).to_string(),
+            );
+            for (path, body) in requests_of_all_kinds() {
+                let response = front.post(path, "", &body);
+                assert!(!response.contains('\u{202e}') || response.starts_with("HTTP/1.1 200"), "{response}");
+                if !response.starts_with("HTTP/1.1 200") {
+                    assert!(!response.contains("SECRETPATH"), "{response}");
+                }
+                shown += &response;
+            }
+        }
+    }
+    *proxy.response.lock().unwrap() = None;
+    let metrics = front.get("/metrics", "");
+    assert!(metrics.contains(&format!("replica=\"127.0.0.1:{}\"", proxy.port)), "{metrics}");
+    let log = front.end();
+    for text in [&metrics, &log] {
+        assert!(!text.contains("SECRETPATH"), "{text}");
+    }
+    for text in [shown, metrics, log] {
+        for secret in ["UPSTREAMSECRET", "%53%54%52%45%41%4D", "VVBTVFJFQU1TRUN", "IHNrLVVQU1RSRUFNU0VD"] {
+            assert!(!text.contains(secret), "{secret}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_overloaded_engine_has_its_status_and_its_retry_after() {
+    let engine = Server::start(&[&format!("--model=tiny={TINY}")]);
+    let proxy = Proxy::start(engine.port);
+    let front = proxy.front(&[]);
+    proxy.reply("429 Too Many Requests", "Retry-After: 7\r\n", r#"{"error": {"message": "busy"}}"#);
+    for (path, body) in requests_of_all_kinds() {
+        if path == "/v1/responses" || body.get("messages").is_some() && body.get("number").is_some() {
+            continue;
+        }
+        proxy.requests.lock().unwrap().clear();
+        let response = front.post(path, "", &body);
+        assert!(response.starts_with("HTTP/1.1 429"), "{path} {body}: {response}");
+        assert!(response.to_lowercase().contains("\r\nretry-after: 7\r\n"), "{response}");
+        assert!(response.contains("upstream_overloaded") && response.contains("busy"), "{response}");
+        assert_eq!(
+            proxy.requests.lock().unwrap().iter().filter(|(line, _)| line.starts_with("POST")).count(),
+            1
+        );
+    }
+}
+
+#[test]
+fn responses_of_a_model_elsewhere_name_the_fingerprint_of_its_engine() {
+    let fingerprint_of = |server: &Server| {
+        let list = server.get("/v1/models", "");
+        let list: Value = serde_json::from_str(list.split_once("\r\n\r\n").unwrap().1).unwrap();
+        list["data"][0]["fingerprint"].as_str().unwrap().to_owned()
+    };
+    let engine = Server::start(&[&format!("--model=tiny={TINY}")]);
+    let front = Proxy::start(engine.port).front(&[]);
+    let fingerprint = fingerprint_of(&engine);
+    assert_eq!(fingerprint_of(&front), fingerprint);
+    for (path, body) in requests_of_all_kinds() {
+        let response = front.post(path, "", &body);
+        let header = format!("\r\nntl-model-fingerprint: {fingerprint}\r\n");
+        assert!(response.contains(&header), "{path} {body}: {response}");
+        if path == "/v1/completions" {
+            assert!(response.contains(&format!("\"system_fingerprint\":\"{fingerprint}\"")), "{response}");
+        }
     }
 }

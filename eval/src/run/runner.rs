@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use serde::Serialize;
@@ -23,6 +24,9 @@ use crate::store::journal::{Journal, JournalError, key};
 /// A run ends when this many requests have failed in the same way and none has succeeded. The limit is above
 /// 1 because data may begin with several items that a model cannot answer.
 const SAME_FAILURES_MAX: usize = 32;
+
+/// Time between two checks of the model during a run.
+const MODEL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A run ends when this many requests in a row, or as many as are in flight, have broken their connections or
 /// exceeded the timeout. A few prompts may do so on a server that answers all others.
@@ -100,6 +104,9 @@ impl Runner<'_> {
                 (index, client.post::<W>(request.route, &request.body).await)
             })
             .buffer_unordered(self.concurrency.get());
+        // The indices of answers since the last check of the model.
+        let mut unverified = Vec::new();
+        let mut verified = Instant::now();
         let mut unreachable = 0;
         let unreachable_max = self.concurrency.get().max(UNREACHABLE_MIN);
         let mut same_failures = SameFailures::new(answers.iter().any(Option::is_some));
@@ -118,11 +125,16 @@ impl Runner<'_> {
                         cache.share(&keys[index], &answer)?;
                     }
                     same_failures.any_succeeded = true;
+                    unverified.push(index);
                     Ok(answer)
                 }
                 Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
                 Err(source) if source.suspends_run() || unreachable >= unreachable_max => {
-                    let answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+                    let mut answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+                    if client.model_may_have_changed_before(&source) {
+                        self.forget(requests, &keys, &unverified)?;
+                        answered -= unverified.len();
+                    }
                     return Err(RunError::Suspended { answered, is_kept: self.journal.is_some(), source });
                 }
                 Err(error) => {
@@ -136,7 +148,12 @@ impl Runner<'_> {
             };
             progress.step(answer.is_err(), err).map_err(OutputError)?;
             answers[index] = Some(answer);
+            if verified.elapsed() >= MODEL_CHECK_INTERVAL {
+                self.verify(requests, &keys, &mut unverified, &answers).await?;
+                verified = Instant::now();
+            }
         }
+        self.verify(requests, &keys, &mut unverified, &answers).await?;
         for (index, first) in repeated {
             let key = &keys[index];
             answers[index] = match &answers[first] {
@@ -146,6 +163,36 @@ impl Runner<'_> {
         }
         let untried = || Err(one_line(ClientError::DeadlinePassed));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
+    }
+
+    /// Checks that the model is still the same. Otherwise drops the answers since the last check.
+    async fn verify<T>(
+        &mut self,
+        requests: &[Request],
+        keys: &[String],
+        unverified: &mut Vec<usize>,
+        answers: &[Option<Result<T, String>>],
+    ) -> Result<(), RunError> {
+        if unverified.is_empty() {
+            return Ok(());
+        }
+        if let Err(source) = self.client.verify_model().await {
+            self.forget(requests, keys, unverified)?;
+            let answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+            let answered = answered - unverified.len();
+            return Err(RunError::Suspended { answered, is_kept: self.journal.is_some(), source });
+        }
+        unverified.clear();
+        Ok(())
+    }
+
+    /// Drops stored answers. The files are only appended to, since other runs may share the cache: an answer of null counts as missing.
+    fn forget(&mut self, requests: &[Request], keys: &[String], indices: &[usize]) -> Result<(), RunError> {
+        for &index in indices {
+            keep(&mut self.journal, &requests[index].id, &keys[index], &Value::Null)?;
+            keep(&mut self.cache, &keys[index], &keys[index], &Value::Null)?;
+        }
+        Ok(())
     }
 
     /// Returns the answers that the journal or the cache has. Answers that only the cache has are added to

@@ -28,5 +28,7 @@ pub mod sampling;
 pub mod scripted;
 pub mod text;
 mod token;
+mod unprintable;
 
 pub use token::{Prompt, Token};
+pub use unprintable::is_unprintable;

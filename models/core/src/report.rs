@@ -1,12 +1,16 @@
 //! The next token's distribution as another engine reports it: log-probabilities of some ids.
 //!
 //! Invariants: ids are ascending and distinct, no log-probability is NaN or above 0, and the reported
-//! probabilities do not exceed 1 by more than [`EXCESS_MAX`].
+//! probabilities do not exceed 1 by more than [`EXCESS_MAX`], or [`MERGED_EXCESS_MAX`] if they are merged.
 
 use crate::token::TokenLogprob;
 
 /// Engines round log-probabilities, so that their probabilities may add up to a little more than 1.
 const EXCESS_MAX: f64 = 1e-3;
+
+/// Several passes of an engine over the same tokens round differently, so that the probabilities of their parts may add
+/// up to still more.
+const MERGED_EXCESS_MAX: f64 = 0.2;
 
 /// Log-probabilities above 0 by at most this are rounding.
 const POSITIVE_MAX: f64 = 1e-4;
@@ -18,6 +22,8 @@ pub struct NextTokenReport {
     /// The sum of the reported probabilities.
     sum: f64,
     cut: Option<f64>,
+    /// The part of the rest that may belong to reported ids.
+    uncertain: f64,
 }
 
 /// A response of an engine that is not a distribution.
@@ -46,6 +52,28 @@ impl NextTokenReport {
         tokens: impl IntoIterator<Item = TokenLogprob>,
         cut: Option<f64>,
     ) -> Result<Self, ReportError> {
+        Self::within(tokens, cut, EXCESS_MAX)
+    }
+
+    /// Like [`new`](Self::new), of the reports of several passes over the same tokens. `uncertain`: the probability
+    /// that the reported ids may have in addition.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn merged(
+        tokens: impl IntoIterator<Item = TokenLogprob>,
+        cut: Option<f64>,
+        uncertain: f64,
+    ) -> Result<Self, ReportError> {
+        let report = Self::within(tokens, cut, MERGED_EXCESS_MAX)?;
+        Ok(Self { uncertain: uncertain.clamp(0.0, 1.0), ..report })
+    }
+
+    fn within(
+        tokens: impl IntoIterator<Item = TokenLogprob>,
+        cut: Option<f64>,
+        excess_max: f64,
+    ) -> Result<Self, ReportError> {
         let mut tokens: Vec<TokenLogprob> = tokens.into_iter().collect();
         for token in &mut tokens {
             let TokenLogprob { id, logprob } = *token;
@@ -63,13 +91,13 @@ impl NextTokenReport {
         }
         tokens.dedup_by_key(|token| token.id);
         let sum: f64 = tokens.iter().map(|token| token.logprob.exp()).sum();
-        if sum > 1.0 + EXCESS_MAX {
+        if sum > 1.0 + excess_max {
             return Err(ReportError::MoreThanOne(sum));
         }
         if let Some(cut) = cut.filter(|cut| cut.is_nan()) {
             return Err(ReportError::Cut(cut));
         }
-        Ok(Self { tokens, sum, cut })
+        Ok(Self { tokens, sum, cut, uncertain: 0.0 })
     }
 
     /// The reported ids, ascending.
@@ -96,6 +124,11 @@ impl NextTokenReport {
     /// An upper bound of the log-probability of every unreported id, if known.
     pub(crate) fn cut(&self) -> Option<f64> {
         self.cut
+    }
+
+    /// The probability that the reported ids may have in addition.
+    pub fn uncertain(&self) -> f64 {
+        self.uncertain
     }
 
     /// The log-probability of an id, if it is reported.
@@ -148,5 +181,7 @@ mod tests {
         assert!(matches!(NextTokenReport::new([], Some(f64::NAN)), Err(ReportError::Cut(_))));
         assert!(new(&[token(1, 0.6), token(2, 0.4005)]).is_ok(), "rounding");
         assert!(new(&[TokenLogprob { id: 1, logprob: 1e-5 }]).is_ok(), "rounding");
+        let merged = |second| NextTokenReport::merged([token(1, 0.6), token(2, second)], None, 0.01);
+        assert!(merged(0.45).is_ok() && matches!(merged(0.7), Err(ReportError::MoreThanOne(_))));
     }
 }

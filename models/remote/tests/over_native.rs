@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use ntl_core::contract::{
-    BatchModel, ContextId, EngineError, Event, FieldNumber, FieldsJob, FinishReason, Job, NodeId, NumberJob,
-    NumberMethod, NumberOutcome, PathRow, Prompt, Request, Row, TextJob,
+    BatchModel, ContextId, EngineError, Event, FieldNumber, FieldsJob, FinishReason, Job, NextTokenReport,
+    NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt, Request, Row, TextJob, TokenLogprob,
 };
 use ntl_core::decoding::{Progress, StepResult};
 use ntl_core::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Scale};
@@ -19,14 +20,15 @@ use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::{LoadOptions, LoadedModel, load};
+use ntl_remote::wire::{Alternatives, Batch, answers, openai};
 use ntl_remote::{
-    LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextEnd, TextQuery,
+    Ahead, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
+    RemoteLimits, TextDelta, TextEnd, TextQuery, TokenTexts,
 };
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
 use ntl_text::tokenizer::Tokenizer;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Reports the logits of a native model.
 struct NativeUpstream {
@@ -38,6 +40,8 @@ struct NativeUpstream {
     requests: Mutex<Vec<(usize, usize)>>,
     /// Numbers of tokens that it wrote at a time, with a choice among all ids.
     free_texts: Mutex<Vec<usize>>,
+    /// The streams of random numbers of all texts.
+    streams: Mutex<Vec<u64>>,
 }
 
 /// A prompt of the native model with the tokens after it.
@@ -140,6 +144,7 @@ impl NextTokens for NativeUpstream {
         stream::once(async move {
             let text = self.text(&mut **self.model.lock().unwrap(), &query);
             self.requests.lock().unwrap().push((1, text.ids.len()));
+            self.streams.lock().unwrap().push(query.stream);
             if query.among.is_none() {
                 self.free_texts.lock().unwrap().push(text.ids.len());
             }
@@ -189,6 +194,7 @@ fn remote(files: &CheckpointFiles, look_ahead: LookAhead) -> (RemoteEngine, Arc<
         tokenizer,
         requests: Mutex::default(),
         free_texts: Mutex::default(),
+        streams: Mutex::default(),
     });
     let limits = RemoteLimits { look_ahead, ..RemoteLimits::default() };
     let shared = Arc::clone(&upstream);
@@ -358,5 +364,145 @@ async fn a_greedy_structured_text_over_an_engine_equals_the_native_one_with_its_
     }
     let free_texts = upstream.free_texts.lock().unwrap().clone();
     assert!(free_texts.iter().any(|&tokens| tokens > 1), "the engine offered no tokens: {free_texts:?}");
+    let streams = upstream.streams.lock().unwrap().clone();
+    let distinct: HashSet<u64> = streams.iter().copied().collect();
+    assert_eq!(
+        distinct.len(),
+        streams.len(),
+        "a refused token and its replacement are drawn independently: {streams:?}"
+    );
     println!("{} tokens, {} requests", got.tokens, upstream.requests.lock().unwrap().len());
+}
+
+/// An OpenAI-style server with the tokens of a checkpoint. It writes numbers of one digit, with other probabilities
+/// after every text.
+struct Styled {
+    tokenizer: Arc<Tokenizer>,
+    texts: TokenTexts,
+    digits: Vec<u32>,
+    /// Number of alternatives that it reports. `None` reports all tokens with their ids.
+    alternatives: Option<usize>,
+}
+
+impl Styled {
+    fn new(files: &CheckpointFiles, alternatives: Option<usize>) -> Self {
+        let tokenizer = load(files, LoadOptions::default()).unwrap().tokenizer;
+        let ids = 0..tokenizer.len() as u32;
+        let texts = ids.map(|id| (id, tokenizer.token_bytes(id)));
+        let texts = TokenTexts::new(texts, tokenizer.drops_first_space());
+        let digits = (b'0'..=b'9').filter_map(|digit| texts.id(&[digit])).collect();
+        Self { tokenizer, texts, digits, alternatives }
+    }
+
+    /// The log-probabilities after these ids.
+    fn logprobs(&self, ids: &[u32]) -> Vec<f64> {
+        let mix =
+            |mixed: u64, id: u32| (mixed ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        let seed = ids.iter().fold(7, |mixed, &id| mix(mixed, id));
+        let is_after_digit = ids.last().is_some_and(|last| self.digits.contains(last));
+        let logit = |id: u32| {
+            let random = (mix(mix(seed, id), id) >> 40) as f64 / (1 << 24) as f64;
+            match (self.digits.contains(&id), is_after_digit) {
+                (true, false) => 9.0 * random,
+                (true, true) => random - 2.0,
+                (false, false) => -2.0,
+                (false, true) => 2.0 + 8.0 * random.powi(64),
+            }
+        };
+        let logits: Vec<f64> = (0..self.tokenizer.len() as u32).map(logit).collect();
+        let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+        logits.iter().map(|logit| logit - total.ln()).collect()
+    }
+
+    fn answer(&self, query: &NextTokenQuery) -> NextTokenAnswer {
+        let ids = [&query.prompt, query.path.as_slice()].concat();
+        let logprobs = self.logprobs(&ids);
+        let mut best_first: Vec<TokenLogprob> =
+            (0..).zip(logprobs).map(|(id, logprob)| TokenLogprob { id, logprob }).collect();
+        best_first.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+        let Some(count) = self.alternatives else {
+            return NextTokenAnswer {
+                report: NextTokenReport::new(best_first, None).unwrap(),
+                ahead: Vec::new(),
+            };
+        };
+        let text = |id| String::from_utf8_lossy(&self.tokenizer.token_bytes(id)).into_owned();
+        let top: Map<String, Value> =
+            best_first[..count].iter().map(|token| (text(token.id), token.logprob.into())).collect();
+        let logprobs = json!({"tokens": [text(best_first[0].id)], "top_logprobs": [top]});
+        let body = json!({"choices": [{"index": 0, "logprobs": logprobs}]}).to_string();
+        let (rows, ahead, vocab) = ([ids], &Ahead::NONE, self.tokenizer.len());
+        let alternatives = Alternatives::Best(count);
+        let batch = Batch { rows: &rows, alternatives, ahead, cache_salt: 0, vocab };
+        let read = openai::read(body.as_bytes(), &batch, &self.texts).unwrap();
+        answers(read).unwrap().remove(0)
+    }
+}
+
+impl NextTokens for Styled {
+    fn ask(
+        &self,
+        _: QueryContext,
+        queries: Vec<NextTokenQuery>,
+    ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>> {
+        async move { Ok(queries.iter().map(|query| self.answer(query)).collect()) }.boxed()
+    }
+
+    fn write(&self, _: QueryContext, _: TextQuery) -> BoxStream<'_, Result<TextDelta, EngineError>> {
+        stream::empty().boxed()
+    }
+}
+
+/// With few alternatives, bounds are wide. A check of them is worth something only if the texts of digits name tokens, so
+/// that bounds are narrower than the range.
+#[tokio::test]
+async fn bounds_hold_with_few_alternatives_whose_texts_name_digits_and_are_narrower_than_the_range() {
+    let ambiguous = Styled::new(&tiny("llama-ntl"), Some(5));
+    assert!(ambiguous.digits.is_empty(), "with and without a space, digits are the same text");
+    let files = tiny("qwen3");
+    let engine = |alternatives| {
+        let styled = Styled::new(&files, alternatives);
+        assert_eq!(styled.digits.len(), 10);
+        let LoadedModel { model, vocabulary, .. } = load(&files, LoadOptions::default()).unwrap();
+        let limits = RemoteLimits::default();
+        RemoteEngine::new(Arc::new(styled), model.info().clone(), vocabulary, limits, Arc::new(NoObserver))
+    };
+    let exact = engine(None);
+    let search = async |engine: &RemoteEngine, prompt: u32, tolerance| {
+        let method = NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None };
+        let job = NumberJob { values: rating(), ..NumberJob::new(method) };
+        let job = Job::new(vec![1, 10, 14, prompt], Request::Number(job));
+        match engine.submit_all(vec![job]).unwrap()[0].next().await {
+            Some(Event::Number(outcome)) => outcome.distribution,
+            other => panic!("{other:?}"),
+        }
+    };
+    let range = rating().interval();
+    let width = range.map(|range| range.high - range.low).unwrap();
+    for count in [5, 20] {
+        let few = engine(Some(count));
+        let (mut bounds_all, mut narrower) = (0, 0);
+        for prompt in 0..40 {
+            let exact = search(&exact, prompt, 1e-9).await;
+            let few = search(&few, prompt, 1e-3).await;
+            for estimation in [Estimation::default(), Estimation { range, ..Estimation::default() }] {
+                for objective in
+                    [Objective::Mean, Objective::Median, Objective::Mode, Objective::Quantile(0.9)]
+                {
+                    let value = exact.estimate(objective, &estimation);
+                    let bounds = few.estimate_bounds(objective, &estimation);
+                    let (Some(value), Some(bounds)) = (value, bounds) else { continue };
+                    let slack = 1e-6;
+                    assert!(
+                        bounds.low - slack <= value && value <= bounds.high + slack,
+                        "{count} alternatives, prompt {prompt}, {objective:?}: {value}, {bounds:?}"
+                    );
+                    bounds_all += 1;
+                    narrower += usize::from(bounds.high - bounds.low < 0.99 * width);
+                }
+            }
+        }
+        println!("{count} alternatives: {narrower} of {bounds_all} bounds are narrower than the range");
+        assert!(bounds_all >= 120 && narrower * 2 > bounds_all, "{narrower} of {bounds_all}");
+    }
 }

@@ -24,7 +24,7 @@ use ntl_core::numbers::{
 use ntl_core::sampling::SamplingParams;
 use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
-use ntl_engine::{JobEvents, NoObserver};
+use ntl_engine::{EndReason, EngineObserver, JobEvents, NoObserver};
 use ntl_remote::{
     LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
     RemoteLimits, TextDelta, TextEnd, TextQuery,
@@ -405,7 +405,7 @@ async fn texts_that_never_end_or_are_too_long_are_errors() {
     }
 }
 
-/// A guide of two digits, each followed by `x`.
+/// A guide of two digits, each followed by `x`. Dashes may come before a digit.
 #[derive(Debug, Clone, Default)]
 struct TwoRatings(String);
 
@@ -413,7 +413,7 @@ impl TwoRatings {
     fn allows(&self, piece: &str) -> bool {
         match self.0.ends_with(|last: char| last.is_ascii_digit()) {
             true => piece == "x",
-            false => piece.parse::<u8>().is_ok(),
+            false => piece == "-" || piece.parse::<u8>().is_ok(),
         }
     }
 }
@@ -473,8 +473,8 @@ fn two_ratings(n: u32) -> TextJob {
 #[tokio::test]
 async fn texts_get_the_estimates_of_their_numbers_and_certain_tokens_cost_no_request() {
     // The streams of the first tokens of two texts, and of those after the first `x` of each.
-    let texts = [("4", 0), ("5", 1), ("6", 4), ("8", 5)];
-    let mut written = vec![(vec![""], None); 6];
+    let texts = [("4", 0), ("5", 1), ("6", 2), ("8", 3)];
+    let mut written = vec![(vec![""], None); 4];
     for (digit, stream) in texts {
         written[stream] = (vec![digit], Some(TextEnd::Length));
     }
@@ -502,6 +502,43 @@ async fn texts_get_the_estimates_of_their_numbers_and_certain_tokens_cost_no_req
     assert_eq!(texts, ["7x7x", "7x7x"]);
     let want = [number(0, "$[0]", 0), number(0, "$[1]", 2), number(1, "$[0]", 0), number(1, "$[1]", 2)];
     assert_eq!(numbers, want);
+}
+
+/// Remembers how sequences ended.
+#[derive(Default)]
+struct Ends(Mutex<Vec<EndReason>>);
+
+impl EngineObserver for Ends {
+    fn on_end(&self, reason: EndReason) {
+        self.0.lock().unwrap().push(reason);
+    }
+}
+
+#[tokio::test]
+async fn every_text_of_a_job_is_counted_under_its_own_end() {
+    // The first text has two ratings, and the second one has dashes up to its end.
+    let mut written = vec![(vec!["-"], Some(TextEnd::Length)); 18];
+    for stream in [0, 2] {
+        written[stream] = (vec!["4"], Some(TextEnd::Length));
+    }
+    let upstream = Scripted { texts: written, ..Scripted::new(|_| vec![("7", 0.9), (",", 0.1)]) };
+    let ends = Arc::new(Ends::default());
+    let observer = Arc::clone(&ends) as Arc<dyn EngineObserver>;
+    let limits = RemoteLimits::default();
+    let engine = RemoteEngine::new(Arc::new(upstream), info(), vocabulary(), limits, observer);
+    let events = events(&engine, job(Request::Text(two_ratings(2)))).await;
+    assert!(
+        matches!(events.last(), Some(Event::Finished { reason: FinishReason::Length, .. })),
+        "{events:?}"
+    );
+    assert_eq!(*ends.0.lock().unwrap(), [EndReason::Stop, EndReason::Length]);
+    let failed =
+        Scripted { behaviour: Behaviour::Fails(EngineError::Dead), ..writer(vec![(vec!["4"], None); 18]) };
+    let ends = Arc::new(Ends::default());
+    let observer = Arc::clone(&ends) as Arc<dyn EngineObserver>;
+    let engine = RemoteEngine::new(Arc::new(failed), info(), vocabulary(), limits, observer);
+    last(&engine, job(Request::Text(two_ratings(2)))).await;
+    assert_eq!(*ends.0.lock().unwrap(), [EndReason::Error; 2]);
 }
 
 #[tokio::test]

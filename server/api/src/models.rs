@@ -75,15 +75,16 @@ pub struct Model {
     pub engine: Option<String>,
     /// With `remote`: the version of the engine, if it reports one.
     pub engine_version: Option<String>,
-    /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or so many
-    /// of the most probable ones.
+    /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or how many
+    /// of the most probable ones it returned.
     pub alternatives: Option<Alternatives>,
     /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
     #[serde(default)]
     pub chat: bool,
     /// A hash of weights, configuration and tokenizer, which identifies a checkpoint. Calibration files
     /// contain it, and so do the header `ntl-model-fingerprint` and the field `system_fingerprint` of
-    /// responses.
+    /// responses. With `remote`: the engine's fingerprint if it has one, otherwise `probe-` and what fixed
+    /// prompts show about the weights.
     pub fingerprint: Option<String>,
     /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty if it lists none.
     #[serde(default)]

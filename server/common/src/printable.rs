@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::io::{Result, Write};
 
+use ntl_core::is_unprintable;
+
 /// Writes text with its control characters escaped, except line ends and tabs.
 pub struct Printable<W> {
     out: W,
@@ -47,15 +49,15 @@ impl<W: Write> Write for Printable<W> {
     }
 }
 
-/// Returns a text with its control characters escaped, also line ends and tabs, so that it can neither forge a
-/// line nor control a terminal.
+/// Returns a text with its control characters and those for the direction of text escaped, also line ends and
+/// tabs, so that it can neither forge a line, nor control a terminal, nor look like another text.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
-        if character.is_control() {
+        if is_unprintable(character) {
             escaped.extend(character.escape_default());
         } else {
             escaped.push(character);
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn all_other_characters_stay() {
         assert_eq!(printable("Grüße \"7\" \\"), "Grüße \"7\" \\");
-        assert_eq!(printable("a\n\u{1b}[2J\u{9b}b"), "a\\n\\u{1b}[2J\\u{9b}b");
+        assert_eq!(printable("a\n\u{1b}[2J\u{9b}b\u{202e}c"), "a\\n\\u{1b}[2J\\u{9b}b\\u{202e}c");
     }
 
     #[test]

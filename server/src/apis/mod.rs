@@ -105,7 +105,7 @@ impl AnswerContext {
             id: format!("{id_prefix}{}", uuid::Uuid::new_v4().simple()),
             created: crate::unix_seconds(),
             model: model.name.to_string(),
-            fingerprint: model.fingerprint.clone(),
+            fingerprint: model.fingerprint(),
             tokenizer: Arc::clone(&model.tokenizer),
             decoder: Arc::clone(&model.decoder),
             answer_tokens: model.profile.notation.as_ref().map(|notation| notation.answer_tokens()),

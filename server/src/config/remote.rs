@@ -34,6 +34,7 @@ pub struct RemoteModel {
 /// Flags about models on other servers that are wrong. No message repeats a key.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteModelError {
+    /// `url`: without its path.
     #[error("--model: `{url}`: {problem}")]
     Url { url: String, problem: InvalidUrl },
     /// The URL may contain a password.
@@ -92,6 +93,14 @@ impl RemoteModel {
     }
 }
 
+/// The scheme, the host and the port of a URL. All other parts may hold a secret.
+fn address(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}")
+}
+
 fn replica(text: &str) -> Result<(BaseUrl, Option<String>), RemoteModelError> {
     let (url, model) = match text.split_once('#') {
         Some((url, model)) => (url, Some(model.to_owned()).filter(|model| !model.is_empty())),
@@ -99,7 +108,7 @@ fn replica(text: &str) -> Result<(BaseUrl, Option<String>), RemoteModelError> {
     };
     let base = url.parse().map_err(|problem| match problem {
         InvalidUrl::Credentials => RemoteModelError::Credentials(problem),
-        problem => RemoteModelError::Url { url: url.to_owned(), problem },
+        problem => RemoteModelError::Url { url: address(url), problem },
     })?;
     Ok((base, model))
 }

@@ -124,6 +124,14 @@ mod tests {
                 "--model: the replicas of `a` name different models after `#`",
             ),
             (
+                &["--model", "a=http://h:1/SECRETPATH?key=SECRET"],
+                "--model: `http://h:1`: write it like http://127.0.0.1:8000, without a query",
+            ),
+            (
+                &["--model", "a=http://me:SECRET@h:port/x"],
+                "--model: `http://h:port`: invalid port number; write it like http://127.0.0.1:8000",
+            ),
+            (
                 &["--model", "a=http://me:secret@h"],
                 "--model: the URL contains a user or a password; give the key with --upstream-api-key",
             ),

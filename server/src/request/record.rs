@@ -23,9 +23,9 @@ struct RecordedModel {
 
 impl RequestRecord {
     /// Sets the model and its label in metrics. Only the first call counts.
-    pub(crate) fn set_model(&self, name: &Arc<str>, label: &Arc<str>, fingerprint: Option<&str>) {
+    pub(crate) fn set_model(&self, name: &Arc<str>, label: &Arc<str>, fingerprint: Option<String>) {
         let (name, label) = (Arc::clone(name), Arc::clone(label));
-        let model = RecordedModel { name, label, fingerprint: fingerprint.map(str::to_owned) };
+        let model = RecordedModel { name, label, fingerprint };
         let _ = self.model.set(model);
     }
 

@@ -1,5 +1,5 @@
 //! Requests for text from a model that another engine computes: they go there as they are, except for the name of
-//! the model, and the response comes back unread.
+//! the model and `cache_salt`, and the response comes back unread.
 //!
 //! Numbers are not forwarded: they come from our trees over the engine's next-token probabilities.
 
@@ -9,9 +9,10 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use ntl_core::contract::EngineError;
+use ntl_remote::wire::salt_text;
 use ntl_remote::{Forwarded, Upstream, UpstreamError};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{ApiRequest, RawRequest};
@@ -19,7 +20,7 @@ use super::resolve;
 use super::stream::NO_BUFFERING;
 use crate::error::AppError;
 use crate::paths::{CHAT, RESPONSES};
-use crate::request::RequestRecord;
+use crate::request::{Client, RequestRecord};
 use crate::state::AppState;
 
 /// The fields that decide who answers.
@@ -54,6 +55,7 @@ pub(super) async fn forward(
     resolve(app, name.as_deref(), &requester.record)?;
     fields.insert("model".to_owned(), upstream.facts().model.clone().into());
     fields.remove("number");
+    set_cache_salt(&mut fields, upstream.separates_salts(), requester.client)?;
     let body = serde_json::to_vec(&fields).map_err(|_| AppError::Internal)?;
     drop((fields, memory));
     let deadline = Instant::from_std(requester.started + requester.time_max);
@@ -62,6 +64,24 @@ pub(super) async fn forward(
     let response =
         sending.map_err(|_| EngineError::Deadline { after_ms })?.map_err(|error| failed(route, error))?;
     Ok(streamed(response, deadline, requester.record))
+}
+
+/// Replaces `cache_salt` by the client's salt: clients with different keys do not share cached prefixes, even if they
+/// name the same salt. `is_known`: whether the engine knows the field; otherwise it gets one only if the client sends it.
+fn set_cache_salt(fields: &mut Map<String, Value>, is_known: bool, client: Client) -> Result<(), AppError> {
+    const FIELD: &str = "cache_salt";
+    let text = match fields.remove(FIELD) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text).filter(|text| !text.is_empty()),
+        Some(_) => return Err(AppError::field(FIELD, "must be a text")),
+    };
+    if !is_known && text.is_none() {
+        return Ok(());
+    }
+    if let Some(salt) = salt_text(client.cache_salt(text.as_deref())) {
+        fields.insert(FIELD.to_owned(), salt.into());
+    }
+    Ok(())
 }
 
 /// The error of an engine, which may lack newer routes.
@@ -76,7 +96,7 @@ fn failed(route: &'static str, error: UpstreamError) -> EngineError {
 
 /// The response, read from the engine as fast as the client reads it.
 fn streamed(response: Forwarded, deadline: Instant, record: Arc<RequestRecord>) -> Response {
-    let content_type = response.content_type().unwrap_or(b"application/json").to_vec();
+    let content_type = response.content_type().unwrap_or_else(|| "application/json".to_owned());
     // An error in the middle closes the connection, so that the client does not take the beginning for the whole.
     let parts = futures::stream::unfold((response, record), move |(mut response, record)| async move {
         let part = match timeout_at(deadline, response.chunk()).await {
@@ -88,8 +108,34 @@ fn streamed(response: Forwarded, deadline: Instant, record: Arc<RequestRecord>) 
     });
     let headers = [(header::CACHE_CONTROL, "no-cache"), (NO_BUFFERING, "no")];
     let mut response = (headers, Body::from_stream(parts)).into_response();
-    if let Ok(value) = content_type.as_slice().try_into() {
+    if let Ok(value) = content_type.try_into() {
         response.headers_mut().insert(header::CONTENT_TYPE, value);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_key_has_its_own_salt_and_engines_without_the_field_get_none() {
+        let salt = |is_known, id, has_own_prefixes, given: Value| {
+            let mut fields = Map::from_iter([("cache_salt".to_owned(), given)]);
+            let result = set_cache_salt(&mut fields, is_known, Client { id, has_own_prefixes });
+            result.map(|()| fields.remove("cache_salt").map(|salt| salt.as_str().map(str::to_owned)))
+        };
+        let sent = |id, given: Value| salt(true, id, true, given).unwrap().unwrap().unwrap();
+        assert_ne!(sent(1, Value::Null), sent(2, Value::Null));
+        assert_ne!(sent(1, json!("a")), sent(2, json!("a")));
+        assert_ne!(sent(1, json!("a")), sent(1, Value::Null));
+        assert_eq!(sent(1, json!("")), sent(1, Value::Null));
+        assert_eq!(salt(true, 1, false, Value::Null).unwrap(), None, "all clients share");
+        assert_eq!(salt(false, 1, true, Value::Null).unwrap(), None);
+        assert_ne!(salt(false, 1, true, json!("a")).unwrap(), Some(Some("a".to_owned())));
+        let error = salt(true, 1, true, json!(7)).unwrap_err();
+        assert_eq!(error.to_string(), "`cache_salt` must be a text");
+    }
 }

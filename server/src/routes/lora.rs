@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use axum::extract::State;
 use ntl_api::{ErrorBody, LoadLoraAdapter, UnloadLoraAdapter};
+use ntl_core::is_unprintable;
 
 use super::body::ApiRequest;
 use crate::blocking::run_blocking;
@@ -74,8 +75,8 @@ pub(crate) async fn unload(
 }
 
 fn check_name(name: &str) -> Result<(), AppError> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        let message = format!("must have 1 to {NAME_BYTES_MAX} bytes and no control characters");
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(is_unprintable) {
+        let message = format!("must have 1 to {NAME_BYTES_MAX} bytes and no control or direction characters");
         return Err(AppError::field("lora_name", message));
     }
     Ok(())
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn names_are_short_and_printable() {
         assert!(check_name("org/adapter-1").is_ok());
-        for name in ["", "a\nb", &"x".repeat(257)] {
+        for name in ["", "a\nb", "a\u{202e}b", "a\u{2066}b", &"x".repeat(257)] {
             assert!(check_name(name).is_err(), "{name:?}");
         }
     }

@@ -32,7 +32,7 @@ use crate::state::AppState;
 fn resolve(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
     let model = app.models.resolve(name);
     match &model {
-        Ok(model) => record.set_model(&model.name, &model.label, model.fingerprint.as_deref()),
+        Ok(model) => record.set_model(&model.name, &model.label, model.fingerprint()),
         Err(AppError::ModelNotFound(_)) => record.set_unknown_model(),
         Err(_) => {}
     }

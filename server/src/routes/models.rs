@@ -75,7 +75,7 @@ fn describe(model: &ServedModel) -> Model {
             reports => Alternatives::Any(reports.to_string()),
         }),
         chat: model.tokenizer.chat_template().is_some(),
-        fingerprint: model.fingerprint.clone(),
+        fingerprint: model.fingerprint(),
         examples: model.examples.clone(),
         root: model.lora.as_ref().map(|lora| lora.weights.folder.display().to_string()),
         parent: model.lora.as_ref().map(|lora| lora.parent.to_string()),

@@ -38,8 +38,8 @@ pub struct ServedModel {
     pub(crate) decoder: Arc<dyn TextDecoder>,
     /// Prompts that show what the model can do.
     pub(crate) examples: Vec<String>,
-    /// The fingerprint of its checkpoint.
-    pub(crate) fingerprint: Option<String>,
+    /// See [`Self::fingerprint`].
+    fingerprint: Option<String>,
     /// The limits of requests.
     pub(crate) profile: Arc<ModelProfile>,
     /// The number tokens that losses are computed over.
@@ -190,6 +190,14 @@ impl ServedModel {
         profile.output_tokens_max = profile.output_tokens_max.min(output_tokens_max);
         profile.logprobs_max = logprobs_max;
         self
+    }
+
+    /// The fingerprint of its checkpoint, or of the weights that another engine has now.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        match self.upstream() {
+            Some(upstream) => upstream.fingerprint().map(|fingerprint| fingerprint.to_string()),
+            None => self.fingerprint.clone(),
+        }
     }
 
     pub(crate) fn info(&self) -> &ModelInfo {

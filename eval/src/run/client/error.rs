@@ -46,6 +46,12 @@ pub enum ClientError {
          response has {is}; serve the first checkpoint again, or restart the run with --overwrite"
     )]
     OtherCheckpoint { endpoint: BaseUrl, was: String, is: String },
+    /// A check of the model found another one. Answers since the last check may come from it.
+    #[error(
+        "endpoint {endpoint} serves another model under the same name: {difference}; answers since the last check of the \
+         model are dropped, so serve the first model again, or restart the run with --overwrite"
+    )]
+    OtherModel { endpoint: BaseUrl, difference: String },
     /// The body does not have the format of the route's response.
     #[error("the response of endpoint {endpoint} could not be read: {problem}")]
     Unreadable { endpoint: BaseUrl, problem: String },
@@ -138,7 +144,7 @@ impl ClientError {
 
     /// Returns whether the run has to stop but may be continued later.
     pub fn suspends_run(&self) -> bool {
-        matches!(self, Self::Outage { .. } | Self::OtherCheckpoint { .. })
+        matches!(self, Self::Outage { .. } | Self::OtherCheckpoint { .. } | Self::OtherModel { .. })
     }
 
     /// Returns a key that is equal for errors that only differ in numbers, such as lengths of prompts.

@@ -17,10 +17,12 @@
 //! Servers are not trusted: bodies have a limit, and redirects to another server are not followed, because
 //! they would send the prompts there.
 //!
-//! Every response that names the fingerprint of its model must name the same one.
+//! Every response that names the fingerprint of its model must name the same one. `model_check` also compares the
+//! model itself from time to time.
 
 mod error;
 mod event_stream;
+mod model_check;
 mod pool;
 
 use std::borrow::Cow;
@@ -45,6 +47,7 @@ use crate::settings::base_url::BaseUrl;
 
 pub use self::error::ClientError;
 use self::event_stream::StreamError;
+use self::model_check::RunModel;
 use self::pool::EndpointPool;
 
 /// Maximum size of the body of a response, in bytes. A number with 1,000 values needs less than 200 kB.
@@ -125,6 +128,7 @@ pub struct Client {
     checkpoint: OnceLock<Checkpoint>,
     /// Whether a response has exceeded the timeout.
     is_slow: AtomicBool,
+    run_model: OnceLock<RunModel>,
 }
 
 /// The checkpoint that the first server of a run named.
@@ -220,9 +224,16 @@ impl Client {
             .build()
             .map_err(|source| ClientError::Setup { source })?;
         let ClientConfig { endpoints, api_key, timeout, retry, .. } = config;
-        let pool = EndpointPool::new(endpoints);
-        let is_slow = AtomicBool::new(false);
-        Ok(Self { http, pool, api_key, timeout, retry, checkpoint: OnceLock::new(), is_slow })
+        Ok(Self {
+            http,
+            pool: EndpointPool::new(endpoints),
+            api_key,
+            timeout,
+            retry,
+            checkpoint: OnceLock::new(),
+            run_model: OnceLock::new(),
+            is_slow: AtomicBool::new(false),
+        })
     }
 
     /// Returns the named model, or the only one. Sends a request to every server, so that a server that is

@@ -71,6 +71,9 @@ pub enum EngineError {
     /// The engine on another server rejects a request that the client caused.
     #[error("{0}")]
     UpstreamRejected(String),
+    /// The engine on another server has too much to do. `retry_after_seconds`: how long it asks to wait.
+    #[error("{message}")]
+    UpstreamOverloaded { message: String, retry_after_seconds: Option<u32> },
     /// The engine on another server is unreachable, fails, or its response is not understood.
     #[error("{0}")]
     Upstream(String),

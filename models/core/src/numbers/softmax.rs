@@ -72,12 +72,13 @@ impl<'a> Softmax<'a> {
         matches!(self.row, LogitsRow::Report(_))
     }
 
-    /// The maximum probability of this many ids together that another engine does not report.
+    /// The maximum probability of this many ids together that another engine does not report, and of what its passes
+    /// leave uncertain.
     pub fn unreported_max(&self, ids: usize) -> f64 {
         let LogitsRow::Report(report) = self.row else { return 0.0 };
         let all = (1.0 - report.sum() / self.total).max(0.0);
         let each = report.cut().map_or(all, |cut| cut.exp() / self.total);
-        all.min(each * ids as f64)
+        all.min(each * ids as f64 + report.uncertain())
     }
 
     /// Probability of all ids from `first` on; in a summary `first` must be where padding begins, and in a
@@ -252,6 +253,8 @@ mod tests {
         }
         let requested = report(&[(3, 0.5)], None);
         near(Softmax::of(LogitsRow::Report(&requested)).unwrap().unreported_max(1), 0.5);
+        let merged = NextTokenReport::merged([token(1, 0.5)], None, 0.02).unwrap();
+        near(Softmax::of(LogitsRow::Report(&merged)).unwrap().unreported_max(0), 0.02);
         let rounded = report(&[(3, 0.5), (4, 0.5005)], None);
         let softmax = Softmax::of(LogitsRow::Report(&rounded)).unwrap();
         near(softmax.probability(3) + softmax.probability(4), 1.0);

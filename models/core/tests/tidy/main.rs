@@ -22,7 +22,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-remote", &["ntl-common", "ntl-core", "ntl-engine"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-text"]),
     ("ntl-api", &[]),
-    ("ntl-common", &[]),
+    ("ntl-common", &["ntl-core"]),
     (
         "ntl-server",
         &[

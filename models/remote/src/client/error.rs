@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use ntl_core::is_unprintable;
 use serde_json::Value;
 
 /// Characters of an engine's message that an error repeats.
@@ -15,6 +16,14 @@ pub enum UpstreamError {
     /// The engine says that the request is wrong.
     #[error("the engine at {replica} rejects the request: {message}")]
     Rejected { replica: String, message: String },
+    /// The engine has too much to do.
+    #[error("the engine at {replica} is overloaded: {message}")]
+    Overloaded {
+        replica: String,
+        message: String,
+        /// How long the engine asks to wait.
+        retry_after_seconds: Option<u32>,
+    },
     /// Any other status that is not a success.
     #[error("the engine at {replica} returned status {status}: {message}")]
     Status { replica: String, status: u16, message: String },
@@ -30,6 +39,9 @@ pub enum UpstreamError {
     TooLarge { replica: String, bytes_max: usize },
     #[error("the response of the engine at {replica} is not understood: {reason}")]
     NotUnderstood { replica: String, reason: String },
+    /// The engine serves another model than before, other weights, or the same model in another way.
+    #[error("the engine at {replica} has changed: {reason}")]
+    OtherModel { replica: String, reason: String },
     /// The engine stopped answering health checks while a request was in flight.
     #[error("the engine at {replica} stopped responding to health checks")]
     Unhealthy { replica: String },
@@ -49,13 +61,17 @@ impl UpstreamError {
     /// Returns whether the same replica may answer the same request later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Status { status, .. } => *status == 408 || *status == 429 || *status >= 500,
-            Self::Unreachable { .. } | Self::Disconnected { .. } | Self::Unhealthy { .. } => true,
+            Self::Status { status, .. } => *status == 408 || *status >= 500,
+            Self::Overloaded { .. }
+            | Self::Unreachable { .. }
+            | Self::Disconnected { .. }
+            | Self::Unhealthy { .. } => true,
             // More time would be needed, and the caller has waited already.
             Self::Timeout { .. }
             | Self::Rejected { .. }
             | Self::Redirected { .. }
             | Self::TooLarge { .. }
+            | Self::OtherModel { .. }
             | Self::NotUnderstood { .. } => false,
         }
     }
@@ -66,10 +82,26 @@ impl UpstreamError {
         matches!(self, Self::Unreachable { .. })
     }
 
+    /// Returns whether the replica must not be used before it serves the same model again.
+    pub(crate) fn is_other_model(&self) -> bool {
+        matches!(self, Self::OtherModel { .. })
+    }
+
+    /// How long the engine asks to wait before the next request.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Overloaded { retry_after_seconds, .. } => {
+                retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()))
+            }
+            _ => None,
+        }
+    }
+
     /// The label `code` of the metric of requests.
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Rejected { .. } => Code::Status(400),
+            Self::Overloaded { .. } => Code::Status(429),
             Self::Status { status, .. } => Code::Status(*status),
             Self::Unreachable { .. } => Code::Failure("unreachable"),
             Self::Disconnected { .. } => Code::Failure("disconnected"),
@@ -77,6 +109,7 @@ impl UpstreamError {
             Self::Redirected { .. } => Code::Failure("redirected"),
             Self::TooLarge { .. } => Code::Failure("too_large"),
             Self::NotUnderstood { .. } => Code::Failure("not_understood"),
+            Self::OtherModel { .. } => Code::Failure("other_model"),
             Self::Unhealthy { .. } => Code::Failure("unhealthy"),
         }
     }
@@ -113,22 +146,22 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Returns the message of an error body in one of the usual shapes, or the beginning of any other body.
+/// Returns the message of an error body in one of the usual shapes, or any other body as it is.
 pub(super) fn message_of(body: &[u8]) -> String {
     let message = serde_json::from_slice::<Value>(body).ok().and_then(|body| {
         let places = ["/error/message", "/error", "/message", "/detail"];
         places.iter().find_map(|place| Some(body.pointer(place)?.as_str()?.to_owned()))
     });
-    printable(&message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()))
+    message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned())
 }
 
-/// Returns the beginning of a text from an engine, on one line and without control characters.
-pub(crate) fn printable(text: &str) -> String {
+/// Returns the beginning of a text, on one line and without control characters or changes of direction.
+pub(super) fn printable(text: &str) -> String {
     let mut shown: String = text
         .trim()
         .chars()
         .take(MESSAGE_CHARS_MAX)
-        .map(|character| if character.is_control() { ' ' } else { character })
+        .map(|character| if is_unprintable(character) { ' ' } else { character })
         .collect();
     if text.trim().chars().nth(MESSAGE_CHARS_MAX).is_some() {
         shown.push('…');
@@ -150,9 +183,10 @@ mod tests {
             (" <html>\n\u{1b}[31mno", "<html>  [31mno"),
             ("", "no message"),
         ] {
-            assert_eq!(message_of(body.as_bytes()), want);
+            assert_eq!(printable(&message_of(body.as_bytes())), want);
         }
-        assert_eq!(message_of(&[b'x'; 9_999]).chars().count(), MESSAGE_CHARS_MAX + 1);
+        assert_eq!(printable(&"x".repeat(9_999)).chars().count(), MESSAGE_CHARS_MAX + 1);
+        assert_eq!(printable("a\u{202e}b\u{2066}c"), "a b c");
     }
 
     #[test]

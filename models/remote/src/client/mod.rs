@@ -3,23 +3,26 @@
 //! In: a request body. Out: a whole response body of a bounded size, or the response as it arrives. An engine
 //! is not trusted: sizes and times are bounded, redirects are not followed, and messages are cut and made
 //! printable. Dropping a future closes its connection, which cancels the request in the engine. Invariant: the API
-//! key appears in no error and no debug output.
+//! key appears in no error and no debug output, even if the engine repeats it. The same holds for paths of URLs.
 
 mod error;
+mod redaction;
 mod url;
 
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use ntl_common::trust::{self, TrustError};
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
-pub(crate) use error::printable;
+use error::printable;
 pub use error::{Code, UpstreamError};
+use redaction::{RedactedStream, Redaction};
 pub use url::{BaseUrl, InvalidUrl};
 
 /// Maximum number of bytes that are read of an error's body.
@@ -27,6 +30,9 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum time for a connection to an engine to open.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The header with which an ntl-server names the weights that computed a response.
+const FINGERPRINT: &str = "ntl-model-fingerprint";
 
 /// A week, which is longer than any request.
 const TIME_UNBOUNDED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -37,7 +43,10 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// A key that no output shows.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ApiKey(HeaderValue);
+pub struct ApiKey {
+    key: String,
+    header: HeaderValue,
+}
 
 /// The key has characters that a header cannot contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -46,9 +55,9 @@ pub struct InvalidKey;
 
 impl ApiKey {
     pub fn new(key: &str) -> Result<Self, InvalidKey> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| InvalidKey)?;
-        value.set_sensitive(true);
-        Ok(Self(value))
+        let mut header = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| InvalidKey)?;
+        header.set_sensitive(true);
+        Ok(Self { key: key.to_owned(), header })
     }
 }
 
@@ -74,6 +83,9 @@ pub enum ClientError {
 pub(crate) struct Client {
     http: reqwest::Client,
     api_key: Option<ApiKey>,
+    redaction: Arc<Redaction>,
+    /// The fingerprint that the engine's responses must have if they have any; `None` accepts all.
+    fingerprint: Option<Arc<Mutex<Option<String>>>>,
     /// Maximum time until a whole response has arrived, or the next part of a stream.
     timeout: Duration,
 }
@@ -83,6 +95,7 @@ impl Client {
         api_key: Option<ApiKey>,
         timeout: Duration,
         ca_file: Option<&Path>,
+        replicas: &[BaseUrl],
     ) -> Result<Self, ClientError> {
         let http = trust::client_builder(ca_file)?
             .redirect(Policy::none())
@@ -93,12 +106,49 @@ impl Client {
             .no_proxy()
             .build()
             .map_err(ClientError::Http)?;
-        Ok(Self { http, api_key, timeout })
+        let key = api_key.as_ref().map(|key| key.key.as_str());
+        let redaction = Arc::new(Redaction::new(key, replicas.iter().map(BaseUrl::path)));
+        Ok(Self { http, api_key, redaction, fingerprint: Some(Arc::default()), timeout })
     }
 
-    /// The same client with another limit of time.
-    pub(crate) fn within(&self, timeout: Duration) -> Self {
-        Self { timeout: timeout.min(self.timeout), ..self.clone() }
+    /// Returns the beginning of a text from an engine for errors and logs: on one line, without control characters
+    /// and without secrets.
+    pub(crate) fn printable(&self, text: &str) -> String {
+        printable(&self.redaction.message(text))
+    }
+
+    /// Returns a text that an engine wrote without the API key.
+    pub(crate) fn without_key(&self, text: &str) -> String {
+        self.redaction.content(text)
+    }
+
+    /// The same client with another limit of time, which accepts responses of other weights.
+    pub(crate) fn for_checks(&self, timeout: Duration) -> Self {
+        Self { timeout: timeout.min(self.timeout), fingerprint: None, ..self.clone() }
+    }
+
+    /// Sets the fingerprint that the engine's responses must have if they have any.
+    pub(crate) fn expect_fingerprint(&self, fingerprint: Option<String>) {
+        if let Some(expected) = &self.fingerprint {
+            *expected.lock().unwrap_or_else(PoisonError::into_inner) = fingerprint;
+        }
+    }
+
+    /// Fails if a response names another fingerprint than expected.
+    fn check_fingerprint(&self, base: &BaseUrl, response: &Response) -> Result<(), UpstreamError> {
+        let Some(found) = response.headers().get(FINGERPRINT) else { return Ok(()) };
+        let expected = self
+            .fingerprint
+            .as_ref()
+            .and_then(|expected| expected.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        match expected {
+            Some(expected) if found.as_bytes() != expected.as_bytes() => {
+                let found = self.printable(&String::from_utf8_lossy(found.as_bytes()));
+                let reason = format!("its weights have the fingerprint {found} instead of {expected}");
+                Err(UpstreamError::OtherModel { replica: base.to_string(), reason })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same client without a limit of time, for callers that have their own.
@@ -137,8 +187,14 @@ impl Client {
         let request = self.http.post(base.join(route)).header(CONTENT_TYPE, "application/json").body(body);
         let sent = tokio::time::timeout(self.timeout, self.authorized(request).send()).await;
         let response = sent.map_err(|_| self.late(base))?.map_err(|error| self.failed(base, error))?;
-        let response = not_redirected(base, response)?;
-        Ok(OpenResponse { response, client: self.clone(), base: base.clone() })
+        let response = self.not_redirected(base, response)?;
+        self.check_fingerprint(base, &response)?;
+        Ok(OpenResponse {
+            response,
+            content: Some(self.redaction.stream()),
+            client: self.clone(),
+            base: base.clone(),
+        })
     }
 
     async fn whole(
@@ -149,14 +205,15 @@ impl Client {
     ) -> Result<Vec<u8>, UpstreamError> {
         let exchange = async {
             let response = self.authorized(request).send().await.map_err(|error| self.failed(base, error))?;
-            let mut response = not_redirected(base, response)?;
+            let mut response = self.not_redirected(base, response)?;
+            self.check_fingerprint(base, &response)?;
             let status = response.status();
             if status.is_success() {
                 return self.body(base, &mut response, bytes_max).await;
             }
             // If the body is cut off, its text is dropped: the status says more.
             let body = self.body(base, &mut response, ERROR_BYTES_MAX).await.unwrap_or_default();
-            Err(refusal(base, status, &body))
+            Err(self.refusal(base, status, response.headers(), &body))
         };
         tokio::time::timeout(self.timeout, exchange).await.map_err(|_| self.late(base))?
     }
@@ -179,7 +236,7 @@ impl Client {
 
     fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.api_key {
-            Some(key) => request.header(AUTHORIZATION, key.0.clone()),
+            Some(key) => request.header(AUTHORIZATION, key.header.clone()),
             None => request,
         }
     }
@@ -197,19 +254,57 @@ impl Client {
         let is_connect = error.is_connect();
         let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
         let reason = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
-        let (replica, reason) = (base.to_string(), printable(&reason));
+        let (replica, reason) = (base.to_string(), self.printable(&reason));
         if is_connect {
             UpstreamError::Unreachable { replica, reason }
         } else {
             UpstreamError::Disconnected { replica, reason }
         }
     }
+
+    fn not_redirected(&self, base: &BaseUrl, response: Response) -> Result<Response, UpstreamError> {
+        if !response.status().is_redirection() {
+            return Ok(response);
+        }
+        let to = response.headers().get(LOCATION);
+        let to = to.map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
+        let to = self.printable(&to.unwrap_or_default());
+        Err(UpstreamError::Redirected { replica: base.to_string(), to })
+    }
+
+    /// The error of a response that is not a success.
+    fn refusal(&self, base: &BaseUrl, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> UpstreamError {
+        let replica = base.to_string();
+        let message = self.printable(&error::message_of(body));
+        match status {
+            StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
+                UpstreamError::Rejected { replica, message }
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                UpstreamError::Overloaded { replica, message, retry_after_seconds: retry_after(headers) }
+            }
+            _ => UpstreamError::Status { replica, status: status.as_u16(), message },
+        }
+    }
+}
+
+/// Returns the seconds of `Retry-After`, in either of its forms.
+#[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        return Some(text.parse().unwrap_or(u32::MAX));
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+    Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX))
 }
 
 /// A response whose body has not arrived yet. Dropping it closes the connection.
-#[derive(Debug)]
 pub(crate) struct OpenResponse {
     response: Response,
+    /// Removes the API key from the body; `None` after its end.
+    content: Option<RedactedStream>,
     client: Client,
     base: BaseUrl,
 }
@@ -219,15 +314,30 @@ impl OpenResponse {
         self.response.status().as_u16()
     }
 
-    pub(crate) fn content_type(&self) -> Option<&[u8]> {
-        self.response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes)
+    pub(crate) fn content_type(&self) -> Option<String> {
+        let value = self.response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
+        Some(self.client.redaction.message(value))
     }
 
-    /// Waits for the next part of the body. Returns `None` after the last one.
+    /// Waits for the next part of the body, without the API key. Returns `None` after the last one.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, UpstreamError> {
-        let chunk = tokio::time::timeout(self.client.timeout, self.response.chunk()).await;
-        let chunk = chunk.map_err(|_| self.client.late(&self.base))?;
-        Ok(chunk.map_err(|error| self.client.failed(&self.base, error))?.map(Vec::from))
+        loop {
+            let chunk = tokio::time::timeout(self.client.timeout, self.response.chunk()).await;
+            let chunk = chunk.map_err(|_| self.client.late(&self.base))?;
+            let chunk = chunk.map_err(|error| self.client.failed(&self.base, error))?;
+            let part = match (&mut self.content, chunk) {
+                (Some(content), Some(chunk)) => content.push(chunk.into()),
+                (Some(content), None) => {
+                    let rest = content.end();
+                    self.content = None;
+                    rest
+                }
+                (None, _) => return Ok(None),
+            };
+            if !part.is_empty() {
+                return Ok(Some(part));
+            }
+        }
     }
 
     /// Reads the body of a response that is not a success.
@@ -235,25 +345,27 @@ impl OpenResponse {
         let reading = self.client.body(&self.base, &mut self.response, ERROR_BYTES_MAX);
         let body = tokio::time::timeout(self.client.timeout, reading).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        refusal(&self.base, self.response.status(), &body)
+        self.client.refusal(&self.base, self.response.status(), self.response.headers(), &body)
     }
 }
 
-fn not_redirected(base: &BaseUrl, response: Response) -> Result<Response, UpstreamError> {
-    if !response.status().is_redirection() {
-        return Ok(response);
-    }
-    let to = response.headers().get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
-    Err(UpstreamError::Redirected { replica: base.to_string(), to: printable(&to.unwrap_or_default()) })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn refusal(base: &BaseUrl, status: StatusCode, body: &[u8]) -> UpstreamError {
-    let replica = base.to_string();
-    let message = error::message_of(body);
-    match status {
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
-            UpstreamError::Rejected { replica, message }
-        }
-        _ => UpstreamError::Status { replica, status: status.as_u16(), message },
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
+    fn retry_after_may_be_seconds_or_a_date() {
+        let seconds = |text: &str| {
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]))
+        };
+        assert_eq!(
+            (seconds(" 7 "), seconds("0"), seconds("9".repeat(30).as_str())),
+            (Some(7), Some(0), Some(u32::MAX))
+        );
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(0));
+        let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
+        assert!(seconds(&later).is_some_and(|seconds| (60..=90).contains(&seconds)));
+        assert_eq!((seconds("soon"), seconds("-1"), retry_after(&HeaderMap::new())), (None, None, None));
     }
 }

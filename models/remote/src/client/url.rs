@@ -6,11 +6,13 @@ use std::str::FromStr;
 use reqwest::Url;
 
 /// The http(s) URL that an engine's routes begin with, without `/v1`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct BaseUrl {
     url: String,
-    /// Host, port and path: what errors and metrics show.
+    /// Host and port: what errors and metrics show. The path may hold a secret.
     name: String,
+    /// Without the slash at its end.
+    path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +29,30 @@ impl BaseUrl {
     /// The URL of a route, such as `/v1/models`.
     pub(crate) fn join(&self, route: &str) -> String {
         format!("{}{route}", self.url)
+    }
+
+    /// The part of the URL that nothing shows. Empty if there is none.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Numbers URLs that have the same host and port, so that errors and metrics distinguish them.
+    pub(crate) fn distinguish(urls: &mut [Self]) {
+        for index in 1..urls.len() {
+            let (earlier, rest) = urls.split_at_mut(index);
+            let url = &mut rest[0];
+            let host = url.name.as_str();
+            let same = earlier.iter().filter(|other| other.name.split('#').next() == Some(host)).count();
+            if same > 0 {
+                url.name = format!("{}#{}", url.name, same + 1);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BaseUrl({self})")
     }
 }
 
@@ -49,8 +75,10 @@ impl FromStr for BaseUrl {
         }
         let base = url.as_str().trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base);
-        let name = base.split_once("://").map_or(base, |(_, name)| name);
-        Ok(Self { url: base.to_owned(), name: name.to_owned() })
+        let address = base.split_once("://").map_or(base, |(_, address)| address);
+        let path = address.find('/').map_or("", |at| &address[at..]);
+        let name = &address[..address.len() - path.len()];
+        Ok(Self { url: base.to_owned(), name: name.to_owned(), path: path.to_owned() })
     }
 }
 
@@ -68,8 +96,20 @@ mod tests {
         let base: BaseUrl = "https://h/api".parse().unwrap();
         assert_eq!(
             (base.join("/tokenize").as_str(), base.to_string().as_str()),
-            ("https://h/api/tokenize", "h/api")
+            ("https://h/api/tokenize", "h")
         );
+        let base: BaseUrl = "http://[::1]:80/a/b/v1/".parse().unwrap();
+        assert_eq!((base.to_string().as_str(), base.path()), ("[::1]", "/a/b"));
+    }
+
+    #[test]
+    fn a_path_is_shown_nowhere_and_equal_hosts_are_numbered() {
+        let urls = ["http://h:1/SECRET-a", "http://g", "http://h:1/SECRET-b/v1", "http://h:1"];
+        let mut urls = urls.map(|url| url.parse::<BaseUrl>().unwrap());
+        BaseUrl::distinguish(&mut urls);
+        assert_eq!(urls.each_ref().map(ToString::to_string), ["h:1", "g", "h:1#2", "h:1#3"]);
+        assert!(!format!("{urls:?}").contains("SECRET"), "{urls:?}");
+        assert_eq!(urls[2].join("/health"), "http://h:1/SECRET-b/health");
     }
 
     #[test]

@@ -156,7 +156,10 @@ impl Shared {
         }
         match &job.request {
             Request::Number(number) => self.vocabulary.reported_search(number, "", 0).map(drop),
-            Request::Text(text) if text.fields.is_some() => self.vocabulary.reported_text(text, 0).map(drop),
+            Request::Text(text) if text.fields.is_some() => {
+                self.upstream.check_choices(&text.sampling)?;
+                self.vocabulary.reported_text(text, 0).map(drop)
+            }
             request => self.vocabulary.reported_decoding(request).map(drop),
         }
     }

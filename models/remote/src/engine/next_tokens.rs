@@ -135,6 +135,16 @@ pub trait NextTokens: Send + Sync + 'static {
         queries: Vec<NextTokenQuery>,
     ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>>;
 
+    /// How often the weights of the model were found to have changed.
+    fn weight_changes(&self) -> u64 {
+        0
+    }
+
+    /// Fails if the engine cannot write a text with these settings among given tokens ([`TextQuery::among`]).
+    fn check_choices(&self, _sampling: &SamplingParams) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Writes text. The last item is a delta with an end, or an error.
     fn write(&self, context: QueryContext, query: TextQuery)
     -> BoxStream<'_, Result<TextDelta, EngineError>>;

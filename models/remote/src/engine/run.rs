@@ -50,31 +50,40 @@ impl JobTask {
             };
             drop(slot);
             shared.observer.on_start(queued.elapsed());
-            shared.serve(&job, number, &client).await
+            let changes = shared.upstream.weight_changes();
+            let events = shared.serve(&job, number, &client).await?;
+            if shared.upstream.weight_changes() == changes {
+                return Ok(events);
+            }
+            let message = "the weights of the model changed while the engine computed this request";
+            Err(EngineError::Upstream(message.to_owned()))
         };
         // A panic fails this job only.
         let work = AssertUnwindSafe(work).catch_unwind();
         let last = tokio::select! {
             biased;
-            () = client.events.closed() => None,
-            late = deadline(job.deadline) => Some(Event::Failed(late)),
-            done = work => Some(match done {
-                Ok(Ok(event)) => event,
-                Ok(Err(error)) => Event::Failed(error),
+            () = client.events.closed() => Vec::new(),
+            late = deadline(job.deadline) => vec![Event::Failed(late)],
+            done = work => match done {
+                Ok(Ok(events)) => events,
+                Ok(Err(error)) => vec![Event::Failed(error)],
                 Err(_) => {
                     shared.observer.on_panic();
-                    Event::Failed(EngineError::Step("the decoding panicked".to_owned()))
+                    vec![Event::Failed(EngineError::Step("the decoding panicked".to_owned()))]
                 }
-            }),
+            },
         };
-        let reason = last.as_ref().map_or(EndReason::Abort, end_reason);
-        if let Some(Event::Failed(error @ (EngineError::Upstream(_) | EngineError::Step(_)))) = &last {
+        if let [Event::Failed(error @ (EngineError::Upstream(_) | EngineError::Step(_)))] = &*last {
             tracing::error!(%error, "a job failed");
         }
-        // Counted before the event is sent, so that a client with the response finds it in the metrics.
-        (0..sequences).for_each(|_| shared.observer.on_end(reason));
-        if let Some(last) = last {
-            client.events.send(last);
+        // Counted before the events are sent, so that a client with the response finds it in the metrics. A single event
+        // ends all sequences.
+        for sequence in 0..sequences {
+            let event = last.get(sequence).or(last.first());
+            shared.observer.on_end(event.map_or(EndReason::Abort, end_reason));
+        }
+        for event in last {
+            client.events.send(event);
         }
     }
 }
@@ -123,8 +132,8 @@ impl Shared {
         Ok(permit)
     }
 
-    /// Runs a job, and returns its last event.
-    async fn serve(&self, job: &Job, number: u64, client: &ClientEvents) -> Result<Event, EngineError> {
+    /// Runs a job, and returns its last event, or the last one of each of its texts.
+    async fn serve(&self, job: &Job, number: u64, client: &ClientEvents) -> Result<Vec<Event>, EngineError> {
         let prompt: Arc<[u32]> = job.prompt.ids().collect();
         let context = QueryContext {
             affinity: number,
@@ -144,7 +153,7 @@ impl Shared {
                         number_of(decode(&requests, prompt, &mut *decoding, look_ahead).await?)?
                     }
                 };
-                Ok(Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome }))
+                Ok(vec![Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome })])
             }
             Request::Text(text) => {
                 let requests = || Requests::new(self, job.client, context);
@@ -153,7 +162,9 @@ impl Shared {
             request => {
                 let mut decoding = self.vocabulary.reported_decoding(request)?;
                 let mut events = decode(&requests, prompt, &mut *decoding, LookAhead::NONE).await?;
-                events.pop().ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
+                let last = events.pop();
+                last.map(|event| vec![event])
+                    .ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
             }
         }
     }

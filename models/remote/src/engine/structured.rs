@@ -22,24 +22,20 @@ const QUOTE: &str = "\"";
 const TOKENS_MIN: usize = 4;
 const TOKENS_MAX: usize = 64;
 
-/// Writes all texts of a job, and returns the last event. `requests` returns the requests of one text.
+/// Writes all texts of a job, and returns the last event of each. `requests` returns the requests of one text.
 pub(super) async fn structured_texts<'a>(
     requests: impl Fn() -> Requests<'a>,
     prompt: &Arc<[u32]>,
     job: &TextJob,
     client: &ClientEvents,
-) -> Result<Event, EngineError> {
+) -> Result<Vec<Event>, EngineError> {
     let texts = (0..job.n).map(async |number| {
         let requests = requests();
         let text = requests.shared.vocabulary.reported_text(job, number)?;
-        Writer { requests: &requests, prompt, job, number, text, tokens: TOKENS_MIN }.write(client).await
+        let tokens = TOKENS_MIN;
+        Writer { requests: &requests, prompt, job, number, text, tokens, texts: 0 }.write(client).await
     });
-    let mut ends = try_join_all(texts).await?;
-    let last = ends.pop().ok_or_else(|| EngineError::Step("a job has no text".to_owned()))?;
-    for end in ends {
-        client.send(end).await;
-    }
-    Ok(last)
+    try_join_all(texts).await
 }
 
 struct Writer<'a> {
@@ -51,6 +47,8 @@ struct Writer<'a> {
     text: ReportedText,
     /// Number of tokens that the engine writes next.
     tokens: usize,
+    /// Number of requests for text so far.
+    texts: u64,
 }
 
 impl Writer<'_> {
@@ -116,8 +114,10 @@ impl Writer<'_> {
         among: Option<Arc<[u32]>>,
     ) -> Result<Vec<u32>, EngineError> {
         let max_tokens = tokens.min(self.text.tokens_left());
-        // No two requests of a job have the same random numbers.
-        let stream = self.text.ids().len() as u64 * u64::from(self.job.n) + u64::from(self.number);
+        // No two requests of a job have the same random numbers. A request after a refused token would otherwise have
+        // those which led to that token.
+        let stream = self.texts * u64::from(self.job.n) + u64::from(self.number);
+        self.texts += 1;
         let query =
             TextQuery { prompt: self.prefix(), sampling: self.job.sampling, stream, max_tokens, stop, among };
         let (_permit, deltas) = self.requests.write(query).await;

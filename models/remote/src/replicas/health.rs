@@ -4,10 +4,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::ReplicaPool;
-use crate::client::{BaseUrl, UpstreamError};
-
-/// Time between two checks of an available replica.
-const INTERVAL: Duration = Duration::from_secs(5);
+use crate::client::UpstreamError;
 
 /// Time between two checks of a replica that is unavailable.
 const INTERVAL_DOWN: Duration = Duration::from_secs(1);
@@ -18,23 +15,23 @@ const FAILURES_MAX: u32 = 2;
 
 /// One check of a replica.
 pub(crate) trait Check: Send + Sync + 'static {
-    /// Checks a replica that answered the last time.
-    fn alive(&self, base: &BaseUrl) -> impl Future<Output = Result<(), UpstreamError>> + Send;
+    /// Checks a replica that answered the last time. `number`: how many checks came before.
+    fn alive(&self, index: usize, number: u64) -> impl Future<Output = Result<(), UpstreamError>> + Send;
 
     /// Checks a replica that did not: it may have been started again with another model.
-    fn same_model(&self, base: &BaseUrl) -> impl Future<Output = Result<(), UpstreamError>> + Send;
+    fn same_model(&self, index: usize) -> impl Future<Output = Result<(), UpstreamError>> + Send;
 }
 
-/// Checks one replica until the pool is dropped.
-pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl Check) {
+/// Checks one replica until the pool is dropped, each `interval` while it is available.
+pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl Check, interval: Duration) {
     let mut failures = 0;
-    loop {
+    for number in 0.. {
         let Some((base, was_up)) = pool.upgrade().map(|pool| (pool.base(index).clone(), pool.is_up(index)))
         else {
             return;
         };
-        tokio::time::sleep(if was_up { INTERVAL } else { INTERVAL_DOWN }).await;
-        let result = if was_up { check.alive(&base).await } else { check.same_model(&base).await };
+        tokio::time::sleep(if was_up { interval } else { interval.min(INTERVAL_DOWN) }).await;
+        let result = if was_up { check.alive(index, number).await } else { check.same_model(index).await };
         let Some(pool) = pool.upgrade() else { return };
         match result {
             Ok(()) => {
@@ -47,7 +44,9 @@ pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl
             }
             Err(error) => {
                 failures += 1;
-                if failures >= FAILURES_MAX && pool.set_up(index, false, Instant::now()) {
+                if (failures >= FAILURES_MAX || error.is_other_model())
+                    && pool.set_up(index, false, Instant::now())
+                {
                     tracing::warn!(%error, "a replica is unavailable");
                 }
             }

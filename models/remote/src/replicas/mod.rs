@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{BaseUrl, Client, Code, UpstreamError};
 pub(crate) use health::{Check, supervise};
-pub(crate) use pool::ReplicaPool;
+pub(crate) use pool::{Lease, ReplicaPool};
 pub use pool::{NoObserver, UpstreamObserver};
 
 /// How often a request is sent to all replicas.
@@ -20,6 +20,9 @@ const ROUNDS_MAX: u32 = 4;
 
 /// The first pause between two rounds. Each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Maximum `Retry-After` of overloaded replicas that a request waits for. The client gets a longer one.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 
 /// The replicas of one model, with the client that they share.
 pub(crate) struct Replicas {
@@ -32,12 +35,22 @@ impl Replicas {
         Self { client, pool: Arc::new(ReplicaPool::new(replicas, observer)) }
     }
 
-    /// Sends a request to one replica after another until one answers. `affinity` names its tree.
+    /// Sends a request to one replica after another until one answers. `affinity` names its tree. A request without one
+    /// is the client's own, so that the client can repeat it after `Retry-After`.
     pub(crate) async fn request<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
         affinity: Option<u64>,
         exchange: impl Fn(BaseUrl) -> E + Sync,
     ) -> Result<T, UpstreamError> {
+        self.request_and_hold(affinity, exchange).await.map(|(response, _)| response)
+    }
+
+    /// Like [`request`](Self::request), but also returns the lease: the request is in flight until it is dropped.
+    pub(crate) async fn request_and_hold<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
+        &self,
+        affinity: Option<u64>,
+        exchange: impl Fn(BaseUrl) -> E + Sync,
+    ) -> Result<(T, Lease), UpstreamError> {
         let mut round = 0;
         loop {
             let error = match self.one_round(affinity, &exchange).await {
@@ -45,10 +58,12 @@ impl Replicas {
                 result => return result,
             };
             round += 1;
-            if round == ROUNDS_MAX {
+            let asked = error.retry_after();
+            let is_long = asked.is_some_and(|asked| affinity.is_none() || asked > RETRY_AFTER_MAX);
+            if round == ROUNDS_MAX || is_long {
                 return Err(error);
             }
-            tokio::time::sleep(pause(round)).await;
+            tokio::time::sleep(pause(round).max(asked.unwrap_or_default())).await;
         }
     }
 
@@ -57,7 +72,7 @@ impl Replicas {
         &self,
         affinity: Option<u64>,
         exchange: &(impl Fn(BaseUrl) -> E + Sync),
-    ) -> Result<T, UpstreamError> {
+    ) -> Result<(T, Lease), UpstreamError> {
         let mut tried = Vec::new();
         let mut last = None;
         while let Some(lease) = self.pool.lease(affinity, &tried) {
@@ -70,15 +85,21 @@ impl Replicas {
             };
             lease.ended(result.as_ref().map_or_else(UpstreamError::code, |_| Code::Status(200)));
             match result {
+                // A text that takes too long takes as long on every replica.
+                Err(error) if error.is_timeout() && affinity.is_none() => return Err(error),
                 // Another replica may compute what one replica cannot.
                 Err(error) if !error.is_clients_fault() => {
-                    if error.is_unreachable() && self.pool.set_up(lease.index, false, Instant::now()) {
+                    let is_unavailable = error.is_unreachable() || error.is_other_model();
+                    if is_unavailable && self.pool.set_up(lease.index, false, Instant::now()) {
                         tracing::warn!(%error, "a replica is unavailable");
                     }
                     tried.push(lease.index);
-                    last = Some(error);
+                    // That a replica is overloaded says more than that another one is not there.
+                    if !matches!(last, Some(UpstreamError::Overloaded { .. })) {
+                        last = Some(error);
+                    }
                 }
-                result => return result,
+                result => return result.map(|response| (response, lease)),
             }
         }
         Err(last.unwrap_or_else(|| UpstreamError::Unreachable {

@@ -84,6 +84,11 @@ impl ReplicaPool {
         (0..self.len()).any(|index| self.is_up(index))
     }
 
+    /// Returns whether a replica other than this one is available.
+    pub(crate) fn another_is_up(&self, index: usize) -> bool {
+        (0..self.len()).any(|other| other != index && self.is_up(other))
+    }
+
     /// Sets whether a replica is available. Returns whether that changed.
     pub(crate) fn set_up(&self, index: usize, is_up: bool, now: Instant) -> bool {
         self.state().loads[index].failed = (!is_up).then_some(now);
@@ -103,7 +108,7 @@ impl ReplicaPool {
 
     /// Returns the replica for a request of the tree `affinity` that already failed on the replicas `tried`,
     /// or `None` if it failed on all of them.
-    pub(crate) fn lease(&self, affinity: Option<u64>, tried: &[usize]) -> Option<Lease<'_>> {
+    pub(crate) fn lease(self: &Arc<Self>, affinity: Option<u64>, tried: &[usize]) -> Option<Lease> {
         let up: Vec<bool> = (0..self.len()).map(|index| self.is_up(index)).collect();
         let mut state = self.state();
         let known = affinity.and_then(|tree| state.affinities.get(&tree).copied());
@@ -123,7 +128,7 @@ impl ReplicaPool {
         }
         state.loads[index].in_flight += 1;
         state.loads[index].sent += 1;
-        Some(Lease { pool: self, index, started: Instant::now() })
+        Some(Lease { pool: Arc::clone(self), index, started: Instant::now() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,14 +151,14 @@ impl State {
 }
 
 /// One request at a replica, in flight until this is dropped.
-pub(crate) struct Lease<'a> {
-    pool: &'a ReplicaPool,
+pub(crate) struct Lease {
+    pool: Arc<ReplicaPool>,
     pub(crate) index: usize,
     started: Instant,
 }
 
-impl<'a> Lease<'a> {
-    pub(crate) fn base(&self) -> &'a BaseUrl {
+impl Lease {
+    pub(crate) fn base(&self) -> &BaseUrl {
         self.pool.base(self.index)
     }
 
@@ -164,7 +169,7 @@ impl<'a> Lease<'a> {
     }
 }
 
-impl Drop for Lease<'_> {
+impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.state().loads[self.index].in_flight -= 1;
     }
@@ -174,12 +179,12 @@ impl Drop for Lease<'_> {
 mod tests {
     use super::*;
 
-    fn pool() -> ReplicaPool {
+    fn pool() -> Arc<ReplicaPool> {
         let urls = ["http://a", "http://b", "http://c"].map(|url| url.parse().unwrap());
-        ReplicaPool::new(urls.into(), Arc::new(NoObserver))
+        Arc::new(ReplicaPool::new(urls.into(), Arc::new(NoObserver)))
     }
 
-    fn next(pool: &ReplicaPool, tree: u64) -> Lease<'_> {
+    fn next(pool: &Arc<ReplicaPool>, tree: u64) -> Lease {
         pool.lease(Some(tree), &[]).unwrap()
     }
 

@@ -1,14 +1,15 @@
 //! Connects to a model: waits for an engine, detects it, compares the tokenizers, and starts health checks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::detect::{check_model, detect};
+use super::detect::{check_facts, describe, detect};
+use super::identity::{Evidence, Identity};
 use super::slots::Slots;
 use super::tokenization::compare;
 use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig, Vocabulary};
 use crate::client::{BaseUrl, Client, ClientError, UpstreamError};
-use crate::replicas::{Check, Replicas, UpstreamObserver, supervise};
+use crate::replicas::{Check, ReplicaPool, Replicas, UpstreamObserver, supervise};
 use crate::wire::texts::TokenTexts;
 
 /// Pause between two attempts to reach an engine.
@@ -20,6 +21,9 @@ const ATTEMPTS_PER_LINE: u32 = 30;
 /// Maximum time of a health check.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// The fixed prompts are computed in one of this many health checks: they delay other requests.
+const CHECKS_PER_PROBE: u64 = 6;
+
 /// A model whose engine is not known yet.
 pub struct Connecting {
     config: UpstreamConfig,
@@ -27,9 +31,16 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    pub fn new(config: UpstreamConfig) -> Result<Self, ClientError> {
-        let client = Client::new(config.api_key.clone(), config.timeout, config.ca_file.as_deref())?;
+    pub fn new(mut config: UpstreamConfig) -> Result<Self, ClientError> {
+        BaseUrl::distinguish(&mut config.replicas);
+        let UpstreamConfig { api_key, timeout, ca_file, replicas, .. } = &config;
+        let client = Client::new(api_key.clone(), *timeout, ca_file.as_deref(), replicas)?;
         Ok(Self { config, client })
+    }
+
+    /// Returns a text from an engine for logs: on one line, without control characters and without secrets.
+    pub fn printable(&self, text: &str) -> String {
+        self.client.printable(text)
     }
 
     /// Describes the engine of the first replica that answers. Waits until one does: engines load for minutes.
@@ -66,14 +77,20 @@ impl Connecting {
         let Self { config, client } = self;
         let replicas = Replicas::new(client.clone(), config.replicas, observer);
         let pool = &replicas.pool;
+        let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
+        let texts = Arc::new(texts);
+        let identity = Arc::new(Identity::default());
         let check = ReplicaCheck {
-            client: client.within(CHECK_TIME_MAX),
+            pool: Arc::downgrade(pool),
+            client,
             facts: facts.clone(),
             vocabulary: Arc::clone(&vocabulary),
+            texts: Arc::clone(&texts),
+            identity: Arc::clone(&identity),
         };
         let mut last = None;
         for index in 0..pool.len() {
-            match check.all(pool.base(index)).await {
+            match check.first(pool.base(index)).await {
                 Ok(()) => {}
                 Err(TokenizationError::Upstream(error)) if error.is_transient() || error.is_timeout() => {
                     tracing::warn!(%error, "a replica is unavailable");
@@ -87,46 +104,142 @@ impl Connecting {
             return Err(error.into());
         }
         for index in 0..pool.len() {
-            tokio::spawn(supervise(Arc::downgrade(pool), index, check.clone()));
+            tokio::spawn(supervise(Arc::downgrade(pool), index, check.clone(), config.check_interval));
         }
-        let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
         let slots = facts.slots.map(Slots::new);
-        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots }))
+        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots, identity }))
     }
 }
 
 #[derive(Clone)]
 struct ReplicaCheck {
+    pool: Weak<ReplicaPool>,
+    /// The client of all requests.
     client: Client,
     facts: EngineFacts,
     vocabulary: Arc<dyn Vocabulary>,
+    texts: Arc<TokenTexts>,
+    identity: Arc<Identity>,
 }
 
 impl ReplicaCheck {
-    async fn all(&self, base: &BaseUrl) -> Result<(), TokenizationError> {
-        check_model(&self.client, base, &self.facts.model).await?;
-        compare(&self.client, base, &self.facts, &*self.vocabulary).await
+    /// A client that accepts other weights.
+    fn check_client(&self) -> Client {
+        self.client.for_checks(CHECK_TIME_MAX)
     }
-}
 
-impl Check for ReplicaCheck {
-    async fn alive(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
+    /// Checks a replica before it gets requests: its engine, its tokenizer and its weights.
+    async fn first(&self, base: &BaseUrl) -> Result<(), TokenizationError> {
+        let client = &self.check_client();
+        check_facts(client, base, &self.facts).await?;
+        compare(client, base, &self.facts, &*self.vocabulary).await?;
+        match self.evidence(base).await {
+            Ok(evidence) if self.accepts(&evidence) => Ok(()),
+            Ok(_) => {
+                let reason = "its weights differ from the replicas before it".to_owned();
+                Err(UpstreamError::OtherModel { replica: base.to_string(), reason }.into())
+            }
+            Err(error) if error.is_clients_fault() => {
+                tracing::warn!(%error, "a change of the weights will not be noticed");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Checks that a replica serves the same model with the same tokenizer.
+    async fn same_tokenizer(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
+        let client = &self.check_client();
+        check_facts(client, base, &self.facts).await?;
+        let compared = compare(client, base, &self.facts, &*self.vocabulary).await;
+        compared.map_err(|error| match error {
+            TokenizationError::Upstream(error) => error,
+            different => {
+                UpstreamError::OtherModel { replica: base.to_string(), reason: different.to_string() }
+            }
+        })
+    }
+
+    async fn evidence(&self, base: &BaseUrl) -> Result<Evidence, UpstreamError> {
+        let client = &self.check_client();
+        Evidence::collect(client, base, &self.facts, &*self.vocabulary, &self.texts).await
+    }
+
+    async fn responds(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
         const BYTES_MAX: usize = 1 << 20;
         let route = match self.facts.kind {
             EngineKind::Vllm | EngineKind::LlamaCpp => "/health",
             EngineKind::Ntl => "/health/ready",
-            EngineKind::OpenAi => "/v1/models",
+            // The description is requested anyway.
+            EngineKind::OpenAi => return Ok(()),
         };
-        self.client.get(base, route, BYTES_MAX).await.map(drop)
+        self.check_client().get(base, route, BYTES_MAX).await.map(drop)
     }
 
-    async fn same_model(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
-        self.alive(base).await?;
-        self.all(base).await.map_err(|error| match error {
-            TokenizationError::Upstream(error) => error,
-            different => {
-                UpstreamError::NotUnderstood { replica: base.to_string(), reason: different.to_string() }
+    /// Returns whether these are the weights in use. The first ones are.
+    fn accepts(&self, evidence: &Evidence) -> bool {
+        if self.identity.described().is_none() {
+            self.adopt(evidence.clone());
+        }
+        self.identity.matches(evidence)
+    }
+
+    fn adopt(&self, evidence: Evidence) {
+        self.client.expect_fingerprint(evidence.described.fingerprint.clone());
+        self.identity.adopt(evidence);
+    }
+
+    /// Accepts the weights in use. Other ones are used from now on if no other replica has the former ones.
+    async fn verify(&self, pool: &ReplicaPool, index: usize) -> Result<(), UpstreamError> {
+        let base = pool.base(index);
+        // A single wrong response does not show another model.
+        if self.accepts(&self.evidence(base).await?) {
+            return Ok(());
+        }
+        let evidence = self.evidence(base).await?;
+        if self.accepts(&evidence) {
+            return Ok(());
+        }
+        self.same_tokenizer(base).await?;
+        if pool.another_is_up(index) {
+            let reason = "its weights differ from the other replicas".to_owned();
+            return Err(UpstreamError::OtherModel { replica: base.to_string(), reason });
+        }
+        self.adopt(evidence);
+        let fingerprint = self.identity.fingerprint();
+        tracing::warn!(replica = %base, fingerprint = fingerprint.as_deref(), "the weights of a model have changed");
+        Ok(())
+    }
+}
+
+impl Check for ReplicaCheck {
+    async fn alive(&self, index: usize, number: u64) -> Result<(), UpstreamError> {
+        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+        let base = pool.base(index);
+        self.responds(base).await?;
+        let described = describe(&self.check_client(), base, &self.facts.model).await?;
+        let is_probed = described.fingerprint.is_none() && number % CHECKS_PER_PROBE == CHECKS_PER_PROBE - 1;
+        if self.identity.described() == Some(described) && !is_probed {
+            return Ok(());
+        }
+        match self.verify(&pool, index).await {
+            Err(error) if !error.is_other_model() => {
+                // A busy engine may take long for the prompts, or reject them.
+                tracing::debug!(%error, "the weights of a replica were not checked");
+                Ok(())
             }
-        })
+            result => result,
+        }
+    }
+
+    async fn same_model(&self, index: usize) -> Result<(), UpstreamError> {
+        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+        let base = pool.base(index);
+        self.responds(base).await?;
+        self.same_tokenizer(base).await?;
+        match self.verify(&pool, index).await {
+            Err(error) if error.is_clients_fault() => Ok(()),
+            result => result,
+        }
     }
 }

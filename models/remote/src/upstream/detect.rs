@@ -4,21 +4,26 @@
 //! report, because this depends on versions and flags.
 
 use std::fmt;
+use std::mem::discriminant;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::Ahead;
 use crate::wire::llama_cpp::{self, Probabilities};
-use crate::wire::{Alternatives, Batch, Position, check, vllm};
+use crate::wire::{Alternatives, Batch, Position, check, openai, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
 
-/// Numbers of alternatives that are tried, until the engine accepts one.
+/// Numbers of alternatives that are requested, until the engine accepts one. It may return fewer.
 const COUNTS: [usize; 6] = [1000, 100, 20, 10, 5, 1];
+
+/// Number of tokens after the prompt that shows how many alternatives an engine returns. Tokens with the same text may count
+/// once, but not at each of them.
+const PROBE_TOKENS: usize = 16;
 
 /// Number of tokens of a prompt that shows whether an engine accepts ids.
 const PROBE_IDS: usize = 7;
@@ -104,6 +109,28 @@ impl EngineFacts {
     pub(super) fn probabilities(&self) -> Probabilities {
         if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
     }
+
+    /// Returns in which fact about requests another replica of the same model differs, if it does.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let shown = |max: Option<usize>| max.map_or("an unknown number of".to_owned(), |max| max.to_string());
+        let is_same_kind = discriminant(&self.reports) == discriminant(&other.reports);
+        // The numbers of two replicas differ by chance if tokens with the same text count once.
+        if !is_same_kind || self.best_max / 2 > other.best_max {
+            let (own, others) = (self.reports, other.reports);
+            return Some(format!("reports other alternatives ({others} instead of {own})"));
+        }
+        if self.context_tokens_max != other.context_tokens_max {
+            let (own, others) = (shown(self.context_tokens_max), shown(other.context_tokens_max));
+            return Some(format!("takes {others} instead of {own} tokens"));
+        }
+        if self.accepts_ids && !other.accepts_ids {
+            return Some("does not accept token ids as a prompt".to_owned());
+        }
+        if self.chooses_among && !other.chooses_among {
+            return Some("changes probabilities if only some tokens may be written".to_owned());
+        }
+        None
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +166,18 @@ struct ModelList {
     data: Vec<Listed>,
 }
 
+/// The facts about the weights of a model that an engine reports. Other fields, such as `created`, differ from time to time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Description {
+    /// ntl-server.
+    pub(super) fingerprint: Option<String>,
+    pub(super) root: Option<String>,
+    pub(super) context_tokens_max: Option<usize>,
+    pub(super) parameters: Option<u64>,
+    /// Size of the weights in bytes.
+    pub(super) size: Option<u64>,
+}
+
 #[derive(Deserialize)]
 struct Listed {
     id: String,
@@ -150,6 +189,7 @@ struct Listed {
     /// ntl-server.
     encoder_decoder: Option<bool>,
     parameters: Option<u64>,
+    fingerprint: Option<String>,
     /// llama.cpp.
     meta: Option<Meta>,
 }
@@ -157,6 +197,7 @@ struct Listed {
 #[derive(Default, Deserialize)]
 struct Meta {
     n_params: Option<u64>,
+    size: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -200,7 +241,7 @@ pub(super) async fn detect(
             EngineKind::OpenAi,
             format!(
                 "/v1/models says owned_by {}, which no known engine does",
-                printable(owner.unwrap_or("nothing"))
+                client.printable(owner.unwrap_or("nothing"))
             ),
         ),
     };
@@ -211,7 +252,7 @@ pub(super) async fn detect(
         model: listed.id,
         context_tokens_max: listed.max_model_len,
         parameters: listed.parameters.or(listed.meta.unwrap_or_default().n_params),
-        root: listed.root.map(|root| printable(&root)),
+        root: listed.root.map(|root| client.printable(&root)),
         reports: Reports::All,
         best_max: usize::MAX,
         chooses_among: false,
@@ -223,7 +264,7 @@ pub(super) async fn detect(
         if let Some(props) = props().await {
             let slots = props.total_slots.unwrap_or(1);
             facts.slots = Some(if keeps_slots(client, base, slots).await? { slots } else { 1 });
-            facts.version = props.build_info.map(|version| printable(&version));
+            facts.version = props.build_info.map(|version| client.printable(&version));
             facts.context_tokens_max = props.default_generation_settings.n_ctx.or(facts.context_tokens_max);
         }
         if obeys_bias(client, base).await? {
@@ -233,7 +274,7 @@ pub(super) async fn detect(
     }
     if kind != EngineKind::OpenAi {
         facts.version =
-            ask::<Version>(client, base, "/version").await.ok().map(|found| printable(&found.version));
+            ask::<Version>(client, base, "/version").await.ok().map(|found| client.printable(&found.version));
     }
     try_reports(client, base, &mut facts).await?;
     Ok(facts)
@@ -254,21 +295,50 @@ async fn listed_model(client: &Client, base: &BaseUrl, wanted: Option<&str>) -> 
         return Ok(models.swap_remove(index));
     }
     let replica = base.to_string();
-    let models = models.iter().map(|model| printable(&model.id)).collect();
+    let models = models.iter().map(|model| client.printable(&model.id)).collect();
     Err(match wanted {
         Some(name) => DetectError::UnknownModel { replica, name: name.to_owned(), models },
         None => DetectError::SeveralModels { replica, models },
     })
 }
 
-/// Checks that a replica still serves a model.
-pub(super) async fn check_model(client: &Client, base: &BaseUrl, model: &str) -> Result<(), UpstreamError> {
-    match listed_model(client, base, Some(model)).await {
-        Ok(_) => Ok(()),
-        Err(DetectError::Upstream(error)) => Err(error),
-        Err(other) => {
-            Err(UpstreamError::NotUnderstood { replica: base.to_string(), reason: other.to_string() })
+/// Checks that a replica serves a model, and returns what the engine says about it.
+pub(super) async fn describe(
+    client: &Client,
+    base: &BaseUrl,
+    model: &str,
+) -> Result<Description, UpstreamError> {
+    let listed = listed_model(client, base, Some(model)).await.map_err(|error| not_served(base, error))?;
+    let Meta { n_params, size } = listed.meta.unwrap_or_default();
+    Ok(Description {
+        fingerprint: listed.fingerprint.map(|fingerprint| client.printable(&fingerprint)),
+        root: listed.root,
+        context_tokens_max: listed.max_model_len,
+        parameters: listed.parameters.or(n_params),
+        size,
+    })
+}
+
+/// Checks that a replica serves the same model, and that its engine can do the same.
+pub(super) async fn check_facts(
+    client: &Client,
+    base: &BaseUrl,
+    facts: &EngineFacts,
+) -> Result<(), UpstreamError> {
+    let found = detect(client, base, Some(&facts.model), Some(facts.kind)).await;
+    match facts.difference(&found.map_err(|error| not_served(base, error))?) {
+        Some(difference) => {
+            let reason = format!("it {difference}");
+            Err(UpstreamError::OtherModel { replica: base.to_string(), reason })
         }
+        None => Ok(()),
+    }
+}
+
+fn not_served(base: &BaseUrl, error: DetectError) -> UpstreamError {
+    match error {
+        DetectError::Upstream(error) => error,
+        other => UpstreamError::OtherModel { replica: base.to_string(), reason: other.to_string() },
     }
 }
 
@@ -276,7 +346,7 @@ async fn ask<T: DeserializeOwned>(client: &Client, base: &BaseUrl, route: &str) 
     let bytes = client.get(base, route, DESCRIPTION_BYTES_MAX).await?;
     serde_json::from_slice(&bytes).map_err(|error| UpstreamError::NotUnderstood {
         replica: base.to_string(),
-        reason: format!("{route}: {}", printable(&error.to_string())),
+        reason: format!("{route}: {}", client.printable(&error.to_string())),
     })
 }
 
@@ -288,12 +358,17 @@ async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -
     let prompt = if facts.accepts_ids { json!([[0]]) } else { json!(["1"]) };
     let mut refusal = None;
     for count in COUNTS {
-        let body = json!({"model": facts.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": count});
+        let body = json!({"model": facts.model, "prompt": prompt, "max_tokens": PROBE_TOKENS, "temperature": 0, "logprobs": count});
         match client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await {
-            Ok(_) => {
-                facts.best_max = count;
-                refusal = None;
-                break;
+            Ok(bytes) => {
+                let returned = openai::alternatives(&bytes).unwrap_or(0).min(count);
+                if returned > 0 {
+                    facts.best_max = returned;
+                    refusal = None;
+                    break;
+                }
+                let reason = "it has no log-probabilities".to_owned();
+                refusal = Some(UpstreamError::NotUnderstood { replica: base.to_string(), reason });
             }
             Err(error @ UpstreamError::Rejected { .. }) => refusal = Some(error),
             Err(error) => return Err(error.into()),

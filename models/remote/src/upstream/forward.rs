@@ -1,15 +1,19 @@
-//! Requests that the engine answers by itself: their bodies go there, and its responses come back, unread.
+//! Requests that the engine answers by itself: their bodies go there, and its responses come back, unread except that
+//! the API key is removed.
 
-use super::Upstream;
+use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, OpenResponse, UpstreamError};
+use crate::replicas::Lease;
 
 /// A response of the engine that has begun.
 pub struct Forwarded {
     response: OpenResponse,
+    /// The replica has this request in flight until the response ends.
+    _lease: Lease,
 }
 
 impl Forwarded {
-    pub fn content_type(&self) -> Option<&[u8]> {
+    pub fn content_type(&self) -> Option<String> {
         self.response.content_type()
     }
 
@@ -21,6 +25,11 @@ impl Forwarded {
 }
 
 impl Upstream {
+    /// Returns whether prompts use each other's cached prefixes only if their salts are equal.
+    pub fn separates_salts(&self) -> bool {
+        matches!(self.facts.kind, EngineKind::Vllm | EngineKind::Ntl)
+    }
+
     /// Sends a body to a route, and returns the response once it has begun successfully. Another replica is tried
     /// if none has begun.
     ///
@@ -30,10 +39,11 @@ impl Upstream {
         let exchange = |base: BaseUrl| async move {
             let response = self.client().open(&base, route, body.to_vec()).await?;
             if (200..300).contains(&response.status()) {
-                return Ok(Forwarded { response });
+                return Ok(response);
             }
             Err(response.into_error().await)
         };
-        self.replicas.request(None, exchange).await
+        let (response, lease) = self.replicas.request_and_hold(None, exchange).await?;
+        Ok(Forwarded { response, _lease: lease })
     }
 }

@@ -7,6 +7,7 @@
 mod connect;
 mod detect;
 mod forward;
+mod identity;
 mod rows;
 mod slots;
 mod tokenization;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use ntl_core::contract::EngineError;
+use ntl_core::sampling::SamplingParams;
 
 use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
 use crate::engine::{NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery};
@@ -27,6 +29,7 @@ use crate::wire::texts::TokenTexts;
 pub use connect::Connecting;
 pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
 pub use forward::Forwarded;
+use identity::Identity;
 use slots::Slots;
 pub use tokenization::TokenizationError;
 
@@ -64,6 +67,8 @@ pub struct UpstreamConfig {
     pub api_key: Option<ApiKey>,
     /// Maximum time of one response, or between two parts of a text.
     pub timeout: Duration,
+    /// Time between two checks of an available replica.
+    pub check_interval: Duration,
     /// PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
 }
@@ -74,14 +79,20 @@ pub struct Upstream {
     facts: EngineFacts,
     vocabulary: Arc<dyn Vocabulary>,
     /// Only for engines that report texts.
-    texts: TokenTexts,
+    texts: Arc<TokenTexts>,
     /// Only for llama.cpp.
     slots: Option<Slots>,
+    identity: Arc<Identity>,
 }
 
 impl Upstream {
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
+    }
+
+    /// The fingerprint of the weights that compute the model now; `None` if nothing is known about them.
+    pub fn fingerprint(&self) -> Option<Arc<str>> {
+        self.identity.fingerprint()
     }
 
     /// Returns whether texts come with their token ids, and the ids that they may consist of can be limited.
@@ -127,6 +138,22 @@ impl NextTokens for Upstream {
         Box::pin(self.answers(context, queries))
     }
 
+    fn weight_changes(&self) -> u64 {
+        self.identity.changes()
+    }
+
+    /// llama.cpp adds the bias that limits the choice before it divides logits by the penalty, so that allowed tokens of
+    /// the prompt would become far less probable than other allowed ones.
+    fn check_choices(&self, sampling: &SamplingParams) -> Result<(), EngineError> {
+        let is_penalised = (sampling.repetition_penalty - 1.0).abs() > 0.0;
+        if self.facts.kind == EngineKind::LlamaCpp && is_penalised {
+            let message =
+                "`repetition_penalty` is not supported with numbers in a text that llama.cpp writes";
+            return Err(EngineError::Unsupported(message.to_owned()));
+        }
+        Ok(())
+    }
+
     fn write(
         &self,
         context: QueryContext,
@@ -139,12 +166,13 @@ impl NextTokens for Upstream {
 impl From<UpstreamError> for EngineError {
     fn from(error: UpstreamError) -> Self {
         let message = error.to_string();
-        if error.is_clients_fault() {
-            Self::UpstreamRejected(message)
-        } else if error.is_timeout() {
-            Self::UpstreamTimeout(message)
-        } else {
-            Self::Upstream(message)
+        match error {
+            UpstreamError::Rejected { .. } => Self::UpstreamRejected(message),
+            UpstreamError::Timeout { .. } => Self::UpstreamTimeout(message),
+            UpstreamError::Overloaded { retry_after_seconds, .. } => {
+                Self::UpstreamOverloaded { message, retry_after_seconds }
+            }
+            _ => Self::Upstream(message),
         }
     }
 }

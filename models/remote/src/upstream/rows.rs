@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{EngineFacts, EngineKind, Reports, Upstream};
-use crate::client::{BaseUrl, UpstreamError, printable};
+use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::{Ahead, NextTokenAnswer, NextTokenQuery, QueryContext};
 use crate::wire::{Alternatives, Batch, Rows, WireError, answers, check, llama_cpp, merge, openai, vllm};
 
@@ -283,7 +283,10 @@ impl Upstream {
         };
         // A report that is not a distribution becomes an error here, so that another replica gets the request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
-        rows.map_err(|error| not_understood(&base.to_string(), &error))
+        rows.map_err(|error| UpstreamError::NotUnderstood {
+            replica: base.to_string(),
+            reason: self.client().printable(&error.to_string()),
+        })
     }
 }
 
@@ -322,10 +325,7 @@ fn is_enough(report: &NextTokenReport, wanted: &LogitsRequest) -> bool {
     }
 }
 
+/// The errors of reports that were read before have no text of the engine.
 fn checked<T>(result: Result<T, WireError>) -> Result<T, UpstreamError> {
-    result.map_err(|error| not_understood("", &error))
-}
-
-fn not_understood(replica: &str, error: &WireError) -> UpstreamError {
-    UpstreamError::NotUnderstood { replica: replica.to_owned(), reason: printable(&error.to_string()) }
+    result.map_err(|error| UpstreamError::NotUnderstood { replica: String::new(), reason: error.to_string() })
 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{EngineFacts, EngineKind, Vocabulary};
-use crate::client::{BaseUrl, Client, UpstreamError, printable};
+use crate::client::{BaseUrl, Client, UpstreamError};
 
 /// Texts that both sides must tokenize to the same ids.
 const SAMPLES: [&str; 12] = [
@@ -79,7 +79,7 @@ async fn tokenize(
     let bytes = client.post(base, "/tokenize", &body, TOKENS_BYTES_MAX).await?;
     let found: Tokens = serde_json::from_slice(&bytes).map_err(|error| UpstreamError::NotUnderstood {
         replica: base.to_string(),
-        reason: format!("/tokenize: {}", printable(&error.to_string())),
+        reason: format!("/tokenize: {}", client.printable(&error.to_string())),
     })?;
     Ok(found.tokens)
 }

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{EngineKind, Upstream};
-use crate::client::{BaseUrl, UpstreamError, printable};
+use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::{QueryContext, TextDelta, TextEnd, TextQuery};
-use crate::wire::written::{self, Written};
+use crate::wire::written::{self, TextFields, Written};
 
 /// Maximum size of a token of text in a response, as JSON, with its id.
 const TOKEN_BYTES_MAX: usize = 1 << 10;
@@ -41,16 +41,16 @@ impl Upstream {
     async fn written(&self, context: QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
         let kind = self.facts.kind;
         let model = &self.facts.model;
+        let body = |prompt, accepts| written::completion_body(model, prompt, query, accepts);
         let (route, body) = match kind {
             EngineKind::LlamaCpp => ("/completion", written::llama_cpp_body(query)),
             EngineKind::Vllm | EngineKind::Ntl => {
-                let prompt = json!(&query.prompt[..]);
-                ("/v1/completions", written::completion_body(model, &prompt, query, true, true))
+                let extended = TextFields::Extended { cache_salt: context.cache_salt };
+                ("/v1/completions", body(json!(&query.prompt[..]), extended))
             }
             // Most servers do not say whether a text stopped at a stop string or at its end.
             EngineKind::OpenAi => {
-                let prompt = self.openai_prompt(&query.prompt)?;
-                ("/v1/completions", written::completion_body(model, &prompt, query, false, false))
+                ("/v1/completions", body(self.openai_prompt(&query.prompt)?, TextFields::OpenAi))
             }
         };
         let bytes_max = BODY_BYTES_MAX + query.max_tokens.saturating_mul(TOKEN_BYTES_MAX);
@@ -63,10 +63,11 @@ impl Upstream {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
                 _ => written::read_completion(&bytes),
             };
-            read.map_err(|error| UpstreamError::NotUnderstood {
+            let read = read.map_err(|error| UpstreamError::NotUnderstood {
                 replica: base.to_string(),
-                reason: printable(&error.to_string()),
-            })
+                reason: client.printable(&error.to_string()),
+            })?;
+            Ok(Written { text: client.without_key(&read.text), ..read })
         };
         self.replicas.request(Some(context.affinity), exchange).await
     }

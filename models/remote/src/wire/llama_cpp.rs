@@ -123,7 +123,7 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
         }
         if got == 0 {
             // The most probable token is a part of a character. Nothing is known about the row.
-            return Ok(vec![Position { chosen: None, reported: Vec::new(), cut: None }]);
+            return Ok(vec![Position::default()]);
         }
         positions.into_iter().map(|chosen| position(chosen, row, batch)).collect()
     };

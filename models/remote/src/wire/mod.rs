@@ -58,6 +58,11 @@ impl Alternatives<'_> {
     }
 }
 
+/// The value of vLLM's `cache_salt`. Prompts with the salt 0 share their cached prefixes.
+pub fn salt_text(cache_salt: u64) -> Option<String> {
+    (cache_salt != 0).then(|| format!("{cache_salt:016x}"))
+}
+
 /// Rows of one request. Each is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -86,18 +91,47 @@ impl Batch<'_> {
 }
 
 /// One position of a row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Position {
     /// The token that the engine chose, if it is known.
     chosen: Option<u32>,
     reported: Vec<TokenLogprob>,
     /// An upper bound of the log-probability of every other token.
     cut: Option<f64>,
+    /// Set if several passes reported it.
+    passes: Option<Passes>,
+}
+
+/// A comparison of the passes of an engine over the same tokens by the token that the first one chose. They differ by
+/// rounding, since an engine computes each in another batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Passes {
+    /// The sum over all passes of the probabilities that only they report, each divided by the chosen token's
+    /// probability in the same pass.
+    others: f64,
+    /// The largest probability of the chosen token.
+    chosen_max: f64,
+}
+
+impl Passes {
+    fn first(position: &Position) -> Self {
+        let chosen = position.chosen.and_then(|id| position.logprob(id)).map_or(0.0, f64::exp);
+        let all: f64 = position.reported.iter().map(|token| token.logprob.exp()).sum();
+        // Without the chosen token, the passes cannot be compared.
+        let others = if chosen > 0.0 { (all - chosen) / chosen } else { 0.0 };
+        Self { others, chosen_max: chosen }
+    }
+
+    /// The probability that the reported ids may have in addition to `sum`, in the pass where they have most.
+    fn uncertain(self, sum: f64) -> f64 {
+        let certain_rest = (1.0 - self.chosen_max * (1.0 + self.others)).max(0.0);
+        (1.0 - sum - certain_rest).max(0.0)
+    }
 }
 
 impl Position {
     /// Entries without an id are tokens whose id is not known.
-    fn new(
+    pub(crate) fn new(
         chosen: Option<u32>,
         entries: impl IntoIterator<Item = (Option<u32>, f64)>,
         alternatives: Alternatives<'_>,
@@ -117,7 +151,7 @@ impl Position {
             }
         };
         let known = entries.into_iter().filter_map(|(id, logprob)| Some(TokenLogprob { id: id?, logprob }));
-        Self { chosen, reported: known.collect(), cut }
+        Self { chosen, reported: known.collect(), cut, passes: None }
     }
 
     fn without_cut(self) -> Self {
@@ -125,7 +159,31 @@ impl Position {
     }
 
     fn report(&self) -> Result<NextTokenReport, WireError> {
-        Ok(NextTokenReport::new(self.reported.iter().copied(), self.cut)?)
+        let reported = self.reported.iter().copied();
+        let Some(passes) = self.passes else { return Ok(NextTokenReport::new(reported, self.cut)?) };
+        let sum = self.reported.iter().map(|token| token.logprob.exp()).sum();
+        Ok(NextTokenReport::merged(reported, self.cut, passes.uncertain(sum))?)
+    }
+
+    /// Adds the tokens that only another pass reports.
+    fn add_pass(&mut self, more: Self) {
+        let mut passes = self.passes.unwrap_or_else(|| Passes::first(self));
+        // If the passes chose different tokens, these are about equally probable.
+        let chosen = [self.chosen, more.chosen].into_iter().flatten().find_map(|id| more.logprob(id));
+        let mut added = 0.0;
+        for token in more.reported {
+            // Engines round the chosen token differently in each pass.
+            if self.logprob(token.id).is_none() {
+                added += token.logprob.exp();
+                self.reported.push(token);
+            }
+        }
+        let chosen = chosen.map_or(0.0, f64::exp);
+        if chosen > 0.0 && passes.chosen_max > 0.0 {
+            passes.others += added / chosen;
+            passes.chosen_max = passes.chosen_max.max(chosen);
+        }
+        self.passes = Some(passes);
     }
 
     /// Removes the least probable of at least two tokens.
@@ -139,6 +197,18 @@ impl Position {
     /// The token that the engine chose, if it is known.
     pub fn chosen(&self) -> Option<u32> {
         self.chosen
+    }
+
+    /// The reported tokens, the most probable one first.
+    pub fn best_first(&self) -> Vec<TokenLogprob> {
+        let mut tokens = self.reported.clone();
+        tokens.sort_by(|a, b| b.logprob.total_cmp(&a.logprob).then(a.id.cmp(&b.id)));
+        tokens
+    }
+
+    /// An upper bound of the log-probability of every other token.
+    pub fn cut(&self) -> Option<f64> {
+        self.cut
     }
 
     /// The log-probability of a token, if it is reported.
@@ -181,14 +251,10 @@ pub fn merge(rows: &mut Rows, more: Rows) {
     for (row, more) in rows.iter_mut().zip(more) {
         let mut same = 0;
         for (position, more) in row.iter_mut().zip(more) {
-            for token in more.reported {
-                // Engines compute groups in other batches, and round the chosen token differently.
-                if position.logprob(token.id).is_none() {
-                    position.reported.push(token);
-                }
-            }
+            let chosen = more.chosen;
+            position.add_pass(more);
             same += 1;
-            if position.chosen != more.chosen {
+            if position.chosen != chosen {
                 break;
             }
         }
@@ -257,5 +323,38 @@ mod tests {
         assert_eq!(answers[0].report.tokens().len(), 2);
         assert_eq!(answers[0].ahead.iter().map(|step| step.token).collect::<Vec<_>>(), [1]);
         assert_eq!(answers[0].ahead[0].report.tokens().len(), 2);
+    }
+
+    /// Two passes that report half of the probability each: the chosen token 1, and 2 in another group of ids.
+    fn two_passes(first: f64, second: [f64; 2]) -> NextTokenReport {
+        let position = |entries: &[(u32, f64)]| {
+            let entries = entries.iter().map(|&(id, probability)| (Some(id), f64::ln(probability)));
+            vec![vec![Position::new(Some(1), entries, Alternatives::Ids(&[1]))]]
+        };
+        let mut rows = position(&[(1, first)]);
+        merge(&mut rows, position(&[(1, second[0]), (2, second[1])]));
+        answers(rows).unwrap().remove(0).report
+    }
+
+    #[test]
+    fn passes_that_round_differently_are_merged_and_a_rest_that_only_one_of_them_has_is_uncertain() {
+        let sum =
+            |report: &NextTokenReport| report.tokens().iter().map(|token| token.logprob.exp()).sum::<f64>();
+        let more = two_passes(0.51, [0.49, 0.51]);
+        assert!((sum(&more) - 1.02).abs() < 1e-9 && more.uncertain() <= 0.0, "{more:?}");
+        // In the second pass nothing is left for other tokens.
+        let less = two_passes(0.49, [0.51, 0.49]);
+        assert!((sum(&less) - 0.98).abs() < 1e-9 && (less.uncertain() - 0.02).abs() < 1e-9, "{less:?}");
+        let equal = two_passes(0.5, [0.5, 0.25]);
+        assert!((sum(&equal) - 0.75).abs() < 1e-9 && equal.uncertain() < 1e-9, "{equal:?}");
+    }
+
+    #[test]
+    fn passes_that_are_no_rounding_of_each_other_are_an_error() {
+        let position =
+            |id| vec![vec![Position::new(Some(1), [(Some(id), f64::ln(0.9))], Alternatives::Ids(&[]))]];
+        let mut rows = position(2);
+        merge(&mut rows, position(3));
+        assert!(answers(rows).is_err());
     }
 }

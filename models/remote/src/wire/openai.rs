@@ -69,6 +69,15 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows,
     choices.into_iter().enumerate().map(row).collect()
 }
 
+/// Returns how many alternatives the positions of a response have at most: servers may return fewer than were requested.
+pub fn alternatives(bytes: &[u8]) -> Option<usize> {
+    let response: Response = serde_json::from_slice(bytes).ok()?;
+    match response.choices.into_iter().next()?.logprobs? {
+        Logprobs::Chat { content } => content.iter().map(|token| token.top_logprobs.len()).max(),
+        Logprobs::Completion { top_logprobs, .. } => top_logprobs.iter().map(|entries| entries.0.len()).max(),
+    }
+}
+
 fn positions(
     logprobs: Logprobs,
     row: usize,

@@ -7,7 +7,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
+use super::{Alternatives, Batch, Position, Rows, WireError, in_order, salt_text};
 
 /// vLLM rejects requests for more ids.
 pub const IDS_MAX: usize = 128;
@@ -45,8 +45,8 @@ pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     if let Some(ids) = &batch.ahead.among {
         body["allowed_token_ids"] = ids[..].into();
     }
-    if batch.cache_salt != 0 {
-        body["cache_salt"] = format!("{:016x}", batch.cache_salt).into();
+    if let Some(salt) = salt_text(batch.cache_salt) {
+        body["cache_salt"] = salt.into();
     }
     body
 }
@@ -113,7 +113,7 @@ fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Positio
 
 fn token_id(name: &str) -> Result<u32, WireError> {
     let id = name.strip_prefix(ID_PREFIX).and_then(|id| id.parse().ok());
-    id.ok_or_else(|| WireError::NotAnId(name.chars().take(40).collect()))
+    id.ok_or_else(|| WireError::NotAnId(name.to_owned()))
 }
 
 /// The entries of an object in their order, repeated names included.

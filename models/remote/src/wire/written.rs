@@ -4,7 +4,7 @@ use ntl_core::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::WireError;
+use super::{WireError, salt_text};
 use crate::engine::{TextEnd, TextQuery};
 
 /// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias is added in
@@ -21,9 +21,18 @@ pub struct Written {
     pub end: Option<TextEnd>,
 }
 
-/// The body for `/v1/completions`. `stop`: whether the engine ends the text at the stop string. `extended`: whether
-/// it knows vLLM's fields.
-pub fn completion_body(model: &str, prompt: &Value, query: &TextQuery, stop: bool, extended: bool) -> Value {
+/// The fields of `/v1/completions` that an engine knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextFields {
+    /// OpenAI's fields. Most of these servers do not say whether a text stopped at a stop string or at its end, so
+    /// they get none.
+    OpenAi,
+    /// Also vLLM's fields. `cache_salt`: see [`QueryContext::cache_salt`](crate::QueryContext::cache_salt).
+    Extended { cache_salt: u64 },
+}
+
+/// The body for `/v1/completions`.
+pub fn completion_body(model: &str, prompt: Value, query: &TextQuery, fields: TextFields) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
     let mut body = json!({
         "model": model,
@@ -36,10 +45,13 @@ pub fn completion_body(model: &str, prompt: &Value, query: &TextQuery, stop: boo
         // vLLM's seeds are signed.
         "seed": query.seed() >> 1,
     });
-    if let Some(text) = query.stop.as_ref().filter(|_| stop) {
-        body["stop"] = json!([text]);
-    }
-    if extended {
+    if let TextFields::Extended { cache_salt } = fields {
+        if let Some(text) = &query.stop {
+            body["stop"] = json!([text]);
+        }
+        if let Some(salt) = salt_text(cache_salt) {
+            body["cache_salt"] = salt.into();
+        }
         if let Some(ids) = &query.among {
             body["allowed_token_ids"] = ids[..].into();
         }
@@ -139,7 +151,9 @@ mod tests {
     #[test]
     fn a_choice_among_some_ids_is_a_list_for_vllm_and_a_bias_for_llama_cpp() {
         let query = TextQuery { among: Some([5, 9].into()), ..query(0) };
-        let vllm = completion_body("toy", &json!([3, 4]), &query, true, true);
+        let fields = TextFields::Extended { cache_salt: 10 };
+        let vllm = completion_body("toy", json!([3, 4]), &query, fields);
+        assert_eq!(vllm["cache_salt"], "000000000000000a");
         assert_eq!((&vllm["allowed_token_ids"], &vllm["stop"]), (&json!([5, 9]), &Value::Null));
         let llama = llama_cpp_body(&query);
         assert_eq!(llama["logit_bias"], json!([[5, 100.0], [9, 100.0]]));
@@ -148,7 +162,8 @@ mod tests {
 
     #[test]
     fn the_seeds_of_streams_differ_for_every_engine() {
-        let vllm = |stream| completion_body("toy", &json!([3]), &query(stream), true, true)["seed"].as_u64();
+        let vllm =
+            |stream| completion_body("toy", json!([3]), &query(stream), TextFields::OpenAi)["seed"].as_u64();
         let llama = |stream| llama_cpp_body(&query(stream))["seed"].as_u64();
         let seeds: HashSet<_> = (0..100).flat_map(|stream| [(0, vllm(stream)), (1, llama(stream))]).collect();
         assert_eq!(seeds.len(), 200);

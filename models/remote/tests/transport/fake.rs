@@ -1,7 +1,7 @@
 //! An engine in this process: a model whose next token follows from the ids before it, behind the routes of a
 //! real engine, with faults on request.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -87,6 +87,8 @@ pub(crate) enum Flavor {
     OpenAi {
         accepts_ids: bool,
     },
+    /// Like `OpenAi`, but returns 5 of any number of requested alternatives.
+    Capped,
 }
 
 impl Flavor {
@@ -103,6 +105,8 @@ pub(crate) enum Fault {
     Body(Vec<u8>),
     /// This status, with this body.
     Status(u16, String),
+    /// Status 429 with this `Retry-After`, or without one.
+    Overloaded(Option<&'static str>),
     Redirect(String),
     /// The beginning of a response, and then the end of the connection.
     Cut,
@@ -121,6 +125,14 @@ pub(crate) struct Fake {
 
 pub(crate) struct Shared {
     flavor: Flavor,
+    /// Which weights the model has.
+    pub(crate) weights: AtomicU64,
+    /// Standard deviation of the rounding of logits, which is another one for each request.
+    pub(crate) rounding: Mutex<f64>,
+    /// The fingerprint that it names.
+    pub(crate) fingerprint: Mutex<Option<&'static str>>,
+    /// Whether it has another tokenizer than [`Bytewise`].
+    pub(crate) is_retokenized: AtomicBool,
     fault: Mutex<Fault>,
     /// Requests for next tokens that have arrived, and that were answered or given up.
     pub(crate) arrived: AtomicUsize,
@@ -144,6 +156,10 @@ impl Fake {
     pub(crate) async fn start(flavor: Flavor) -> Self {
         let shared = Arc::new(Shared {
             flavor,
+            weights: AtomicU64::new(0),
+            rounding: Mutex::new(0.0),
+            fingerprint: Mutex::new(None),
+            is_retokenized: AtomicBool::new(false),
             fault: Mutex::new(Fault::None),
             arrived: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
@@ -187,16 +203,19 @@ async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let owner = match shared.flavor {
         Flavor::Vllm | Flavor::VllmProcessed => "vllm",
         Flavor::LlamaCpp { .. } => "llamacpp",
-        Flavor::OpenAi { .. } => "somebody",
+        Flavor::OpenAi { .. } | Flavor::Capped => "somebody",
     };
-    Json(json!({"object": "list", "data": [{"id": "toy", "owned_by": owner, "max_model_len": 512}]}))
+    let fingerprint = *shared.fingerprint.lock().unwrap();
+    let toy = json!({"id": "toy", "owned_by": owner, "max_model_len": 512, "fingerprint": fingerprint});
+    Json(json!({"object": "list", "data": [toy]}))
 }
 
 async fn tokenize(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {
     let llama = matches!(shared.flavor, Flavor::LlamaCpp { .. });
     let (text, special) = if llama { ("content", "add_special") } else { ("prompt", "add_special_tokens") };
     let text = body[text].as_str().unwrap();
-    let tokens = Bytewise { begins: true }.encode(text, body[special].as_bool().unwrap()).unwrap();
+    let begins = !shared.is_retokenized.load(Ordering::SeqCst);
+    let tokens = Bytewise { begins }.encode(text, body[special].as_bool().unwrap()).unwrap();
     Json(json!({"tokens": tokens}))
 }
 
@@ -213,9 +232,22 @@ async fn next_tokens(
     let fault = shared.fault.lock().unwrap().clone();
     let begin = || stream::once(async { Ok::<_, std::io::Error>(Bytes::from_static(b"{\"choices\": [")) });
     match fault {
-        Fault::None => answer(shared.flavor, &body),
+        Fault::None => {
+            let mut response = answer(&shared, &body);
+            if let Some(fingerprint) = *shared.fingerprint.lock().unwrap() {
+                response.headers_mut().insert("ntl-model-fingerprint", fingerprint.parse().unwrap());
+            }
+            response
+        }
         Fault::Body(bytes) => bytes.into_response(),
         Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
+        Fault::Overloaded(retry_after) => {
+            let mut response = (StatusCode::TOO_MANY_REQUESTS, r#"{"error":"busy"}"#).into_response();
+            if let Some(seconds) = retry_after {
+                response.headers_mut().insert(header::RETRY_AFTER, seconds.parse().unwrap());
+            }
+            response
+        }
         Fault::Redirect(to) => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response(),
         Fault::Cut => {
             let end = stream::once(async { Err(std::io::Error::other("cut")) });
@@ -237,7 +269,24 @@ async fn next_tokens(
     }
 }
 
-fn answer(flavor: Flavor, body: &Value) -> Response {
+/// The log-probabilities of the weights in use, with the rounding of this request.
+fn rounded(shared: &Shared, ids: &[u32]) -> Vec<f64> {
+    let weights = shared.weights.load(Ordering::SeqCst);
+    let mut row = ids.to_vec();
+    row.extend((weights > 0).then_some(weights as u32));
+    let mut logits = logprobs(&row);
+    let request = shared.arrived.load(Ordering::SeqCst) as u32;
+    let noise = logprobs(&[ids, &[request]].concat());
+    for (logit, noise) in logits.iter_mut().zip(noise) {
+        // The logits of the model are uniform over a width of 8.
+        *logit += *shared.rounding.lock().unwrap() * (noise + 8.0) / 2.3;
+    }
+    let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    logits.iter().map(|logit| logit - total.ln()).collect()
+}
+
+fn answer(shared: &Shared, body: &Value) -> Response {
+    let flavor = shared.flavor;
     let reject = |message: &str| {
         let body = json!({"error": {"message": message, "type": "x", "param": null, "code": 400}});
         (StatusCode::BAD_REQUEST, Json(body)).into_response()
@@ -256,8 +305,9 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
     let max = match flavor {
         Flavor::Vllm | Flavor::VllmProcessed => 20,
         Flavor::LlamaCpp { .. } => usize::MAX,
-        Flavor::OpenAi { .. } => 5,
+        Flavor::OpenAi { .. } | Flavor::Capped => 5,
     };
+    let best = if flavor == Flavor::Capped { best.min(max) } else { best };
     if best > max {
         return reject("Requested sample logprobs are greater than max allowed");
     }
@@ -273,7 +323,7 @@ fn answer(flavor: Flavor, body: &Value) -> Response {
     let row = |(index, mut row): (usize, Vec<u32>)| {
         let mut positions = Vec::new();
         for _ in 0..steps {
-            let logprobs = biased(logprobs(&row), bias);
+            let logprobs = biased(rounded(shared, &row), bias);
             let ranked = ranked(&logprobs);
             let is_allowed = |id: &u32| allowed.as_ref().is_none_or(|ids| ids.contains(id));
             let chosen = ranked.iter().copied().find(is_allowed).unwrap();

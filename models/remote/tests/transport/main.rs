@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::{Bytewise, Fake, Fault, Flavor, TOKENS, logprobs, ranked};
+use futures::StreamExt;
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use ntl_core::sampling::SamplingParams;
 use ntl_remote::wire::llama_cpp::BEST;
 use ntl_remote::{
     Ahead, ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens,
-    NoObserver, QueryContext, Reports, Upstream, UpstreamConfig,
+    NoObserver, QueryContext, Reports, TextQuery, Upstream, UpstreamConfig, UpstreamError,
 };
 
 /// Far more than any answer needs.
@@ -30,12 +32,17 @@ fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
         kind: None,
         api_key: Some(ApiKey::new("secret").unwrap()),
         timeout,
+        check_interval: PATIENCE,
         ca_file: None,
     }
 }
 
 async fn connect_within(fakes: &[&Fake], timeout: Duration) -> Arc<Upstream> {
-    let connecting = Connecting::new(config(fakes, timeout)).unwrap();
+    connect_with(fakes, config(fakes, timeout)).await
+}
+
+async fn connect_with(fakes: &[&Fake], config: UpstreamConfig) -> Arc<Upstream> {
+    let connecting = Connecting::new(config).unwrap();
     let facts = connecting.detect().await.unwrap();
     let vocabulary = Arc::new(Bytewise { begins: true });
     let upstream = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
@@ -98,6 +105,7 @@ async fn engines_are_detected_with_a_reason_and_what_they_report() {
         (Flavor::LlamaCpp { obeys_bias: false }, EngineKind::LlamaCpp, Reports::All, Some("b1")),
         (Flavor::OpenAi { accepts_ids: true }, EngineKind::OpenAi, Reports::Best(5), None),
         (Flavor::OpenAi { accepts_ids: false }, EngineKind::OpenAi, Reports::Best(5), None),
+        (Flavor::Capped, EngineKind::OpenAi, Reports::Best(5), None),
     ] {
         let fake = Fake::start(flavor).await;
         let facts = Connecting::new(config(&[&fake], PATIENCE)).unwrap().detect().await.unwrap();
@@ -426,4 +434,279 @@ async fn text_is_forwarded_with_the_key_and_its_response_comes_back_as_it_is() {
     assert_eq!(fake.shared.bodies.lock().unwrap()[0]["future_field"][0], 1);
     let keys = fake.shared.keys.lock().unwrap();
     assert!(keys.iter().all(|key| key.as_deref() == Some("Bearer secret")));
+}
+
+/// A key, and the forms in which an engine may repeat it.
+const KEY: &str = "sk-UPSTREAM/SECRET+777";
+
+fn repeated_keys() -> Vec<String> {
+    let percent: String = KEY.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    // KEY and `Bearer KEY` in base64.
+    let base64 = ["c2stVVBTVFJFQU0vU0VDUkVUKzc3Nw==", "QmVhcmVyIHNrLVVQU1RSRUFNL1NFQ1JFVCs3Nzc="];
+    let all = [KEY.to_owned(), "sk-UPSTREAM%2FSECRET%2B777".to_owned(), percent];
+    all.into_iter().chain(base64.map(str::to_owned)).collect()
+}
+
+fn assert_secret(text: &str) {
+    for form in repeated_keys() {
+        let middle = &form[form.len() / 4..3 * form.len() / 4];
+        assert!(!text.contains(middle), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn no_error_and_no_text_of_an_engine_repeats_its_key_or_the_path_of_its_url() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let api_key = Some(ApiKey::new(KEY).unwrap());
+    let upstream = connect_with(&[&fake], UpstreamConfig { api_key, ..config(&[&fake], PATIENCE) }).await;
+    for form in repeated_keys() {
+        let message = format!("invalid key: Bearer {form}; the key is {form}");
+        let body = serde_json::json!({"error": {"message": message}}).to_string();
+        let faults = [400, 401, 403].map(|status| Fault::Status(status, body.clone()));
+        let garbage = serde_json::json!({"choices": message}).to_string();
+        let name = serde_json::json!({"choices": [{"index": 0, "text": "", "logprobs":
+            {"tokens": [message], "top_logprobs": [{"token_id:1": -1}]}}]});
+        let others = [
+            Fault::Status(401, message.clone()),
+            Fault::Body(garbage.into_bytes()),
+            Fault::Body(name.to_string().into_bytes()),
+            Fault::Redirect(format!("http://h/?key={form}")),
+        ];
+        for fault in faults.into_iter().chain(others) {
+            fake.set(fault);
+            let error = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err().to_string();
+            assert_secret(&error);
+            assert!(error.contains("***"), "{error}");
+            if let Err(error) = upstream.forward("/v1/completions", b"{}").await {
+                assert_secret(&error.to_string());
+            }
+        }
+        fake.set(Fault::Body(format!("data: {{\"error\": \"{message}\"}}\n\ndata: [DONE]\n\n").into_bytes()));
+        let mut response = upstream.forward("/v1/completions", b"{}").await.unwrap();
+        let mut text = Vec::new();
+        while let Some(part) = response.chunk().await.unwrap() {
+            text.extend(part);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert_secret(&text);
+        assert!(text.ends_with("\"}\n\ndata: [DONE]\n\n"), "{text}");
+    }
+    let url = format!("{}/SECRETPATH-abc", fake.url).parse().unwrap();
+    let elsewhere = UpstreamConfig { replicas: vec![url], ..config(&[&fake], PATIENCE) };
+    let error = Connecting::new(elsewhere).unwrap().detect().await.unwrap_err().to_string();
+    assert!(error.contains("returned status 404") && !error.contains("SECRETPATH"), "{error}");
+}
+
+#[tokio::test]
+async fn an_overloaded_engine_is_asked_again_only_if_it_does_not_say_when() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    for (retry_after, seconds, requests) in [(Some("7"), Some(7), 1), (None, None, 4)] {
+        fake.set(Fault::Overloaded(retry_after));
+        let before = fake.arrived();
+        let error = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err();
+        let EngineError::UpstreamOverloaded { message, retry_after_seconds } = error else {
+            panic!("{error}")
+        };
+        assert!(message.ends_with("is overloaded: busy"), "{message}");
+        assert_eq!((retry_after_seconds, fake.arrived() - before), (seconds, requests));
+    }
+    fake.set(Fault::Overloaded(Some("1")));
+    let before = fake.arrived();
+    let error = upstream.forward("/v1/completions", b"{}").await.err().unwrap();
+    assert!(matches!(error, UpstreamError::Overloaded { retry_after_seconds: Some(1), .. }), "{error}");
+    assert_eq!(fake.arrived() - before, 1, "the client waits");
+    let other = Fake::start(Flavor::Vllm).await;
+    let both = connect(&[&fake, &other]).await;
+    let answers = ask(&both, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
+    assert_true(&answers[0].report, &row(&[]));
+}
+
+#[tokio::test]
+async fn a_stream_is_in_flight_until_it_ends() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    let upstream = connect(&[&first, &second]).await;
+    for fake in [&first, &second] {
+        fake.set(Fault::Drip);
+    }
+    let streams = [(); 3].map(|()| upstream.forward("/v1/completions", b"{}"));
+    let streams = futures::future::try_join_all(streams).await.unwrap();
+    let mut arrived = [first.arrived(), second.arrived()];
+    let other = upstream.forward("/v1/completions", b"{}").await.unwrap();
+    // The fourth one goes to the replica that has one.
+    arrived.sort_unstable();
+    assert_eq!((arrived, first.arrived(), second.arrived()), ([1, 2], 2, 2));
+    drop((streams, other));
+}
+
+#[tokio::test]
+async fn a_text_that_takes_too_long_is_sent_to_one_replica_only() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    let upstream = connect_within(&[&first, &second], Duration::from_secs(2)).await;
+    for fake in [&first, &second] {
+        fake.set(Fault::Stall);
+    }
+    let error = upstream.forward("/v1/completions", b"{}").await.err().unwrap();
+    assert!(matches!(error, UpstreamError::Timeout { .. }), "{error}");
+    assert_eq!(first.arrived() + second.arrived(), 1);
+}
+
+#[tokio::test]
+async fn texts_have_the_salt_of_their_job() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    let text = || TextQuery {
+        prompt: [5, 6].into(),
+        sampling: SamplingParams::PLAIN,
+        stream: 0,
+        max_tokens: 3,
+        stop: None,
+        among: None,
+    };
+    for (cache_salt, want) in [(0, None), (0xa0, Some("00000000000000a0"))] {
+        let context = QueryContext { cache_salt, ..CONTEXT };
+        // The fake writes no text.
+        let _ = upstream.write(context, text()).next().await;
+        let body = fake.shared.bodies.lock().unwrap().pop().unwrap();
+        assert_eq!(body["cache_salt"].as_str(), want);
+    }
+}
+
+#[tokio::test]
+async fn ids_in_several_groups_are_reported_although_the_engine_rounds_each_group_differently() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream = connect(&[&fake]).await;
+    *fake.shared.rounding.lock().unwrap() = 0.05;
+    // All ids, so that nothing is left for others.
+    let wanted: Vec<u32> = (0..TOKENS as u32).collect();
+    let (mut above, mut below) = (0, 0);
+    for number in 0..40 {
+        let answers = ask(&upstream, vec![query(&[number], ids(&wanted), 0)]).await.unwrap();
+        let report = &answers[0].report;
+        let sum: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();
+        above += usize::from(sum > 1.001);
+        below += usize::from(sum < 0.999 && report.uncertain() > 0.0);
+        assert!((0.8..1.2).contains(&sum), "{sum}");
+        for token in report.tokens() {
+            let want = logprobs(&row(&[number]))[token.id as usize];
+            assert!((token.logprob - want).abs() < 0.4, "{} {want}", token.logprob);
+        }
+    }
+    assert!(above > 3 && below > 3, "{above} {below}");
+}
+
+/// Connects with health checks that follow each other immediately.
+async fn connect_checked(fakes: &[&Fake]) -> Arc<Upstream> {
+    let check_interval = Duration::from_millis(1);
+    connect_with(fakes, UpstreamConfig { check_interval, ..config(fakes, PATIENCE) }).await
+}
+
+#[tokio::test]
+async fn other_weights_behind_the_same_url_change_the_fingerprint_and_the_former_ones_restore_it() {
+    for flavor in [
+        Flavor::Vllm,
+        Flavor::LlamaCpp { obeys_bias: true },
+        Flavor::LlamaCpp { obeys_bias: false },
+        Flavor::OpenAi { accepts_ids: true },
+        Flavor::OpenAi { accepts_ids: false },
+    ] {
+        let fake = Fake::start(flavor).await;
+        if !matches!(flavor, Flavor::OpenAi { .. }) {
+            *fake.shared.rounding.lock().unwrap() = 0.02;
+        }
+        let upstream = connect_checked(&[&fake]).await;
+        let fingerprint = upstream.fingerprint().unwrap();
+        assert!(fingerprint.starts_with("probe-"), "{fingerprint}");
+        let arrived = fake.arrived();
+        becomes("the prompts are computed again", || fake.arrived() > arrived + 8).await;
+        assert_eq!((upstream.fingerprint().as_ref(), upstream.weight_changes()), (Some(&fingerprint), 0));
+        fake.shared.weights.store(1, Ordering::SeqCst);
+        becomes("the change is noticed", || upstream.weight_changes() == 1).await;
+        assert_ne!(upstream.fingerprint().as_ref(), Some(&fingerprint));
+        assert!(upstream.is_available());
+        fake.shared.weights.store(0, Ordering::SeqCst);
+        becomes("the first weights are recognised", || upstream.weight_changes() == 2).await;
+        assert_eq!(upstream.fingerprint(), Some(fingerprint));
+    }
+}
+
+#[tokio::test]
+async fn the_fingerprint_of_an_engine_is_carried_and_a_response_with_another_one_is_not_used() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    *fake.shared.fingerprint.lock().unwrap() = Some("0a");
+    let upstream = connect(&[&fake]).await;
+    assert_eq!(upstream.fingerprint().as_deref(), Some("0a"));
+    assert_eq!(fake.arrived(), 0, "no prompt is computed");
+    ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
+    *fake.shared.fingerprint.lock().unwrap() = Some("0b");
+    let error = ask(&upstream, vec![query(&[], ids(&[3]), 0)]).await.unwrap_err().to_string();
+    assert!(error.ends_with("has changed: its weights have the fingerprint 0b instead of 0a"), "{error}");
+    let error = upstream.forward("/v1/completions", b"{}").await.err().unwrap().to_string();
+    assert!(error.contains("0b instead of 0a"), "{error}");
+    let checked = connect_checked(&[&fake]).await;
+    *fake.shared.fingerprint.lock().unwrap() = Some("0c");
+    becomes("the change is noticed", || checked.fingerprint().as_deref() == Some("0c")).await;
+    ask(&checked, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_with_other_weights_or_another_tokenizer_gets_no_requests() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
+    second.shared.weights.store(1, Ordering::SeqCst);
+    let connecting = Connecting::new(config(&[&first, &second], PATIENCE)).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    let vocabulary = Arc::new(Bytewise { begins: true });
+    let error = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.err().unwrap().to_string();
+    assert!(error.ends_with("its weights differ from the replicas before it"), "{error}");
+    second.shared.weights.store(0, Ordering::SeqCst);
+
+    let upstream = connect_checked(&[&first, &second]).await;
+    let fingerprint = upstream.fingerprint();
+    first.shared.weights.store(1, Ordering::SeqCst);
+    let is_used = |fake: &Fake| {
+        let bodies = fake.shared.bodies.lock().unwrap();
+        bodies.iter().any(|body| body["prompt"][0] == serde_json::json!([5, 6, 7, 99]))
+    };
+    let mut affinity = 100;
+    loop {
+        for fake in [&first, &second] {
+            fake.shared.bodies.lock().unwrap().clear();
+        }
+        for _ in 0..4 {
+            affinity += 1;
+            let context = QueryContext { affinity, ..CONTEXT };
+            upstream.ask(context, vec![query(&[99], ids(&[3]), 0)]).await.unwrap();
+        }
+        if !is_used(&first) && is_used(&second) {
+            break;
+        }
+        assert!(affinity < 1_000_000, "the first replica still gets requests");
+    }
+    assert_eq!((upstream.fingerprint(), upstream.weight_changes()), (fingerprint, 0));
+    second.shared.is_retokenized.store(true, Ordering::SeqCst);
+    second.shared.weights.store(2, Ordering::SeqCst);
+    becomes("no replica is available", || !upstream.is_available()).await;
+}
+
+#[tokio::test]
+async fn a_replica_whose_engine_can_do_less_is_not_used() {
+    let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::VllmProcessed).await);
+    let connecting = Connecting::new(config(&[&first, &second], PATIENCE)).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    let vocabulary = Arc::new(Bytewise { begins: true });
+    let error = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.err().unwrap().to_string();
+    assert!(error.ends_with("it changes probabilities if only some tokens may be written"), "{error}");
+}
+
+#[tokio::test]
+async fn a_choice_among_tokens_and_a_repetition_penalty_exclude_each_other_on_llama_cpp() {
+    let penalty = SamplingParams { repetition_penalty: 1.1, ..SamplingParams::PLAIN };
+    for (flavor, is_supported) in [(Flavor::Vllm, true), (Flavor::LlamaCpp { obeys_bias: true }, false)] {
+        let fake = Fake::start(flavor).await;
+        let upstream = connect(&[&fake]).await;
+        assert!(upstream.check_choices(&SamplingParams::PLAIN).is_ok());
+        let error = upstream.check_choices(&penalty).err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), is_supported);
+        assert!(error.is_none_or(|error| error.starts_with("`repetition_penalty` is not supported")));
+    }
 }

@@ -102,7 +102,8 @@ fn hub_hint(path: &Path) -> String {
 /// Shortens a text from a file to one line of limited length.
 fn one_line(text: &str) -> String {
     const CHARACTERS_MAX: usize = 500;
-    let mut characters = text.chars().map(|character| if character.is_control() { ' ' } else { character });
+    let mut characters =
+        text.chars().map(|character| if ntl_core::is_unprintable(character) { ' ' } else { character });
     let mut line: String = characters.by_ref().take(CHARACTERS_MAX).collect();
     if characters.next().is_some() {
         line.push('…');
