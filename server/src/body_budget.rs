@@ -3,17 +3,17 @@
 //!
 //! If the buffer of an arriving body does not fit, the server rejects the largest body that is still arriving
 //! and releases its bytes, so that large bodies that arrive slowly cannot keep out small ones. A parsed body
-//! waits for its share, in the order of arrival. Its share is a bound that is read off the text before
+//! waits for its share, which clients get round-robin. Its share is a bound that is read off the text before
 //! anything is built of it: a body of 2 MiB may become 190 times as large.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{AbortHandle, AbortRegistration};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::blocking::{acquire, run_blocking};
+use crate::blocking::run_blocking;
 use crate::error::AppError;
+use crate::fair_permits::{FairPermits, Permits};
 
 /// Maximum memory of a list or an object with at most four values, in bytes. Both the buffer of an untagged
 /// field and its value allocate room for four.
@@ -30,11 +30,11 @@ pub(crate) struct BodyBudget {
     bytes_max: usize,
     arriving: Mutex<ArrivingBodies>,
     /// Free bytes for parsed bodies.
-    parsed: Arc<Semaphore>,
+    parsed: Arc<FairPermits>,
 }
 
 /// The part of the budget that a parsed body holds. Dropping it returns the part.
-pub(crate) type ParsedShare = OwnedSemaphorePermit;
+pub(crate) type ParsedShare = Permits;
 
 #[derive(Debug, Default)]
 struct ArrivingBodies {
@@ -67,8 +67,7 @@ impl ArrivingBodies {
 
 impl BodyBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
-        // Shares are counted in 32 bits.
-        let parsed = Arc::new(Semaphore::new(bytes_max.min(u32::MAX as usize)));
+        let parsed = FairPermits::new(bytes_max, bytes_max - bytes_max / 4);
         Arc::new(Self { bytes_max, arriving: Mutex::default(), parsed })
     }
 
@@ -120,15 +119,21 @@ impl BodyCharge {
     ///
     /// # Errors
     /// If the share exceeds the whole budget, or has not become free in time.
-    pub(crate) async fn complete(&self, body: Vec<u8>) -> Result<(ParsedShare, Vec<u8>), AppError> {
+    pub(crate) async fn complete(
+        &self,
+        client: u64,
+        body: Vec<u8>,
+    ) -> Result<(ParsedShare, Vec<u8>), AppError> {
         if let Some(arrived) = self.budget.arriving().bodies.get_mut(&self.id) {
             arrived.reading = None;
         }
-        let (bytes, body) = run_blocking(body.len(), move || Ok((parsed_bytes_max(&body), body))).await?;
+        let (bytes, body) =
+            run_blocking(client, body.len(), move || Ok((parsed_bytes_max(&body), body))).await?;
         let bytes_max = self.budget.bytes_max;
-        let share = u32::try_from(bytes).ok().filter(|_| bytes <= bytes_max);
-        let share = share.ok_or(AppError::BodyHasTooManyValues { bytes, bytes_max })?;
-        Ok((acquire(&self.budget.parsed, share).await?, body))
+        if bytes > bytes_max {
+            return Err(AppError::BodyHasTooManyValues { bytes, bytes_max });
+        }
+        Ok((self.budget.parsed.acquire(client, bytes).await?, body))
     }
 }
 
@@ -176,7 +181,7 @@ mod tests {
             [(); 3].map(|()| budget.begin());
         let is_refused = |reading: &AbortRegistration| reading.handle().is_aborted();
         done.grow_to(1000).unwrap();
-        let _share = done.complete(b"1".to_vec()).await.unwrap();
+        let _share = done.complete(1, b"1".to_vec()).await.unwrap();
         large.grow_to(800).unwrap();
         small.grow_to(200).unwrap();
         small.grow_to(220).unwrap();
@@ -217,12 +222,13 @@ mod tests {
     #[tokio::test]
     async fn a_request_waits_for_its_share_and_more_than_all_is_refused() {
         let budget = BodyBudget::new(3 * LIST_BYTES);
-        let share = async |json: &[u8]| budget.begin().0.complete(json.to_vec()).await;
-        let error = share(b"[[[]]]").await.unwrap_err();
+        let share = async |client, json: &[u8]| budget.begin().0.complete(client, json.to_vec()).await;
+        let error = share(1, b"[[[]]]").await.unwrap_err();
         assert!(matches!(error, AppError::BodyHasTooManyValues { .. }), "{error}");
-        let first = share(b"[[]]").await.unwrap();
-        let mut second = Box::pin(share(b"[[]]"));
+        let first = share(1, b"[[]]").await.unwrap();
+        let mut second = Box::pin(share(1, b"[[]]"));
         assert!(second.as_mut().now_or_never().is_none());
+        assert!(share(2, b"1").now_or_never().is_some(), "another client's small body does not wait");
         drop(first);
         drop(second.await.unwrap());
     }

@@ -26,6 +26,8 @@ pub(crate) enum AppError {
     /// A request names the server in a way that a web page may have chosen.
     #[error("`{0}` is not a name of this server; if it is, start the server with `--allowed-hosts {0}`")]
     HostNotAllowed(String),
+    #[error("this port serves HTTPS only: use a URL that begins with `https://`")]
+    NotHttps,
     #[error("a valid API key is needed: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
     #[error(transparent)]
@@ -241,6 +243,7 @@ impl AppError {
         let (status, kind, code, retry_after_seconds) = match self {
             Self::Invalid { .. } => (S::BAD_REQUEST, INVALID, None, None),
             Self::OfPrompt { error, .. } => return error.row(),
+            Self::NotHttps => (S::BAD_REQUEST, INVALID, Some("not_https"), None),
             Self::TextTooLong { .. } => (S::BAD_REQUEST, INVALID, Some("context_length_exceeded"), None),
             Self::Unauthorized => (S::UNAUTHORIZED, INVALID, Some("invalid_api_key"), None),
             Self::HostNotAllowed(_) => (S::FORBIDDEN, INVALID, Some("host_not_allowed"), None),
@@ -396,6 +399,7 @@ mod tests {
                 None,
             ),
             (AppError::TextTooLong { bytes: 9, bytes_max: 8, tokens_max: 2 }, 400, false, None),
+            (AppError::NotHttps, 400, false, None),
             (AppError::Unauthorized, 401, false, None),
             (AppError::HostNotAllowed("a.example".to_owned()), 403, false, None),
             (ModelNotFound { name: "a".to_owned(), served: vec![] }.into(), 404, false, None),

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
 
-use crate::blocking::run_blocking;
+use crate::blocking::{check_wanted, run_blocking};
 use crate::error::AppError;
 use crate::response_budget::ReservedResponse;
 
@@ -25,13 +25,14 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A response of at most this many bytes is written inline, in well under a millisecond.
 const INLINE_BYTES_MAX: usize = 32 << 10;
 
-/// Runs `work`, which writes a response of about `bytes` bytes: inline if they are few, otherwise on the
+/// Runs `work`, which writes a client's response of about `bytes` bytes: inline if they are few, otherwise on the
 /// blocking thread pool.
 pub(crate) async fn build<T: Send + 'static>(
+    client: u64,
     bytes: usize,
     work: impl FnOnce() -> Result<T, AppError> + Send + 'static,
 ) -> Result<T, AppError> {
-    run_blocking(if bytes > INLINE_BYTES_MAX { bytes } else { 0 }, work).await
+    run_blocking(client, if bytes > INLINE_BYTES_MAX { bytes } else { 0 }, work).await
 }
 
 /// JSON that is being written.
@@ -63,6 +64,7 @@ impl JsonBody {
         let mut body = Self::default();
         body.push(before.as_bytes());
         for (index, item) in items.enumerate() {
+            check_wanted()?;
             if index > 0 {
                 body.push(b",");
             }

@@ -18,6 +18,7 @@ pub mod calibration;
 pub mod config;
 pub mod demo;
 mod error;
+mod fair_permits;
 pub mod inspect;
 mod json;
 mod json_body;

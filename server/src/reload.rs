@@ -2,10 +2,8 @@
 //! requests and open connections stay. The thread of the signals outlives the server, so it must not keep the
 //! engines running.
 
-use std::path::Path;
-
 use crate::listen::Certificate;
-use crate::served::{AdapterError, LoraWeights, ServedModel, adapter_files};
+use crate::served::{AdapterError, AdapterFolder, LoraWeights, ServedModel, adapter_files};
 use crate::state::{AppState, WeakAppState};
 
 #[derive(Clone)]
@@ -62,7 +60,7 @@ fn reload_adapter(app: &AppState, model: &ServedModel) {
 fn changed_adapter(
     app: &AppState,
     model: &ServedModel,
-    folder: &Path,
+    folder: &AdapterFolder,
     fingerprint: &str,
 ) -> Result<Option<ServedModel>, AdapterError> {
     if adapter_files(folder)?.fingerprint()? == fingerprint {

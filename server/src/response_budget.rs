@@ -87,6 +87,10 @@ pub(crate) struct ReservedResponse {
 }
 
 impl ReservedResponse {
+    pub(crate) fn client(&self) -> u64 {
+        self.client
+    }
+
     /// Replaces the estimate by the actual number of bytes.
     pub(crate) fn set(&mut self, bytes: usize) {
         let budget = Arc::clone(&self.budget);

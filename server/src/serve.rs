@@ -31,7 +31,7 @@ use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
 use crate::remote::{ConnectedModel, RemoteError, connect};
-use crate::served::{AdapterError, ReadAdapter, ServedModel};
+use crate::served::{AdapterError, AdapterFolder, ReadAdapter, ServedModel};
 use crate::signals::EndRequests;
 use crate::state::AppState;
 use crate::{app, cache_bytes, demo, start_lines};
@@ -113,7 +113,7 @@ pub async fn listen(config: &Config, certificate: Option<&Certificate>) -> Resul
     let host = config.host.as_str();
     let port = config.port;
     let tcp = TcpListener::bind((host, port)).await.map_err(refused(host.to_owned(), port))?;
-    let mut listener = Listener::new(tcp, config.connections.within_descriptors());
+    let mut listener = Listener::new(tcp, config.connections.within_descriptors(config.admin.is_some()));
     if let Some(address) = config.admin {
         let refused = refused(address.ip().to_string(), address.port());
         listener = listener.with_admin(TcpListener::bind(address).await.map_err(refused)?);
@@ -138,6 +138,7 @@ pub async fn run(
 ) -> Result<Ended, ServeError> {
     log_start(&listener, &config, &app);
     let start_lines = start_lines::text(&listener, &config, &app.settings);
+    let page = start_lines::page(&listener, &app.settings);
     let drain_time_max = config.drain_time_max;
     let state = app.clone();
     let loading = tokio::task::spawn_blocking(move || load_all(&config, &state));
@@ -147,6 +148,7 @@ pub async fn run(
         ended = &mut serving => return Ok(ended),
         loaded = loading => loaded.map_err(|_| ServeError::LoadingPanicked)??,
     };
+    tracing::info!(url = page, "open this URL in a browser");
     start_lines::print(&start_lines);
     let ended = serving.await;
     if !matches!(ended, Ended::CutOff(_)) && !join(threads).await && ended == Ended::Drained {
@@ -264,6 +266,13 @@ fn log_start(listener: &Listener, config: &Config, app: &AppState) {
         version = crate::VERSION,
         "listening"
     );
+    let address = listener.local_addr();
+    if app.settings.api_keys.is_empty() && address.is_some_and(|address| !address.ip().is_loopback()) {
+        tracing::warn!(
+            address = text(address),
+            "everyone who can reach this address may use the models: no API key is set (--api-key-file)"
+        );
+    }
     tracing::debug!(settings = ?app.settings, "settings");
 }
 
@@ -342,7 +351,8 @@ fn read_adapters(
     let readers: Vec<_> = models.iter().zip(loaded).filter_map(reader).collect();
     let readers: Vec<_> = readers.iter().map(|(name, reader)| (name.as_str(), reader)).collect();
     let read = |adapter: &AdapterConfig| {
-        let read = app.models.adapter_memory().read(&adapter.folder, &readers);
+        let folder = AdapterFolder::Configured(adapter.folder.clone());
+        let read = app.models.adapter_memory().read(&folder, &readers);
         read.map_err(|source| ServeError::Adapter { name: adapter.name.clone(), source })
     };
     adapters.iter().map(read).collect()

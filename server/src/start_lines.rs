@@ -10,10 +10,24 @@ use crate::listen::Listener;
 use crate::settings::HttpSettings;
 use crate::telemetry;
 
-pub(crate) fn text(listener: &Listener, config: &Config, settings: &HttpSettings) -> String {
+/// Returns the URL of the playground, or of a page that shows whether the server is healthy.
+pub(crate) fn page(listener: &Listener, settings: &HttpSettings) -> String {
+    format!("{}{}", url(listener), first_page(settings).1)
+}
+
+fn url(listener: &Listener) -> String {
     let address = listener.local_addr().map(reachable).unwrap_or_default();
     let scheme = if listener.is_tls() { "https" } else { "http" };
-    let url = format!("{scheme}://{address}");
+    format!("{scheme}://{address}")
+}
+
+/// What a person can do first, and the path of its page.
+fn first_page(settings: &HttpSettings) -> (&'static str, &'static str) {
+    if settings.playground { ("ask it", "/") } else { ("check it", "/health") }
+}
+
+pub(crate) fn text(listener: &Listener, config: &Config, settings: &HttpSettings) -> String {
+    let url = url(listener);
     let metrics_url = listener.admin_addr().map(|admin| format!("http://{}", reachable(admin)));
     let names: Vec<&str> = config.names().collect();
     let names = printable(&names.join(", ")).into_owned();
@@ -24,7 +38,7 @@ pub(crate) fn text(listener: &Listener, config: &Config, settings: &HttpSettings
 /// `metrics_url` is the URL of the operators' port, if there is one.
 fn lines(url: &str, metrics_url: &str, models: &str, demo: bool, settings: &HttpSettings) -> String {
     let which = if demo { " (the embedded demo; --model DIR serves another)" } else { "" };
-    let first = if settings.playground { ("ask it", "/") } else { ("check it", "/health") };
+    let first = first_page(settings);
     let key = if settings.api_keys.is_empty() { "" } else { ", with an API key" };
     format!(
         "ntl-server {} serves {models}{which} on {}\n  {:<9} {url}{}{key}\n  {:<9} {url}/docs, metrics {metrics_url}/metrics\n",

@@ -80,7 +80,7 @@ impl Engine {
         let running_max = limits.running_max.min(model.sequences_max().unwrap_or(usize::MAX));
         let limits = EngineLimits { running_max, ..limits };
         let lost = Arc::default();
-        let runner = Runner::new(model, vocabulary, limits, memory, observer, Arc::clone(&lost));
+        let runner = Runner::new(vocabulary, limits, memory, observer, Arc::clone(&lost));
         let alive = Arc::new(AtomicBool::new(true));
         let alive_guard = AliveGuard(Arc::clone(&alive));
         // The engine's loop runs on one of the compute threads, so that no step waits for a thread to wake
@@ -90,7 +90,7 @@ impl Engine {
             threads.thread_name(|_| "ntl-compute".to_owned()).build().map_err(std::io::Error::other)?;
         let thread = std::thread::Builder::new().name("ntl-engine".to_owned()).spawn(move || {
             let _alive_guard = alive_guard;
-            threads.install(|| runner.run(Queue::new(receiver, limits.queue_time_max)));
+            threads.install(|| runner.run(model, Queue::new(receiver, limits.queue_time_max)));
         })?;
         let queue_slots = Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS)));
         Ok((Self { messages, queue_slots, limits, cache, job_bytes_max, meter, info, alive, lost }, thread))

@@ -75,12 +75,15 @@ fn average(known: &mut Option<f64>, measured: f64) {
 
 impl Pace {
     /// Records the time of a step. `rows` is `None` if prefills had already computed a part of it.
-    pub(crate) fn stepped(&mut self, rows: Option<usize>, time: Duration) {
-        let seconds = time.as_secs_f64();
+    pub(crate) fn measure_step(&mut self, rows: Option<usize>, time: Duration) {
         if let Some(rows) = rows {
-            average(&mut self.steps[class(rows)], seconds);
+            average(&mut self.steps[class(rows)], time.as_secs_f64());
         }
-        self.steps_owed -= seconds;
+    }
+
+    /// Records that no prefill of a debtor was computed for some time.
+    pub(crate) fn pay(&mut self, time: Duration) {
+        self.steps_owed -= time.as_secs_f64();
         if self.steps_owed <= 0.0 {
             self.debtors.clear();
         }
@@ -88,6 +91,20 @@ impl Pace {
 
     /// Records a prefill of these clients. `shared`: whether other clients use the engine, too.
     pub(crate) fn prefilled(&mut self, work: usize, time: Duration, clients: HashSet<u64>, shared: bool) {
+        self.measure_prefill(work, time);
+        if !shared {
+            self.debtors.clear();
+            return;
+        }
+        // Clients without debts may prefill meanwhile, but others do not wait longer because of them.
+        if self.debtors.is_empty() {
+            self.steps_owed = STEPS_OWED * time.as_secs_f64() / clients.len().max(1) as f64;
+        }
+        self.debtors.extend(clients);
+    }
+
+    /// Records the time of a prefill.
+    pub(crate) fn measure_prefill(&mut self, work: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         // A chunk that had to wait for another one's prefix says nothing about the time of work.
         if work > 0 {
@@ -95,15 +112,6 @@ impl Pace {
             let kept = 1.0 - WEIGHT;
             self.prefilled = Some((kept * known_work + work as f64, kept * known_seconds + seconds));
         }
-        if !shared {
-            self.debtors.clear();
-            return;
-        }
-        // Clients without debts may prefill meanwhile, but others do not wait longer because of them.
-        if self.debtors.is_empty() {
-            self.steps_owed = STEPS_OWED * seconds / clients.len().max(1) as f64;
-        }
-        self.debtors.extend(clients);
     }
 
     /// Returns the clients that may not prefill before further steps.
@@ -179,6 +187,13 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Pace {
+        fn stepped(&mut self, rows: Option<usize>, time: Duration) {
+            self.measure_step(rows, time);
+            self.pay(time);
+        }
+    }
 
     /// Returns the rows of `steps` steps that two clients share on a model with the given time per number of
     /// rows.

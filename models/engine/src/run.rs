@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
-    Adapter, BatchModel, CacheCost, ContextRequest, EngineError, Event, Logits, ModelError, NodeId, PathRow,
-    PrefillChunk, PrefillProgress, Prompt, Row,
+    Adapter, BatchModel, CacheCost, ContextRequest, EngineError, Event, Interruption, Logits, ModelError,
+    NodeId, PathRow, PrefillChunk, PrefillProgress, Prompt, Row, Uninterrupted,
 };
 use ntl_core::decoding::{Progress, StepResult, Vocabulary};
 
@@ -29,11 +29,38 @@ struct Prefill {
     time: Duration,
     work: usize,
     clients: HashSet<u64>,
+    /// Whether other clients use the engine, too.
     is_shared: bool,
 }
 
+/// Serves other clients between the layers of a pass that began while only one client used the engine.
+struct Newcomers<'a> {
+    runner: &'a mut Runner,
+    queue: &'a mut Queue,
+    /// The time of their turns.
+    time: Duration,
+    /// When the last of their turns ended, or the pass began.
+    since: Instant,
+}
+
+impl Interruption for Newcomers<'_> {
+    fn is_due(&mut self) -> bool {
+        self.queue.receive(false, None);
+        self.runner.has_newcomers(self.queue)
+    }
+
+    fn serve(&mut self, model: &mut dyn BatchModel) {
+        let began = Instant::now();
+        self.runner.pace.pay(began - self.since);
+        self.runner.turn(model, self.queue);
+        // If no step has waited for it.
+        self.runner.settle_prefill(model);
+        self.since = Instant::now();
+        self.time += self.since - began;
+    }
+}
+
 pub(crate) struct Runner {
-    model: Box<dyn BatchModel>,
     vocabulary: Vocabulary,
     limits: EngineLimits,
     memory: EngineBudget,
@@ -45,13 +72,14 @@ pub(crate) struct Runner {
     last_prefill: Option<Prefill>,
     prefills: u64,
     steps: u64,
+    /// The client whose pass is interrupted. The rest of its work waits until the pass is complete.
+    interrupted: Option<u64>,
     /// Why the device was lost, once it is.
     lost: Arc<OnceLock<String>>,
 }
 
 impl Runner {
     pub(crate) fn new(
-        model: Box<dyn BatchModel>,
         vocabulary: Vocabulary,
         limits: EngineLimits,
         memory: EngineBudget,
@@ -59,7 +87,6 @@ impl Runner {
         lost: Arc<OnceLock<String>>,
     ) -> Self {
         Self {
-            model,
             vocabulary,
             limits,
             memory,
@@ -70,46 +97,85 @@ impl Runner {
             last_prefill: None,
             prefills: 0,
             steps: 0,
+            interrupted: None,
             lost,
         }
     }
 
-    pub(crate) fn run(mut self, mut queue: Queue) {
+    pub(crate) fn run(mut self, mut model: Box<dyn BatchModel>, mut queue: Queue) {
+        let model = &mut *model;
         // Stalled jobs are not stepped, so the loop may have nothing to do although jobs are running.
         let mut idle = true;
         while queue.receive(idle, self.next_deadline(&queue)) {
-            update_stalls(&mut self.running);
             for PreparedAdapter { adapter, result } in queue.take_adapters() {
                 // The caller may have stopped.
-                let _ = result.send(self.prepare(&adapter));
+                let _ = result.send(self.prepare(model, &adapter));
             }
-            let mut busy = self.end_dropped(&mut queue);
-            busy |= self.prefill(&mut queue);
-            self.report(&queue);
-            busy |= self.step(&mut queue);
-            self.report(&queue);
+            let busy = self.turn(model, &mut queue);
             if let Some(reason) = self.lost.get().cloned() {
-                self.end_all(&EngineError::DeviceLost(reason), &mut queue);
+                self.end_all(model, &EngineError::DeviceLost(reason), &mut queue);
                 break;
             }
             idle = !busy && self.prefilling.is_empty();
         }
-        self.end_dropped(&mut queue);
+        self.end_dropped(model, &mut queue);
         self.report(&queue);
     }
 
     /// Opens a context with an adapter, for which the model copies the weights to its device.
-    fn prepare(&mut self, adapter: &Adapter) -> Result<(), EngineError> {
-        let prompt = Prompt::from(vec![self.model.info().eos_ids.first().copied().unwrap_or(0)]);
+    fn prepare(&mut self, model: &mut dyn BatchModel, adapter: &Adapter) -> Result<(), EngineError> {
+        let prompt = Prompt::from(vec![model.info().eos_ids.first().copied().unwrap_or(0)]);
         let request = ContextRequest { adapter: Some(adapter), ..(&prompt).into() };
-        let opened = guarded(&*self.observer, || self.model.begin(request));
-        let opened = opened.map_err(|error| self.failure(&error))?;
-        self.model.close(opened.context);
+        let opened = guarded(&*self.observer, || model.begin(request));
+        let opened = opened.map_err(|error| self.failure(model, &error))?;
+        model.close(opened.context);
         Ok(())
     }
 
+    /// Ends, prefills and steps jobs. Returns `true` if there were any.
+    fn turn(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
+        update_stalls(&mut self.running);
+        let mut busy = self.end_dropped(model, queue);
+        busy |= self.prefill(model, queue);
+        self.report(queue);
+        busy |= self.step(model, queue);
+        self.report(queue);
+        busy
+    }
+
+    /// Returns whether a client other than the interrupted one has jobs.
+    fn has_newcomers(&self, queue: &Queue) -> bool {
+        let is_new = |client: u64| Some(client) != self.interrupted;
+        queue.clients().any(is_new)
+            || self.prefilling.iter().any(|job| is_new(job.client()))
+            || self.running.iter().any(|job| job.stall.is_none() && is_new(job.client()))
+    }
+
+    /// Computes a pass of these clients. If there is only one, serves the clients that come meanwhile. Returns the time
+    /// that these took as well.
+    fn pass<T>(
+        &mut self,
+        model: &mut dyn BatchModel,
+        queue: &mut Queue,
+        clients: &HashSet<u64>,
+        compute: impl FnOnce(&mut dyn BatchModel, &mut dyn Interruption) -> Result<T, ModelError>,
+    ) -> (Result<T, ModelError>, Duration) {
+        let observer = Arc::clone(&self.observer);
+        if self.interrupted.is_some() || clients.len() > 1 {
+            let computed =
+                guarded(&*observer, || with_pool(model, |model| compute(model, &mut Uninterrupted)));
+            return (computed, Duration::ZERO);
+        }
+        self.interrupted = clients.iter().next().copied();
+        let mut newcomers = Newcomers { runner: self, queue, time: Duration::ZERO, since: Instant::now() };
+        let computed = guarded(&*observer, || with_pool(model, |model| compute(model, &mut newcomers)));
+        let time = newcomers.time;
+        self.interrupted = None;
+        (computed, time)
+    }
+
     /// Ends all jobs with the same error.
-    fn end_all(&mut self, error: &EngineError, queue: &mut Queue) {
+    fn end_all(&mut self, model: &mut dyn BatchModel, error: &EngineError, queue: &mut Queue) {
         let running = std::mem::take(&mut self.running).into_iter();
         let running: Vec<_> =
             running.map(|job| (job.context, job.unfinished, job.queued_job, job.memory)).collect();
@@ -118,7 +184,7 @@ impl Runner {
             (job.context, sequences, job.queued_job, job.memory)
         });
         for (context, sequences, queued_job, memory) in running.into_iter().chain(prefilling) {
-            self.model.close(context);
+            model.close(context);
             drop(memory);
             self.fail(&queued_job.events, error.clone(), sequences);
         }
@@ -129,9 +195,9 @@ impl Runner {
 
     /// Returns the error of the requests of a failed call, after checking whether the device still computes. If so, evicts
     /// all prefixes, because later calls would fail as well if these fill the device's memory.
-    fn failure(&mut self, error: &ModelError) -> EngineError {
-        let Err(lost) = guarded(&*self.observer, || self.model.check_device()) else {
-            if let Some(prefixes) = self.model.evictable_cache() {
+    fn failure(&mut self, model: &mut dyn BatchModel, error: &ModelError) -> EngineError {
+        let Err(lost) = guarded(&*self.observer, || model.check_device()) else {
+            if let Some(prefixes) = model.evictable_cache() {
                 prefixes.evict(u64::MAX);
             }
             return step_error(error);
@@ -159,9 +225,9 @@ impl Runner {
         job.stall.and_then(|stall| stall.since.checked_add(self.limits.unread_time_max))
     }
 
-    /// Ends jobs whose client is gone or stalled for too long, or whose deadline has passed. Returns `true` if
-    /// there were any.
-    fn end_dropped(&mut self, queue: &mut Queue) -> bool {
+    /// Ends jobs whose client is gone or stalled for too long, or whose deadline has passed, except those whose pass is
+    /// interrupted. Returns `true` if there were any.
+    fn end_dropped(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
         let now = Instant::now();
         let queued = queue.take_dropped(now);
         let mut any = !queued.is_empty();
@@ -169,24 +235,26 @@ impl Runner {
             self.end_one(&queued_job.events, reason, queued_job.job.request.sequences());
         }
         for job in std::mem::take(&mut self.prefilling) {
-            let Some(reason) = job.queued_job.drop_reason(now) else {
+            let is_interrupted = Some(job.client()) == self.interrupted;
+            let Some(reason) = job.queued_job.drop_reason(now).filter(|_| !is_interrupted) else {
                 self.prefilling.push(job);
                 continue;
             };
             any = true;
-            self.model.close(job.context);
+            model.close(job.context);
             let Prefilling { memory, queued_job, .. } = job;
             drop(memory);
             self.end_one(&queued_job.events, reason, queued_job.job.request.sequences());
         }
         let mut kept = Vec::with_capacity(self.running.len());
         for job in std::mem::take(&mut self.running) {
-            let Some(reason) = self.drop_reason(&job, now) else {
+            let is_interrupted = Some(job.client()) == self.interrupted;
+            let Some(reason) = self.drop_reason(&job, now).filter(|_| !is_interrupted) else {
                 kept.push(job);
                 continue;
             };
             any = true;
-            self.model.close(job.context);
+            model.close(job.context);
             self.end_one(&job.queued_job.events, reason, job.unfinished);
         }
         self.running = kept;
@@ -223,31 +291,32 @@ impl Runner {
 
     /// Starts jobs, and computes a part of their prompts and of earlier ones. Returns `true` if there were
     /// any.
-    fn prefill(&mut self, queue: &mut Queue) -> bool {
+    fn prefill(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
         // If no step has waited for it. Otherwise prefills without a known time would pile up on a device.
-        self.settle_prefill();
-        let clients = self.clients(queue).len();
-        let is_shared = clients > 1;
-        let work_max = self.model.prefill_tokens_max();
-        let work = self.pace.prefill_work_max(clients, self.limits.prefill_time_max, work_max);
+        self.settle_prefill(model);
+        let clients = self.clients(queue);
+        let is_shared = clients.len() > 1;
+        let work_max = model.prefill_tokens_max();
+        let work = self.pace.prefill_work_max(clients.len(), self.limits.prefill_time_max, work_max);
         let owes_steps = is_shared && !stepping(&self.running).is_empty();
-        let debtors = if owes_steps { self.pace.debtors().clone() } else { HashSet::new() };
+        let mut debtors = if owes_steps { self.pace.debtors().clone() } else { HashSet::new() };
+        debtors.extend(self.interrupted);
         let shares = Shares::new(&self.prefilling, queue.clients(), debtors, work);
         let admitted = queue.admit(self.admission(&shares));
         let mut any = !admitted.is_empty();
         let first_new = self.prefilling.len();
         for admitted in admitted {
-            self.begin(admitted);
+            self.begin(model, admitted);
         }
         let chunks = shares.chunks(&self.prefilling, first_new);
         if !chunks.is_empty() {
             any = true;
-            self.compute(&chunks, is_shared);
+            self.compute(model, queue, &chunks, &clients);
             // The model keeps prefixes for later prompts.
             self.memory.settle();
         }
         for job in std::mem::take(&mut self.prefilling) {
-            if job.progress.work_left == 0 { self.start(job) } else { self.prefilling.push(job) }
+            if job.progress.work_left == 0 { self.start(model, job) } else { self.prefilling.push(job) }
         }
         any
     }
@@ -277,7 +346,7 @@ impl Runner {
     }
 
     /// Opens the context of a job.
-    fn begin(&mut self, admitted: Admitted) {
+    fn begin(&mut self, model: &mut dyn BatchModel, admitted: Admitted) {
         let Admitted { mut queued_job, memory, sequences } = admitted;
         queued_job.permit = None;
         if queued_job.sent.is_none() {
@@ -292,7 +361,7 @@ impl Runner {
             cache_salt: job.cache_salt,
             adapter: job.adapter.as_ref(),
         };
-        let opened = guarded(&*self.observer, || self.model.begin(request));
+        let opened = guarded(&*self.observer, || model.begin(request));
         drop(prompt);
         match opened {
             Ok(opened) => self.prefilling.push(Prefilling {
@@ -309,44 +378,61 @@ impl Runner {
                 tracing::error!(error = %chain(&error), "a prompt was not opened");
                 drop(memory);
                 let sequences = queued_job.job.request.sequences();
-                let error = self.failure(&error);
+                let error = self.failure(model, &error);
                 self.fail(&queued_job.events, error, sequences);
             }
         }
     }
 
-    /// Computes parts of prompts.
-    fn compute(&mut self, chunks: &[PrefillChunk], is_shared: bool) {
+    /// Computes parts of prompts, while these clients use the engine.
+    fn compute(
+        &mut self,
+        model: &mut dyn BatchModel,
+        queue: &mut Queue,
+        chunks: &[PrefillChunk],
+        users: &HashSet<u64>,
+    ) {
         self.prefills += 1;
+        let prefill = self.prefills;
         let work: usize = chunks.iter().map(|chunk| chunk.work).sum();
         let span = tracing::debug_span!("prefill", batch.prompts = chunks.len(), batch.work = work);
         let began = Instant::now();
-        let computed = span.in_scope(|| guarded(&*self.observer, || prefill_all(&mut *self.model, chunks)));
-        let time = began.elapsed();
+        let (computed, others) = span.in_scope(|| {
+            self.pass(model, queue, users, |model, interruption| prefill_all(model, chunks, interruption))
+        });
+        let time = began.elapsed().saturating_sub(others);
         let of: BTreeMap<_, _> = (0..).zip(chunks).map(|(index, chunk)| (chunk.context, index)).collect();
         let concerned = self.prefilling.iter().filter(|job| of.contains_key(&job.context));
         let clients = concerned.map(Prefilling::client).collect();
+        let is_shared = users.len() > 1;
         match computed {
             Ok(progress) => {
                 let work = progress.iter().map(|progress| progress.work_done).sum();
-                self.last_prefill = Some(Prefill { began, time, work, clients, is_shared });
+                if others.is_zero() {
+                    self.last_prefill = Some(Prefill { began, time, work, clients, is_shared });
+                } else {
+                    // The other clients were served meanwhile, so that it owes them no steps.
+                    self.pace.measure_prefill(work, time);
+                }
                 for job in &mut self.prefilling {
                     if let Some(&index) = of.get(&job.context) {
                         job.progress = progress[index];
-                        job.last = self.prefills;
+                        job.last = prefill;
                     }
                 }
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), "prefill of a batch of prompts failed");
-                self.pace.prefilled(0, time, clients, is_shared);
-                let error = self.failure(&error);
+                if others.is_zero() {
+                    self.pace.prefilled(0, time, clients, is_shared);
+                }
+                let error = self.failure(model, &error);
                 for job in std::mem::take(&mut self.prefilling) {
                     if !of.contains_key(&job.context) {
                         self.prefilling.push(job);
                         continue;
                     }
-                    self.model.close(job.context);
+                    model.close(job.context);
                     let Prefilling { memory, queued_job, .. } = job;
                     drop(memory);
                     let sequences = queued_job.job.request.sequences();
@@ -357,15 +443,15 @@ impl Runner {
     }
 
     /// Records the time of the last prefill. Returns when its computation ended.
-    fn settle_prefill(&mut self) -> Option<Instant> {
+    fn settle_prefill(&mut self, model: &mut dyn BatchModel) -> Option<Instant> {
         let Prefill { began, time, work, clients, is_shared } = self.last_prefill.take()?;
-        let time = self.model.prefill_time().unwrap_or(time);
+        let time = model.prefill_time().unwrap_or(time);
         self.pace.prefilled(work, time, clients, is_shared);
         Some(began + time)
     }
 
     /// Starts the decoding of a job with a complete prompt.
-    fn start(&mut self, job: Prefilling) {
+    fn start(&mut self, model: &mut dyn BatchModel, job: Prefilling) {
         let Prefilling {
             memory, queued_job, context, first_token, sequences, prompt_tokens, progress, ..
         } = job;
@@ -373,7 +459,7 @@ impl Runner {
         let cached = progress.cached_tokens;
         self.observer.on_open(cached, prompt_tokens.saturating_sub(cached));
         let before: Vec<u32> =
-            if self.model.info().encoder_decoder { Vec::new() } else { job.prompt.ids().collect() };
+            if model.info().encoder_decoder { Vec::new() } else { job.prompt.ids().collect() };
         let decoding = guarded(&*self.observer, || {
             Ok::<_, EngineError>(self.vocabulary.decoding(&job.request, &before, first_token))
         });
@@ -396,47 +482,57 @@ impl Runner {
                 queued_job,
             }),
             Err(error) => {
-                self.model.close(context);
+                model.close(context);
                 drop(memory);
                 self.fail(&queued_job.events, error, unfinished);
             }
         }
     }
 
-    /// Steps all jobs that are not stalled. Returns `true` if there were any.
-    fn step(&mut self, queue: &mut Queue) -> bool {
+    /// Steps all jobs that are not stalled, except those whose pass is interrupted. Returns `true` if there were any.
+    fn step(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
         self.steps += 1;
-        let clients = self.clients(queue).len();
+        let clients = self.clients(queue);
         let rows_max = self.limits.step_rows_max;
-        let rows_max = if clients > 1 {
-            self.pace.rows_max(clients, rows_max)
+        let rows_max = if clients.len() > 1 {
+            self.pace.rows_max(clients.len(), rows_max)
         } else {
             self.pace.rows_max_alone(self.limits.prefill_time_max, rows_max)
         };
-        let cost = self.model.cache_cost();
+        let cost = model.cache_cost();
         let observer = Arc::clone(&self.observer);
-        let (rows, shares) = collect_rows(&mut self.running, rows_max, self.steps, |job, rows| {
+        let interrupted = self.interrupted;
+        let ask = |job: &mut Running, rows| {
             let asked = next_rows(job, rows, cost, &*observer);
             asked.map_err(|end| job.end = Some(end)).ok()
-        });
+        };
+        let (rows, shares) = collect_rows(&mut self.running, rows_max, self.steps, interrupted, ask);
         let mut over: Vec<usize> = Vec::new();
         if !rows.is_empty() {
             let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
             let began = Instant::now();
-            let logits = span.in_scope(|| guarded(&*self.observer, || step_all(&mut *self.model, &rows)));
+            let (logits, others) = span.in_scope(|| {
+                self.pass(model, queue, &clients, |model, interruption| step_all(model, &rows, interruption))
+            });
             let ended = Instant::now();
             // A step on a device begins when the prefill before it has ended.
-            let began = self.settle_prefill().map_or(began, |prefilled| prefilled.max(began));
-            let measured = if self.model.step_was_partial() { None } else { Some(rows.len()) };
-            self.pace.stepped(measured, ended.saturating_duration_since(began));
+            let began = self.settle_prefill(model).map_or(began, |prefilled| prefilled.max(began));
+            let measured = if model.step_was_partial() { None } else { Some(rows.len()) };
+            let time = ended.saturating_duration_since(began).saturating_sub(others);
+            self.pace.measure_step(measured, time);
+            if others.is_zero() {
+                self.pace.pay(time);
+            }
             self.observer.on_step(rows.len());
             over = match logits {
                 Ok(logits) => self.distribute(&logits, &shares),
                 Err(error) => {
                     tracing::error!(error = %chain(&error), "a step failed");
-                    let error = self.failure(&error);
+                    let error = self.failure(model, &error);
                     for share in &shares {
-                        self.running[share.running].end = Some(EarlyEnd::Failed(error.clone()));
+                        if let Some(index) = self.index_of(share) {
+                            self.running[index].end = Some(EarlyEnd::Failed(error.clone()));
+                        }
                     }
                     Vec::new()
                 }
@@ -448,7 +544,7 @@ impl Runner {
         over.sort_unstable_by(|a, b| b.cmp(a));
         for index in over {
             let mut job = self.running.remove(index);
-            self.model.close(job.context);
+            model.close(job.context);
             match job.end.take() {
                 None => {}
                 Some(EarlyEnd::Failed(error)) => self.fail(&job.queued_job.events, error, job.unfinished),
@@ -458,24 +554,30 @@ impl Runner {
         any
     }
 
+    /// Returns the index of a running job. Others may have ended during the step.
+    fn index_of(&self, share: &Share) -> Option<usize> {
+        self.running.iter().position(|job| job.context == share.context)
+    }
+
     /// Passes the logits to their jobs. Returns the indices of the completed jobs.
     fn distribute(&mut self, logits: &Logits, shares: &[Share]) -> Vec<usize> {
         let mut finished = Vec::new();
         for share in shares {
-            let job = &mut self.running[share.running];
+            let Some(index) = self.index_of(share) else { continue };
+            let job = &mut self.running[index];
             let result = StepResult { logits, first_row: share.first_row, first_node: NodeId(job.nodes) };
             job.nodes += share.rows as u32;
             let mut events = Vec::new();
             let advanced = guarded(&*self.observer, || job.decoding.advance(result, &mut events));
             match advanced {
                 Ok(Progress::Running) => {}
-                Ok(Progress::Done) => finished.push(share.running),
+                Ok(Progress::Done) => finished.push(index),
                 Err(error) => {
                     tracing::error!(%error, "decoding failed");
                     job.end = Some(EarlyEnd::Failed(error));
                 }
             }
-            self.send(share.running, events);
+            self.send(index, events);
         }
         finished
     }
@@ -528,7 +630,7 @@ impl Runner {
 }
 
 /// Calls `compute`. The threads of the pool stay awake meanwhile if the model uses them.
-fn pass<T>(model: &mut dyn BatchModel, compute: impl FnOnce(&mut dyn BatchModel) -> T) -> T {
+fn with_pool<T>(model: &mut dyn BatchModel, compute: impl FnOnce(&mut dyn BatchModel) -> T) -> T {
     if model.uses_pool() { awake(|| compute(model)) } else { compute(model) }
 }
 
@@ -536,8 +638,9 @@ fn pass<T>(model: &mut dyn BatchModel, compute: impl FnOnce(&mut dyn BatchModel)
 fn prefill_all(
     model: &mut dyn BatchModel,
     chunks: &[PrefillChunk],
+    interruption: &mut dyn Interruption,
 ) -> Result<Vec<PrefillProgress>, ModelError> {
-    let progress = pass(model, |model| model.prefill(chunks))?;
+    let progress = model.prefill_interruptibly(chunks, interruption)?;
     if progress.len() == chunks.len() {
         return Ok(progress);
     }
@@ -545,8 +648,12 @@ fn prefill_all(
 }
 
 /// Steps rows, and checks that there are logits for every row.
-fn step_all(model: &mut dyn BatchModel, rows: &[Row]) -> Result<Logits, ModelError> {
-    let logits = pass(model, |model| model.step(rows))?;
+fn step_all(
+    model: &mut dyn BatchModel,
+    rows: &[Row],
+    interruption: &mut dyn Interruption,
+) -> Result<Logits, ModelError> {
+    let logits = model.step_interruptibly(rows, interruption)?;
     if logits.rows() == rows.len() {
         return Ok(logits);
     }

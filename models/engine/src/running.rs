@@ -61,8 +61,7 @@ pub(crate) struct LastStep {
 
 /// Rows of one running job within a step.
 pub(crate) struct Share {
-    /// Its index in the list of running jobs.
-    pub(crate) running: usize,
+    pub(crate) context: ContextId,
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
 }
@@ -104,18 +103,19 @@ pub(crate) fn stepping(running: &[Running]) -> HashSet<u64> {
 /// Collects at most `rows_max` rows from all jobs for step number `step`. The client that has waited longest
 /// is scheduled first; ties go to the client with the fewest rows last time. Each client gets an equal share,
 /// regardless of how many jobs it has, and each of its jobs gets an equal part of that share. Unused rows go
-/// to later jobs and clients, so that large searches use the rows that texts leave unused. `ask` returns
-/// `None` for a job that does not take part.
+/// to later jobs and clients, so that large searches use the rows that texts leave unused. The client `barred` gets
+/// none. `ask` returns `None` for a job that does not take part.
 pub(crate) fn collect_rows(
     running: &mut [Running],
     rows_max: usize,
     step: u64,
+    barred: Option<u64>,
     mut ask: impl FnMut(&mut Running, usize) -> Option<Vec<PathRow>>,
 ) -> (Vec<Row>, Vec<Share>) {
     let rows_max = rows_max.max(1);
     let mut rows = Vec::new();
     let mut shares = Vec::new();
-    let clients = by_client(running);
+    let clients = by_client(running, barred);
     for (place, jobs) in clients.iter().enumerate() {
         let end = rows.len() + ((rows_max - rows.len()) / (clients.len() - place)).max(1);
         for (place, &index) in jobs.iter().enumerate() {
@@ -127,7 +127,7 @@ pub(crate) fn collect_rows(
             let job = &mut running[index];
             let Some(paths) = ask(job, (left / (jobs.len() - place)).max(1)) else { continue };
             job.last_step = LastStep { number: step, rows: paths.len() };
-            shares.push(Share { running: index, first_row: rows.len(), rows: paths.len() });
+            shares.push(Share { context: job.context, first_row: rows.len(), rows: paths.len() });
             rows.extend(paths.into_iter().map(|path| Row { context: job.context, path }));
         }
     }
@@ -135,10 +135,12 @@ pub(crate) fn collect_rows(
 }
 
 /// Returns the jobs that can be stepped, grouped by client; clients and jobs are in scheduling order.
-fn by_client(running: &[Running]) -> Vec<Vec<usize>> {
+fn by_client(running: &[Running], barred: Option<u64>) -> Vec<Vec<usize>> {
     let mut clients: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (index, job) in running.iter().enumerate().filter(|(_, job)| job.stall.is_none()) {
-        clients.entry(job.client()).or_default().push(index);
+    for (index, job) in running.iter().enumerate() {
+        if job.stall.is_none() && Some(job.client()) != barred {
+            clients.entry(job.client()).or_default().push(index);
+        }
     }
     let mut clients: Vec<Vec<usize>> = clients.into_values().collect();
     for jobs in &mut clients {

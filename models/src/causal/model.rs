@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::contract::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Logits, ModelError, ModelInfo,
-    NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Interruption, Logits,
+    ModelError, ModelInfo, NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row, Uninterrupted,
 };
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
@@ -196,20 +196,38 @@ impl Causal {
         }
     }
 
-    /// Writes the keys and values of rows in every layer. Returns the hidden states after all layers of those
-    /// after the first `prompts` contexts, `[R, hidden]`, if there are any.
-    fn write_kv(
+    /// Computes the next layers of a pass, given the hidden states before them. Returns the hidden states before layer
+    /// `end`, or keeps those between two layers if `interruption` is due there.
+    fn some_layers(
         &self,
         mut x: Tensor,
+        partial: &mut PartialPass,
+        end: usize,
+        pass: &Pass<'_>,
+        interruption: &mut dyn Interruption,
+    ) -> Result<Option<Tensor>> {
+        while partial.layers < end {
+            x = self.layers[partial.layers].forward(x, partial.layers, pass)?;
+            partial.layers += 1;
+            if self.is_on_cpu && interruption.is_due() {
+                partial.x = Some(x);
+                return Ok(None);
+            }
+        }
+        Ok(Some(x))
+    }
+
+    /// Writes the keys and values of rows in the last layer, given the hidden states before it. Returns the hidden states
+    /// after it of the rows after the first `prompts` contexts, `[R, hidden]`, if there are any.
+    fn last_layer(
+        &self,
+        x: Tensor,
         contexts: &[ContextRows<'_>],
         prompts: usize,
+        pass: &Pass<'_>,
     ) -> Result<Option<Tensor>> {
-        let pass = self.pass(contexts)?;
         let last = self.layers.len() - 1;
-        for (index, layer) in self.layers[..last].iter().enumerate() {
-            x = layer.forward(x, index, &pass)?;
-        }
-        let q = self.layers[last].write_kv(&x, last, &pass)?;
+        let q = self.layers[last].write_kv(&x, last, pass)?;
         let (prompts, others) = contexts.split_at(prompts);
         if others.is_empty() {
             return Ok(None);
@@ -221,7 +239,7 @@ impl Causal {
     }
 
     /// Computes the next tokens of prompts, and the first rows of contexts whose prompts end with them.
-    fn compute(&mut self, turns: &mut [&mut Turn]) -> ModelResult<()> {
+    fn compute(&mut self, turns: &mut [&mut Turn], interruption: &mut dyn Interruption) -> ModelResult<()> {
         let next: Vec<&[u32]> = turns.iter().map(|turn| turn.next_tokens(&self.work)).collect();
         let lengths: Vec<usize> = next.iter().map(|tokens| tokens.len()).collect();
         let positions = self.kv_cache.allocate(&lengths).map_err(compute_error)?;
@@ -231,18 +249,31 @@ impl Causal {
             .collect();
         let first_rows: Vec<Row> = ending.iter().map(|&turn| turns[turn].first_row()).collect();
         let groups = self.kv_cache.append_rows(&first_rows)?;
-        let of_prompts = (0..turns.len())
-            .map(|turn| ContextRows::of_prompt(&turns[turn].prompt, &positions[turn], lengths[turn]));
-        let after_prompts = ending.iter().zip(&groups).map(|(&turn, group)| {
-            let context = self.kv_cache.context(group);
-            ContextRows::after_prompt(&turns[turn].prompt, &positions[turn], context, group)
-        });
-        let rows: Vec<_> = of_prompts.chain(after_prompts).collect();
         let first_tokens = first_rows.iter().map(|row| row.path.token.id);
         let tokens: Vec<u32> = next.concat().into_iter().chain(first_tokens).collect();
-        let x = self.embed(&tokens, rows.iter().flat_map(ContextRows::positions))?;
-        let hidden = self.write_kv(x, &rows, turns.len()).map_err(compute_error)?;
-        drop(rows);
+        let mut partial = PartialPass::default();
+        let hidden = loop {
+            let of_prompts = (0..turns.len())
+                .map(|turn| ContextRows::of_prompt(&turns[turn].prompt, &positions[turn], lengths[turn]));
+            let after_prompts = ending.iter().zip(&groups).map(|(&turn, group)| {
+                let context = self.kv_cache.context(group);
+                ContextRows::after_prompt(&turns[turn].prompt, &positions[turn], context, group)
+            });
+            let rows: Vec<_> = of_prompts.chain(after_prompts).collect();
+            let x = match partial.x.take() {
+                Some(x) => x,
+                None => self.embed(&tokens, rows.iter().flat_map(ContextRows::positions))?,
+            };
+            let pass = self.pass(&rows).map_err(compute_error)?;
+            let last = self.layers.len() - 1;
+            let computed = self.some_layers(x, &mut partial, last, &pass, interruption);
+            if let Some(x) = computed.map_err(compute_error)? {
+                break self.last_layer(x, &rows, turns.len(), &pass).map_err(compute_error)?;
+            }
+            drop(pass);
+            drop(rows);
+            interruption.serve(self);
+        };
         if let Some(hidden) = hidden {
             self.first_rows.insert(&first_rows, &hidden).map_err(compute_error)?;
         }
@@ -257,7 +288,7 @@ impl Causal {
 
     /// Computes parts of prompts. If several prompts lack the same block, one computes it and the others
     /// wait, if necessary until a later call.
-    fn compute_all(&mut self, turns: &mut [Turn]) -> ModelResult<()> {
+    fn compute_all(&mut self, turns: &mut [Turn], interruption: &mut dyn Interruption) -> ModelResult<()> {
         let mut claims = Claims::default();
         let mut waiting: Vec<&mut Turn> = turns.iter_mut().collect();
         loop {
@@ -265,19 +296,35 @@ impl Causal {
             if now.is_empty() {
                 return Ok(());
             }
-            self.compute(&mut now)?;
+            self.compute(&mut now, interruption)?;
             waiting = later;
         }
     }
 
     /// Appends rows to their contexts. Returns their hidden states after all layers, `[R, hidden]`.
-    fn decode_rows(&mut self, rows: &[Row]) -> ModelResult<Tensor> {
+    fn decode_rows(&mut self, rows: &[Row], interruption: &mut dyn Interruption) -> ModelResult<Tensor> {
         let groups = self.kv_cache.append_rows(rows)?;
-        let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
-        let contexts: Vec<_> = contexts.collect();
         let tokens: Vec<u32> = rows.iter().map(|row| row.path.token.id).collect();
-        let x = self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?;
-        self.decode(x, &contexts).map_err(compute_error)
+        let mut partial = PartialPass::default();
+        loop {
+            let contexts = groups.iter().map(|group| ContextRows::new(self.kv_cache.context(group), group));
+            let contexts: Vec<_> = contexts.collect();
+            let x = match partial.x.take() {
+                Some(x) => x,
+                None => self.embed(&tokens, contexts.iter().flat_map(ContextRows::positions))?,
+            };
+            if !self.is_on_cpu {
+                return self.decode(x, &contexts).map_err(compute_error);
+            }
+            let pass = self.pass(&contexts).map_err(compute_error)?;
+            let computed = self.some_layers(x, &mut partial, self.layers.len(), &pass, interruption);
+            if let Some(hidden) = computed.map_err(compute_error)? {
+                return Ok(hidden);
+            }
+            drop(pass);
+            drop(contexts);
+            interruption.serve(self);
+        }
     }
 
     /// Moves the blocks of a complete prompt to its context. Returns the progress.
@@ -292,13 +339,22 @@ impl Causal {
     }
 }
 
+/// A pass between two of its layers.
+#[derive(Default)]
+struct PartialPass {
+    /// The hidden states `[R, hidden]`, unless they are being computed.
+    x: Option<Tensor>,
+    /// Number of computed layers.
+    layers: usize,
+}
+
 impl BatchModel for Causal {
     fn info(&self) -> &ModelInfo {
         &self.info
     }
 
     fn uses_pool(&self) -> bool {
-        true
+        self.is_on_cpu
     }
 
     /// Opens a context. An empty prompt is replaced by the token that begins a text.
@@ -318,13 +374,21 @@ impl BatchModel for Causal {
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        self.prefill_interruptibly(chunks, &mut Uninterrupted)
+    }
+
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
         let take = |chunk: &PrefillChunk| {
             let prompt = self.prefills.remove(&chunk.context);
             let prompt = prompt.ok_or(ModelError::UnknownContext(chunk.context))?;
             Ok(Turn::new(chunk.context, prompt, chunk.work))
         };
         let mut turns = chunks.iter().map(take).collect::<ModelResult<Vec<Turn>>>()?;
-        if let Err(error) = self.compute_all(&mut turns) {
+        if let Err(error) = self.compute_all(&mut turns, interruption) {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
             return Err(error);
         }
@@ -332,6 +396,14 @@ impl BatchModel for Causal {
     }
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        self.step_interruptibly(rows, &mut Uninterrupted)
+    }
+
+    fn step_interruptibly(
+        &mut self,
+        rows: &[Row],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Logits> {
         if let Some(row) = rows.iter().find(|row| self.prefills.contains_key(&row.context)) {
             return Err(ModelError::NotPrefilled(row.context));
         }
@@ -340,9 +412,10 @@ impl BatchModel for Causal {
         let known = self.first_rows.take(rows);
         known.discarded.iter().for_each(|&context| self.kv_cache.discard_nodes(context));
         let others = known.others(rows);
-        self.step_was_partial = others.is_empty();
-        let others = if others.is_empty() { None } else { Some(self.decode_rows(&others)?) };
-        self.complete_steps += usize::from(!self.step_was_partial);
+        let is_partial = others.is_empty();
+        let others = if is_partial { None } else { Some(self.decode_rows(&others, interruption)?) };
+        self.step_was_partial = is_partial;
+        self.complete_steps += usize::from(!is_partial);
         let adapters = rows
             .chunk_by(|a, b| a.context == b.context)
             .map(|rows| (self.kv_cache.adapter(rows[0].context), rows.len()));

@@ -59,6 +59,19 @@ pub(super) struct DecoderLayer {
     pub(super) feed_forward: FeedForward,
 }
 
+/// The hidden states `[R, d_model]` of a step's rows between two layers.
+pub(super) struct PartialStep {
+    x: Tensor,
+    /// Number of computed layers.
+    layers: usize,
+}
+
+pub(super) enum StepProgress {
+    Partial(PartialStep),
+    /// The hidden states `[R, d_model]` after all layers, normalised if the decoder normalises them.
+    Complete(Tensor),
+}
+
 /// Data shared by all layers of one pass.
 struct Pass<'a> {
     /// Has a view for each kind of self-attention, then one of the prompts if that attention is separate.
@@ -95,43 +108,73 @@ impl Decoder {
         Ok(())
     }
 
-    /// Computes the hidden states of a step's rows.
+    /// Begins to compute the hidden states of a step's rows, which are grouped by context, from the embeddings
+    /// `[R, d_model]` of their tokens.
+    pub(super) fn begin(&self, x: Tensor, groups: &[RowGroup]) -> Result<PartialStep> {
+        let x = match &self.positions {
+            Some(table) => (x + positioned(table, groups)?)?,
+            None => x,
+        };
+        Ok(PartialStep { x, layers: 0 })
+    }
+
+    /// Computes the hidden states of a step's rows. Writes the rows' keys and values to their contexts.
     ///
-    /// * `x` `[R, d_model]`: embeddings of the rows' tokens
     /// * `groups`: the rows by context, in order
     /// * `rows`: the rows that have adapters
+    /// * `graphs`: repeats the layers, without `is_due`
     ///
-    /// Returns `[R, d_model]`, normalised if the decoder is. Writes the rows' keys and values to their contexts.
-    pub(super) fn forward(
+    /// Returns early if `is_due` returns `true` between two layers.
+    pub(super) fn advance(
         &self,
-        mut x: Tensor,
+        step: PartialStep,
         groups: &[RowGroup],
         kv_cache: &KvCache<PromptKv>,
         rows: &AdaptedRows,
         graphs: &StepGraphs,
-    ) -> Result<Tensor> {
-        if let Some(table) = &self.positions {
-            x = (x + positioned(table, groups)?)?;
-        }
+        is_due: Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<StepProgress> {
         let groups: Vec<_> = groups.iter().map(|group| (group, kv_cache.context(group))).collect();
         let pass = self.pass(&groups, kv_cache, rows)?;
+        if let Some(is_due) = is_due {
+            let step = self.layers(step, &pass, is_due)?;
+            let is_complete = step.layers == self.layers.len();
+            return Ok(if is_complete {
+                StepProgress::Complete(step.x)
+            } else {
+                StepProgress::Partial(step)
+            });
+        }
         let ropes = || pass.ropes.iter().flatten();
-        graphs.compute(x, || step_inputs(pass.kv.as_ref(), ropes(), rows), |x| self.layers(x, &pass))
+        let inputs = || step_inputs(pass.kv.as_ref(), ropes(), rows);
+        let layers = |x| Ok(self.layers(PartialStep { x, layers: 0 }, &pass, &mut || false)?.x);
+        Ok(StepProgress::Complete(graphs.compute(step.x, inputs, layers)?))
     }
 
-    /// Computes the hidden states after all layers, normalised if the decoder is.
-    fn layers(&self, mut x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-        for (index, layer) in self.layers.iter().enumerate() {
+    /// Computes the hidden states after the next layers; after the last one they are normalised if the decoder is.
+    fn layers(
+        &self,
+        step: PartialStep,
+        pass: &Pass<'_>,
+        is_due: &mut dyn FnMut() -> bool,
+    ) -> Result<PartialStep> {
+        let PartialStep { mut x, mut layers } = step;
+        for (index, layer) in self.layers.iter().enumerate().skip(layers) {
             x = self.attend_to_path(&layer.self_attention, index, x, pass)?;
             if let Some(attention) = &layer.cross_attention {
                 x = self.attend_to_prompt(attention, index, x, pass)?;
             }
             x = layer.feed_forward.forward(x, pass.rows)?;
+            layers = index + 1;
+            if layers < self.layers.len() && is_due() {
+                return Ok(PartialStep { x, layers });
+            }
         }
-        match &self.norm {
-            Some(norm) => norm.forward(&x),
-            None => Ok(x),
-        }
+        let x = match &self.norm {
+            Some(norm) => norm.forward(&x)?,
+            None => x,
+        };
+        Ok(PartialStep { x, layers })
     }
 
     fn pass<'a>(

@@ -2,12 +2,13 @@
 
 use candle_core::Tensor;
 use ntl_core::contract::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelInfo, NumberEncoding,
-    OpenedContext, PrefillChunk, PrefillProgress, Row,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, Interruption, Logits, ModelInfo,
+    NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row, Uninterrupted,
 };
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
 use super::T5Config;
+use super::decoder::StepProgress;
 use super::head::Head;
 use super::layers::Loader;
 use super::prompts::{PromptEncoder, PromptRows};
@@ -177,7 +178,7 @@ impl BatchModel for T5 {
     }
 
     fn uses_pool(&self) -> bool {
-        true
+        self.stacks.prompts.is_on_cpu()
     }
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
@@ -192,9 +193,18 @@ impl BatchModel for T5 {
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+        self.prefill_interruptibly(chunks, &mut Uninterrupted)
+    }
+
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
         let xval = self.xval.as_ref();
-        let progress =
-            self.stacks.prefill(chunks, |prompts, requests| embed_prompts(prompts, xval, requests));
+        let embed =
+            |prompts: &PromptEncoder, requests: &[ContextRequest<'_>]| embed_prompts(prompts, xval, requests);
+        let progress = self.stacks.prefill(chunks, embed, interruption);
         if progress.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }
@@ -202,6 +212,14 @@ impl BatchModel for T5 {
     }
 
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        self.step_interruptibly(rows, &mut Uninterrupted)
+    }
+
+    fn step_interruptibly(
+        &mut self,
+        rows: &[Row],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Logits> {
         self.stacks.check_prefilled(rows)?;
         #[cfg(feature = "cuda")]
         let _step = ntl_cuda::Step::begin();
@@ -210,7 +228,15 @@ impl BatchModel for T5 {
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
-        let hidden = self.head.scaled(&self.stacks.decode(x, &groups)?).map_err(compute_error)?;
+        let mut step = self.stacks.begin_step(x, &groups)?;
+        let hidden = loop {
+            match self.stacks.advance(step, &groups, &mut || interruption.is_due())? {
+                StepProgress::Complete(hidden) => break hidden,
+                StepProgress::Partial(partial) => step = partial,
+            }
+            interruption.serve(self);
+        };
+        let hidden = self.head.scaled(&hidden).map_err(compute_error)?;
         let logits = self.head.logits(&hidden, &self.stacks.adapted(&groups)).map_err(compute_error)?;
         let logits = self.reducer.reduce(logits, rows)?;
         match &mut self.xval {

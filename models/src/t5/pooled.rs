@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Result, Tensor};
 use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeCapacity,
-    OpenedContext, PREFILL_TOKENS_MAX, PrefillChunk, PrefillProgress, Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Interruption, Logits, ModelError, ModelInfo,
+    NodeCapacity, OpenedContext, PREFILL_TOKENS_MAX, PrefillChunk, PrefillProgress, Row, Uninterrupted,
 };
 
 use super::embeddings::Embeddings;
@@ -180,13 +180,17 @@ impl PooledEncoder {
         self.adapters.reader()
     }
 
-    fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+    fn compute(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
         let input = self.input.as_ref();
         let embed = |prompts: &PromptEncoder, requests: &[ContextRequest<'_>]| {
             let x = prompts.embed(requests)?;
             input.map_or(Ok(x.clone()), |input| input.forward(x, requests)).map_err(compute_error)
         };
-        let progress = self.prompts.prefill(chunks, embed, &mut self.pools)?;
+        let progress = self.prompts.prefill(chunks, embed, &mut self.pools, interruption)?;
         for PrefillChunk { context, .. } in chunks {
             if self.prompts.is_complete(*context)
                 && let Some(sum) = self.pools.sums.remove(context)
@@ -242,7 +246,7 @@ impl BatchModel for PooledEncoder {
     }
 
     fn uses_pool(&self) -> bool {
-        true
+        self.prompts.is_on_cpu()
     }
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
@@ -256,7 +260,15 @@ impl BatchModel for PooledEncoder {
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
-        let computed = self.compute(chunks);
+        self.prefill_interruptibly(chunks, &mut Uninterrupted)
+    }
+
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
+        let computed = self.compute(chunks, interruption);
         if computed.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }

@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::{Result, Tensor};
-use ntl_core::contract::{ContextId, ContextRequest, ModelError, PrefillChunk, PrefillProgress, Prompt};
+use ntl_core::contract::{
+    ContextId, ContextRequest, Interruption, ModelError, PrefillChunk, PrefillProgress, Prompt,
+};
 use rayon::prelude::*;
 
 use super::embeddings::Embeddings;
@@ -17,6 +20,16 @@ use crate::ops::{AdaptedRows, AdapterWeights, ModelResult, Placement, compute_er
 /// Maximum number of tokens that are encoded together on the CPU, so that their intermediate results stay in
 /// its caches. A longer prompt is encoded alone.
 const TOKENS_AT_ONCE: usize = 256;
+
+/// Number of tokens per thread that are encoded on the CPU before the first check of an interruption. Fewer would mostly
+/// read weights.
+const PART_TOKENS: usize = 64;
+
+/// The next part is longer if one takes less time.
+const PART_TIME: Duration = Duration::from_millis(20);
+
+/// Work on a part of a long prompt before the next check of an interruption, in the unit of `PrefillChunk::work`.
+const PART_WORK: f64 = 32.0;
 
 /// An encoder with the prompts that are not computed completely.
 pub(super) struct PromptEncoder {
@@ -51,6 +64,24 @@ pub(super) struct PromptRows<'a> {
     /// Number of tokens.
     length: usize,
     adapter: Option<&'a Arc<AdapterWeights>>,
+}
+
+/// A prompt of a call that is encoded completely.
+struct Whole {
+    /// Its index in the call.
+    index: usize,
+    context: ContextId,
+    prefill: Prefill,
+}
+
+/// Returns the number of prompts at the beginning that have at most this many tokens, at least 1.
+fn fitting(prompts: &[Whole], tokens_max: usize) -> usize {
+    let mut tokens = 0;
+    let fits = |whole: &&Whole| {
+        tokens += whole.prefill.prompt.len();
+        tokens <= tokens_max
+    };
+    prompts.iter().take_while(fits).count().max(1)
 }
 
 impl<'a> PromptRows<'a> {
@@ -143,44 +174,71 @@ impl PromptEncoder {
     /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns.
     ///
     /// Prompts for which there is enough work are encoded together. A longer one is encoded in parts on the
-    /// CPU, and as a whole on a device.
+    /// CPU, and as a whole on a device. On the CPU the rest is left for a later call if `interruption` is due.
     pub(super) fn prefill(
         &mut self,
         chunks: &[PrefillChunk],
         embed: impl Fn(&Self, &[ContextRequest<'_>]) -> ModelResult<Tensor>,
         sink: &mut impl EncodedSink,
+        interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
         let mut progress = Vec::with_capacity(chunks.len());
         let mut together = Vec::new();
-        for &PrefillChunk { context, work } in chunks {
+        let mut is_first = true;
+        for (index, &PrefillChunk { context, work }) in chunks.iter().enumerate() {
             let mut prefill = self.prefills.remove(&context).ok_or(ModelError::UnknownContext(context))?;
             if !self.on_cpu || prefill.is_whole(&self.work, work) {
                 let work_done = prefill.progress(&self.work, 0.0).work_left;
                 progress.push(PrefillProgress { work_done, ..PrefillProgress::default() });
-                together.push((context, prefill));
+                together.push(Whole { index, context, prefill });
                 continue;
             }
+            if !is_first && interruption.is_due() {
+                progress.push(prefill.progress(&self.work, 0.0));
+                self.prefills.insert(context, prefill);
+                continue;
+            }
+            is_first = false;
             if prefill.encoding.is_none() {
                 let x = embed(self, &[prefill.request()])?;
                 let encoding = Encoding::new(x, self.encoder.head_widths()).map_err(compute_error)?;
                 prefill.encoding = Some(encoding);
                 sink.open(&[(context, prefill.prompt.len())]).map_err(compute_error)?;
             }
-            let done = self.encode_part(context, &mut prefill, work, sink).map_err(compute_error)?;
+            let done =
+                self.encode_part(context, &mut prefill, work, sink, interruption).map_err(compute_error)?;
             progress.push(prefill.progress(&self.work, done));
             if !prefill.is_complete(&self.work) {
                 self.prefills.insert(context, prefill);
             }
         }
-        if !together.is_empty() {
-            let requests: Vec<_> = together.iter().map(|(_, prefill)| prefill.request()).collect();
-            let rows: Vec<_> = together.iter().map(|(_, prefill)| PromptRows::of(prefill)).collect();
+        let mut left = &together[..];
+        let mut part_tokens = PART_TOKENS * rayon::current_num_threads();
+        while !left.is_empty() {
+            if !is_first && self.on_cpu && interruption.is_due() {
+                break;
+            }
+            is_first = false;
+            let began = Instant::now();
+            let count = if self.on_cpu { fitting(left, part_tokens) } else { left.len() };
+            let (now, later) = left.split_at(count);
+            let requests: Vec<_> = now.iter().map(|whole| whole.prefill.request()).collect();
+            let rows: Vec<_> = now.iter().map(|whole| PromptRows::of(&whole.prefill)).collect();
             let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &rows)?;
-            let contexts = together.iter().map(|(context, _)| *context);
+            let contexts = now.iter().map(|whole| whole.context);
             let prompts: Vec<_> = contexts.zip(lengths).collect();
             let all = |&(context, count): &(ContextId, usize)| EncodedRows { context, first: 0, count };
             let rows: Vec<_> = prompts.iter().map(all).collect();
             sink.open(&prompts).and_then(|()| sink.write(&rows, &packed)).map_err(compute_error)?;
+            left = later;
+            if began.elapsed() < PART_TIME {
+                part_tokens *= 2;
+            }
+        }
+        let encoded = together.len() - left.len();
+        for Whole { index, context, prefill } in together.into_iter().skip(encoded) {
+            progress[index] = prefill.progress(&self.work, 0.0);
+            self.prefills.insert(context, prefill);
         }
         Ok(progress)
     }
@@ -192,6 +250,7 @@ impl PromptEncoder {
         prefill: &mut Prefill,
         work: usize,
         sink: &mut impl EncodedSink,
+        interruption: &mut dyn Interruption,
     ) -> Result<f64> {
         let length = prefill.prompt.len();
         let Some(encoding) = &mut prefill.encoding else { return Ok(0.0) };
@@ -200,11 +259,12 @@ impl PromptEncoder {
             let of_row = self.work.of_row(encoding.stage(), length);
             // The sum of the work is rounded, and all the work that is left must suffice for all rows.
             let rows = ((work as f64 - done) / of_row + 1e-6) as usize;
-            if rows == 0 && done > 0.0 {
+            if done > 0.0 && (rows == 0 || interruption.is_due()) {
                 break;
             }
             let first = encoding.row();
-            let count = rows.clamp(1, length - first);
+            let between_checks = (PART_WORK / of_row) as usize;
+            let count = rows.min(between_checks).clamp(1, length - first);
             let adapted = AdaptedRows::new([(prefill.adapter.as_ref(), count)]);
             if let Some(encoded) = self.encoder.advance(encoding, count, &adapted)? {
                 sink.write(&[EncodedRows { context, first, count }], &encoded)?;
@@ -212,6 +272,10 @@ impl PromptEncoder {
             done += count as f64 * of_row;
         }
         Ok(done)
+    }
+
+    pub(super) fn is_on_cpu(&self) -> bool {
+        self.on_cpu
     }
 
     pub(super) fn is_complete(&self, context: ContextId) -> bool {

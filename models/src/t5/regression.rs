@@ -10,12 +10,13 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Logits, ModelError, ModelInfo, NodeCapacity, NodeId,
-    OpenedContext, PathRow, PrefillChunk, PrefillProgress, Prompt, Row,
+    BatchModel, CacheCost, ContextId, ContextRequest, Interruption, Logits, ModelError, ModelInfo,
+    NodeCapacity, NodeId, OpenedContext, PathRow, PrefillChunk, PrefillProgress, Prompt, Row, Uninterrupted,
 };
 use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 use ntl_text::labels::read_labels;
 
+use super::decoder::StepProgress;
 use super::layers::Loader;
 use super::model::TokenizerFacts;
 use super::prompts::PromptEncoder;
@@ -107,10 +108,17 @@ impl RegressionHead {
     }
 
     /// Decodes rows, and predicts the values of the contexts whose last rows are among them.
-    fn decode(&mut self, rows: &[Row]) -> ModelResult<()> {
+    fn decode(&mut self, rows: &[Row], interruption: &mut dyn Interruption) -> ModelResult<()> {
         let groups = self.stacks.kv_cache.append_rows(rows)?;
         let x = self.stacks.embed_rows(rows.iter().map(|row| row.path.token.id))?;
-        let hidden = self.stacks.decode(x, &groups)?;
+        let mut step = self.stacks.begin_step(x, &groups)?;
+        let hidden = loop {
+            match self.stacks.advance(step, &groups, &mut || interruption.is_due())? {
+                StepProgress::Complete(hidden) => break hidden,
+                StepProgress::Partial(partial) => step = partial,
+            }
+            interruption.serve(self);
+        };
         let mut complete = Vec::new();
         let mut read = Vec::new();
         for group in &groups {
@@ -137,13 +145,17 @@ impl RegressionHead {
         Ok(())
     }
 
-    fn compute(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
+    fn compute(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
         if let Some(chunk) = chunks.iter().find(|chunk| !self.inputs.contains_key(&chunk.context)) {
             return Err(ModelError::UnknownContext(chunk.context));
         }
         let is_encoded = |chunk: &PrefillChunk| self.stacks.prompts.is_complete(chunk.context);
         let encoding: Vec<_> = chunks.iter().filter(|chunk| !is_encoded(chunk)).copied().collect();
-        let encoded = self.stacks.prefill(&encoding, PromptEncoder::embed)?;
+        let encoded = self.stacks.prefill(&encoding, PromptEncoder::embed, interruption)?;
         let encoded: HashMap<_, _> = encoding.iter().map(|chunk| chunk.context).zip(encoded).collect();
         let of = |chunk: &PrefillChunk| encoded.get(&chunk.context).copied().unwrap_or_default();
         let mut progress: Vec<PrefillProgress> = chunks.iter().map(of).collect();
@@ -156,7 +168,7 @@ impl RegressionHead {
             progress.work_done += self.work_left(chunk.context);
         }
         if !rows.is_empty() {
-            self.decode(&rows)?;
+            self.decode(&rows, interruption)?;
         }
         for (chunk, progress) in chunks.iter().zip(&mut progress) {
             let left = self.work_left(chunk.context);
@@ -201,7 +213,7 @@ impl BatchModel for RegressionHead {
     }
 
     fn uses_pool(&self) -> bool {
-        true
+        self.stacks.prompts.is_on_cpu()
     }
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
@@ -212,7 +224,15 @@ impl BatchModel for RegressionHead {
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> ModelResult<Vec<PrefillProgress>> {
-        let computed = self.compute(chunks);
+        self.prefill_interruptibly(chunks, &mut Uninterrupted)
+    }
+
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> ModelResult<Vec<PrefillProgress>> {
+        let computed = self.compute(chunks, interruption);
         if computed.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }

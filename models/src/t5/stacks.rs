@@ -4,10 +4,11 @@
 
 use candle_core::{Result, Tensor};
 use ntl_core::contract::{
-    CacheCost, ContextId, ContextRequest, ModelError, OpenedContext, PrefillChunk, PrefillProgress, Row,
+    CacheCost, ContextId, ContextRequest, Interruption, ModelError, OpenedContext, PrefillChunk,
+    PrefillProgress, Row,
 };
 
-use super::decoder::{Decoder, PromptKv};
+use super::decoder::{Decoder, PartialStep, PromptKv, StepProgress};
 use super::embeddings::Embeddings;
 use super::encoder::Encoder;
 use super::prefill::StageWork;
@@ -80,14 +81,16 @@ impl Stacks {
         Ok(OpenedContext { context, first_token: self.start_id, prefill })
     }
 
-    /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns.
+    /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns. Returns early if
+    /// `interruption` is due.
     pub(super) fn prefill(
         &mut self,
         chunks: &[PrefillChunk],
         embed: impl Fn(&PromptEncoder, &[ContextRequest<'_>]) -> ModelResult<Tensor>,
+        interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
         let mut sink = KeysAndValues { decoder: &self.decoder, kv_cache: &mut self.kv_cache };
-        let computed = self.prompts.prefill(chunks, embed, &mut sink);
+        let computed = self.prompts.prefill(chunks, embed, &mut sink, interruption);
         if computed.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }
@@ -118,11 +121,21 @@ impl Stacks {
         AdaptedRows::new(groups.iter().map(rows))
     }
 
-    /// Returns the hidden states `[R, d_model]` of embedded rows, which must already be appended to the
-    /// cache.
-    pub(super) fn decode(&mut self, x: Tensor, groups: &[RowGroup]) -> ModelResult<Tensor> {
+    /// Begins to decode embedded rows `[R, d_model]`, which must already be appended to the cache.
+    pub(super) fn begin_step(&self, x: Tensor, groups: &[RowGroup]) -> ModelResult<PartialStep> {
+        self.decoder.begin(x, groups).map_err(compute_error)
+    }
+
+    /// Continues until the step is complete, or on the CPU until `is_due` returns `true` between two layers.
+    pub(super) fn advance(
+        &self,
+        step: PartialStep,
+        groups: &[RowGroup],
+        is_due: &mut dyn FnMut() -> bool,
+    ) -> ModelResult<StepProgress> {
+        let is_due = if self.prompts.is_on_cpu() { Some(is_due) } else { None };
         let rows = self.adapted(groups);
-        self.decoder.forward(x, groups, &self.kv_cache, &rows, &self.graphs).map_err(compute_error)
+        self.decoder.advance(step, groups, &self.kv_cache, &rows, &self.graphs, is_due).map_err(compute_error)
     }
 }
 

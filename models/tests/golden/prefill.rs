@@ -1,8 +1,10 @@
 //! Prompts that are computed in chunks of any size: results are bit-identical, prompts share their common
-//! prefix, and a prompt that is closed in between leaves nothing behind.
+//! prefix, and a prompt that is closed in between leaves nothing behind. The same holds if other prompts are
+//! computed between the layers of a pass.
 
 use ntl_core::contract::{
-    BatchModel, ContextRequest, ModelError, OpenedContext, PrefillChunk, Prompt, Row, Token,
+    BatchModel, ContextRequest, Interruption, Logits, ModelError, OpenedContext, PrefillChunk, Prompt, Row,
+    Token, Uninterrupted,
 };
 use ntl_models::{LoadOptions, load};
 use ntl_text::checkpoint::{CheckpointFiles, Choices};
@@ -44,6 +46,15 @@ fn prompts() -> Vec<Prompt> {
 
 /// Opens prompts in chunks of this size.
 fn open(model: &mut dyn BatchModel, prompts: &[Prompt], work: usize) -> Vec<OpenedContext> {
+    open_interruptibly(model, prompts, work, &mut Uninterrupted)
+}
+
+fn open_interruptibly(
+    model: &mut dyn BatchModel,
+    prompts: &[Prompt],
+    work: usize,
+    interruption: &mut dyn Interruption,
+) -> Vec<OpenedContext> {
     let begin = |prompt| model.begin(ContextRequest::from(prompt)).unwrap();
     let mut opened: Vec<OpenedContext> = prompts.iter().map(begin).collect();
     loop {
@@ -53,7 +64,7 @@ fn open(model: &mut dyn BatchModel, prompts: &[Prompt], work: usize) -> Vec<Open
         }
         let chunks: Vec<_> =
             left.iter().map(|opened| PrefillChunk { context: opened.context, work }).collect();
-        let progress = model.prefill(&chunks).unwrap();
+        let progress = model.prefill_interruptibly(&chunks, interruption).unwrap();
         assert!(progress.iter().any(|progress| progress.work_done > 0), "a call without progress");
         left.iter_mut().zip(progress).for_each(|(opened, progress)| opened.prefill = progress);
     }
@@ -61,15 +72,44 @@ fn open(model: &mut dyn BatchModel, prompts: &[Prompt], work: usize) -> Vec<Open
 
 /// Returns the logits and numbers of a few rows of each context.
 fn answers(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Vec<(Vec<f32>, Option<f32>)> {
+    answers_of(&model.step(&rows(opened)).unwrap())
+}
+
+/// Returns a few rows of each context.
+fn rows(opened: &[OpenedContext]) -> Vec<Row> {
     let number = |id| Token { id, value: Some(2.5) };
     let rows = |opened: &OpenedContext| chain(opened.context, &[opened.first_token, 6, 9].map(number), 0);
-    let rows: Vec<Row> = opened.iter().flat_map(rows).collect();
-    let logits = model.step(&rows).unwrap();
-    (0..rows.len()).map(|row| (logits.row(row).to_vec(), logits.head_value(row))).collect()
+    opened.iter().flat_map(rows).collect()
+}
+
+fn answers_of(logits: &Logits) -> Vec<(Vec<f32>, Option<f32>)> {
+    (0..logits.rows()).map(|row| (logits.row(row).to_vec(), logits.head_value(row))).collect()
+}
+
+/// Opens, computes and closes prompts whenever it can.
+#[derive(Default)]
+struct Visitors {
+    calls: usize,
+    /// The last one, which stays open until the next call.
+    open: Vec<OpenedContext>,
+}
+
+impl Interruption for Visitors {
+    fn is_due(&mut self) -> bool {
+        true
+    }
+
+    fn serve(&mut self, model: &mut dyn BatchModel) {
+        self.open.drain(..).for_each(|opened| model.close(opened.context));
+        self.open = open(model, &[prompt(self.calls % 3, 70)], 50);
+        answers(model, &self.open);
+        self.calls += 1;
+    }
 }
 
 over_fixtures! {
     results_are_bit_identical_in_chunks_of_any_size,
+    results_are_bit_identical_if_other_prompts_are_computed_between_layers,
     prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size,
     a_first_row_is_the_same_computed_with_its_prompt_and_in_a_step,
     one_call_with_all_the_work_that_is_left_completes_a_prompt,
@@ -88,6 +128,23 @@ fn results_are_bit_identical_in_chunks_of_any_size(fixtures: Fixtures) {
             let mut model = model(fixtures, name, prefixes);
             let opened = open(&mut *model, &prompts(), work);
             assert_eq!(answers(&mut *model, &opened), want, "{name}, chunks of {work}, prefixes {prefixes}");
+        }
+    }
+}
+
+fn results_are_bit_identical_if_other_prompts_are_computed_between_layers(fixtures: Fixtures) {
+    for name in fixtures.only(&DECODERS).chain(fixtures.only(&ENCODERS)) {
+        let mut undisturbed = model(fixtures, name, 0);
+        let opened = open(&mut *undisturbed, &prompts(), usize::MAX);
+        let want = answers(&mut *undisturbed, &opened);
+        for (work, prefixes) in [(7, 1 << 20), (100, 0), (usize::MAX, 1 << 20)] {
+            let mut model = model(fixtures, name, prefixes);
+            let mut visitors = Visitors::default();
+            let opened = open_interruptibly(&mut *model, &prompts(), work, &mut visitors);
+            let logits = model.step_interruptibly(&rows(&opened), &mut visitors).unwrap();
+            assert_eq!(answers_of(&logits), want, "{name}, chunks of {work}, prefixes {prefixes}");
+            let has_head = name.ends_with("head");
+            assert!(visitors.calls > 0 || has_head, "{name}: no pass was interrupted");
         }
     }
 }

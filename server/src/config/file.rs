@@ -2,7 +2,7 @@
 //!
 //! A flag overrides its environment variable, that overrides the file, and that overrides the default. The
 //! settings of the file that are given nowhere else are added to the command line as flags, so they follow
-//! the rules and have the error messages of the flags.
+//! the rules and have the error messages of the flags. Relative paths begin at the directory of the file.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
+use ntl_common::similar::most_similar;
 use toml::{Table, Value};
 
 use super::args::Args;
 use super::environment::Environment;
+use super::models::split_name;
+use super::remote::is_url;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,12 +34,16 @@ pub enum ArgsError {
     /// The line itself may have a key.
     #[error("the configuration in `{file}` is not valid TOML: line {line}: {message}")]
     NotToml { file: PathBuf, line: usize, message: String },
-    #[error("`{key}` in `{file}` is not a setting; settings have the names of the flags")]
-    UnknownKey { file: PathBuf, key: String },
+    #[error("`{key}` in `{file}` is not a setting; settings have the names of the flags{}", hint(.similar.as_ref()))]
+    UnknownKey { file: PathBuf, key: String, similar: Option<String> },
     #[error("`{key}` in `{file}` must be a string, a whole number, true, false or a list of them")]
     UnusableValue { file: PathBuf, key: String },
     #[error("in `{file}`: {message}")]
     WrongValue { file: PathBuf, message: String },
+}
+
+fn hint(similar: Option<&String>) -> String {
+    similar.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 impl Args {
@@ -105,24 +112,57 @@ fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> 
         line: error.span().map_or(1, |at| line_of(&text, at.start)),
         message: error.message().replace('\n', " "),
     })?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // Absolute, so that it does not look like a name and a path if it has an equals sign.
+    let folder = folder.map(std::path::absolute).transpose().map_err(unreadable)?;
     let command = Args::command();
+    let is_setting = |arg: &&clap::Arg| arg.get_env().is_some() && arg.get_id() != "config";
+    let settings: Vec<&clap::Arg> = command.get_arguments().filter(is_setting).collect();
     let mut flags = Vec::new();
     for (key, value) in table {
-        let is_setting = |arg: &&clap::Arg| arg.get_env().is_some() && arg.get_id() != "config";
         let has_name = |arg: &&clap::Arg| {
             arg.get_long() == Some(&key) || arg.get_all_aliases().is_some_and(|names| names.contains(&&*key))
         };
-        let argument = command.get_arguments().filter(is_setting).find(has_name);
-        let unknown = || ArgsError::UnknownKey { file: file.to_owned(), key: key.clone() };
-        let id = argument.ok_or_else(unknown)?.get_id().as_str();
+        let argument = settings.iter().copied().find(has_name).ok_or_else(|| {
+            let names = settings.iter().filter_map(|arg| arg.get_long());
+            let similar = most_similar(&key.replace('_', "-"), names).map(str::to_owned);
+            ArgsError::UnknownKey { file: file.to_owned(), key: key.clone(), similar }
+        })?;
+        let id = argument.get_id().as_str();
         let unusable = || ArgsError::UnusableValue { file: file.to_owned(), key: key.clone() };
         let values = texts(value).ok_or_else(unusable)?;
         let source = matches.value_source(id);
         if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
-            flags.extend(values.into_iter().map(|value| OsString::from(format!("--{key}={value}"))));
+            for value in values {
+                let value = match &folder {
+                    Some(folder) => with_paths_below(folder, argument, &value),
+                    None => value,
+                };
+                flags.push(OsString::from(format!("--{key}={value}")));
+            }
         }
     }
     Ok(flags)
+}
+
+/// Returns the value of a setting whose relative paths, if it has any, begin at this directory.
+fn with_paths_below(folder: &Path, argument: &clap::Arg, value: &str) -> String {
+    let form = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
+    if !["DIR", "FILE"].iter().any(|path| form.ends_with(path)) {
+        return value.to_owned();
+    }
+    let below = |part: &str| {
+        let (name, path) = if form.starts_with("[NAME=]") { split_name(part) } else { (None, part) };
+        if path.is_empty() || is_url(path) {
+            return part.to_owned();
+        }
+        let path = folder.join(path).display().to_string();
+        name.map_or_else(|| path.clone(), |name| format!("{name}={path}"))
+    };
+    match argument.get_value_delimiter() {
+        Some(delimiter) => value.split(delimiter).map(below).collect::<Vec<_>>().join(&delimiter.to_string()),
+        None => below(value),
+    }
 }
 
 /// Returns the number of the line with this byte, counted from 1.
@@ -180,6 +220,53 @@ mod tests {
     }
 
     #[test]
+    fn relative_paths_begin_at_the_directory_of_the_file() {
+        let text = r#"
+            model = ["models/t5", "a=b/c", "/abs", "x=http://127.0.0.1:1/v1,http://127.0.0.1:2/v1", "y=/abs"]
+            calibration = "a=c.json,y=d.json"
+            adapter = ["./lora"]
+            api-key-file = "keys"
+            adapters-from = "."
+            host = "localhost"
+            tool-parser = "none"
+        "#;
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("with=sign");
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("server.toml");
+        std::fs::write(&file, text).unwrap();
+        let line = ["ntl-server", "--config", file.to_str().unwrap(), "--calibration=z.json"];
+        let args = Args::read(line.map(OsString::from), &Environment::default()).unwrap();
+        let below = |path: &str| format!("{}/{path}", folder.display());
+        let models = [
+            &*below("models/t5"),
+            &format!("a={}", below("b/c")),
+            "/abs",
+            "x=http://127.0.0.1:1/v1",
+            "http://127.0.0.1:2/v1",
+            "y=/abs",
+        ];
+        assert_eq!(args.models.models, models);
+        assert_eq!(args.models.calibrations, ["z.json"], "of the command line");
+        assert_eq!(args.models.adapters, [below("./lora")]);
+        assert_eq!(args.network.api_key_file, Some(below("keys").into()));
+        assert_eq!(args.models.adapters_from, Some(below(".").into()));
+        assert_eq!((&*args.network.host, &*args.models.tool_parsers[0]), ("localhost", "none"));
+    }
+
+    #[test]
+    fn settings_that_name_files_say_so_in_their_help() {
+        let is_path = |arg: &&clap::Arg| {
+            arg.get_value_parser().type_id() == clap::value_parser!(PathBuf).type_id()
+                && arg.get_env().is_some()
+        };
+        for arg in Args::command().get_arguments().filter(is_path) {
+            let form = arg.get_value_names().unwrap()[0].as_str();
+            assert!(form.ends_with("DIR") || form.ends_with("FILE"), "{form}");
+        }
+    }
+
+    #[test]
     fn a_folder_without_its_flag_gets_the_flag_as_a_tip() {
         for (line, tip) in [
             (&["ntl-server", "/models/t5"][..], "`ntl-server --model /models/t5`"),
@@ -226,7 +313,9 @@ mod tests {
     #[test]
     fn what_is_wrong_in_a_file_is_named() {
         for (text, message) in [
+            ("prot = 1", "did you mean `port`?"),
             ("prot = 1", "`prot` in"),
+            ("api_key_file = \"x\"", "did you mean `api-key-file`?"),
             ("config = \"x\"", "`config` in"),
             ("help = 1", "`help` in"),
             ("[network]\nport = 1", "`network` in"),

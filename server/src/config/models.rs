@@ -100,7 +100,7 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
 }
 
 /// Splits `[NAME=]DIR`. A path that contains an equals sign needs a name, or must begin with `.` or `/`.
-fn split_name(text: &str) -> (Option<&str>, &str) {
+pub(super) fn split_name(text: &str) -> (Option<&str>, &str) {
     match text.split_once('=') {
         Some((name, folder)) if !text.starts_with(['.', '/']) => (Some(name), folder),
         _ => (None, text),

@@ -2,17 +2,20 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::ConnectionSettings;
+use super::{ADMIN_CONNECTIONS_MAX, ADMIN_WAITING_MAX, ConnectionSettings};
 
-/// Descriptors that are kept free of clients: for files, the sockets that listen, the operators' connections,
-/// the runtime.
+/// Descriptors that are kept free of clients: for files, the sockets that listen, the runtime.
 const OTHERS: usize = 32;
+
+/// Descriptors of the operators' connections.
+const ADMIN: usize = ADMIN_CONNECTIONS_MAX + ADMIN_WAITING_MAX;
 
 impl ConnectionSettings {
     /// Raises the limit of file descriptors, and returns settings with at most as many connections as there
-    /// are descriptors.
-    pub(crate) fn within_descriptors(self) -> Self {
-        let needed = self.connections_max + self.waiting_max + OTHERS;
+    /// are descriptors, apart from those of the operators' port if there is one.
+    pub(crate) fn within_descriptors(self, has_admin: bool) -> Self {
+        let admin = if has_admin { ADMIN } else { 0 };
+        let needed = self.connections_max + self.waiting_max + OTHERS + admin;
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let wanted = u64::try_from(needed).ok().map(|needed| needed.min(maximum.unwrap_or(needed)));
         let limit = match (current, wanted) {
@@ -23,7 +26,8 @@ impl ConnectionSettings {
             (Some(current), _) => current,
             (None, _) => return self,
         };
-        let fitting = self.within(usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit_of_clients = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(admin);
+        let fitting = self.within(limit_of_clients);
         if fitting != self {
             let connections = fitting.connections_max;
             tracing::warn!(limit, connections, "file descriptors (`ulimit -n`) limit the connections");

@@ -16,6 +16,7 @@ mod io;
 mod streams;
 mod tls;
 mod waiting;
+mod watched_body;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -23,8 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::ConnectInfo;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Version};
 use futures::FutureExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -39,6 +41,8 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use crate::error::AppError;
+
 use admin::AdminListener;
 pub(crate) use connection::InFlightRequest;
 use connection::{Closing, Connection};
@@ -47,6 +51,7 @@ use io::Observed;
 use streams::StreamExecutor;
 pub use tls::{Certificate, TlsError, TlsFiles};
 use waiting::{Waiting, WaitingList};
+use watched_body::WatchedBody;
 
 /// Maximum size of a request header, in bytes; the server rejects a larger one with 431.
 const HEADER_BYTES_MAX: usize = 64 << 10;
@@ -68,8 +73,13 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// after four.
 const QUEUE_MAX: i32 = 4096;
 
-/// Maximum number of connections of the operators' socket. The server answers its requests immediately.
-const ADMIN_CONNECTIONS_MAX: usize = 16;
+/// Maximum number of connections of the operators' socket, and of one address. The server answers its requests
+/// immediately.
+const ADMIN_CONNECTIONS_MAX: usize = 32;
+const ADMIN_ADDRESS_CONNECTIONS_MAX: usize = 28;
+
+/// Maximum number of connections of the operators' socket whose addresses use their shares of the slots.
+const ADMIN_WAITING_MAX: usize = 256;
 
 /// How long accepting pauses when no file descriptor is left.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -150,11 +160,10 @@ impl Listener {
 
     /// Takes the operators' socket as a separate listener.
     pub(crate) fn take_admin(&mut self) -> Option<AdminListener> {
-        let connections = ADMIN_CONNECTIONS_MAX;
         let settings = ConnectionSettings {
-            connections_max: connections,
-            address_connections_max: connections,
-            waiting_max: 0,
+            connections_max: ADMIN_CONNECTIONS_MAX,
+            address_connections_max: ADMIN_ADDRESS_CONNECTIONS_MAX,
+            waiting_max: ADMIN_WAITING_MAX,
             ..self.settings
         };
         // The socket leaves this runtime.
@@ -184,6 +193,7 @@ impl Listener {
             http: http(),
             router,
             tls: self.tls.clone(),
+            https_only: Router::new().fallback(async || AppError::NotHttps),
             closing: closing.clone(),
             listens_on_loopback,
         };
@@ -255,6 +265,12 @@ async fn pause_after(error: &std::io::Error, table: &ConnectionTable) {
     tokio::time::sleep(PAUSE).await;
 }
 
+/// Returns whether a connection begins with the method of a request, which no TLS handshake does.
+async fn begins_as_http(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    matches!(stream.peek(&mut first).await, Ok(1)) && first[0].is_ascii_uppercase()
+}
+
 fn http() -> Builder<StreamExecutor> {
     let mut http = Builder::new(StreamExecutor);
     // The deadlines of `ConnectionTable` cover headers, and the time before their first byte.
@@ -277,13 +293,15 @@ struct ConnectionServer {
     http: Builder<StreamExecutor>,
     router: Router,
     tls: Option<TlsAcceptor>,
+    /// Answers requests by HTTP where only HTTPS is served.
+    https_only: Router,
     closing: watch::Receiver<bool>,
     listens_on_loopback: bool,
 }
 
 impl ConnectionServer {
     /// Serves a connection until it ends or is evicted.
-    async fn answer(self, stream: TcpStream, slot: Slot) {
+    async fn answer(mut self, stream: TcpStream, slot: Slot) {
         let address = stream.peer_addr().ok();
         let listens_on_loopback = self.listens_on_loopback;
         let arrival = stream.local_addr().ok();
@@ -292,8 +310,20 @@ impl ConnectionServer {
         // slower.
         let _ = stream.set_nodelay(true);
         let connection = Arc::clone(slot.connection());
+        let mut tls = self.tls.clone();
+        if tls.is_some() {
+            tokio::select! {
+                is_http = begins_as_http(&stream) => if is_http {
+                    tls = None;
+                    self.router = self.https_only.clone();
+                },
+                closing = connection.closed(false) => {
+                    return tracing::debug!(?closing, "connection closed before its handshake");
+                }
+            }
+        }
         let stream = Observed::new(stream, Arc::clone(&connection));
-        let Some(tls) = self.tls.clone() else {
+        let Some(tls) = tls else {
             return self.serve(stream, (address, arrival), &connection).await;
         };
         tokio::select! {
@@ -321,7 +351,8 @@ impl ConnectionServer {
             let watched = Arc::clone(&watched);
             async move {
                 let answering = watched.begin(streams::current());
-                let mut request: Request = request.map(Body::new);
+                let has_streams = request.version() == Version::HTTP_2;
+                let (mut request, body_use) = WatchedBody::watch(request);
                 request.extensions_mut().insert(answering.request());
                 let extensions = request.extensions_mut();
                 if let Some(address) = from {
@@ -330,7 +361,11 @@ impl ConnectionServer {
                 if let Some(arrival) = arrival {
                     extensions.insert(arrival);
                 }
-                let response = router.oneshot(request).await?;
+                let mut response = router.oneshot(request).await?;
+                if !has_streams && body_use.is_unread() {
+                    // The rest of the body would be the beginning of the next request.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
                 Ok::<_, std::convert::Infallible>(response.map(|body| answering.guard(body)))
             }
         });

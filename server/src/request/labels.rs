@@ -4,6 +4,7 @@ use ntl_core::{Prompt, Token};
 use ntl_text::tokenizer::Tokenizer;
 
 use super::{ModelProfile, PromptInput};
+use crate::blocking::check_wanted;
 use crate::error::{AppError, check};
 
 /// Maximum number of tokens of all prompts together, which repeat the query for each item.
@@ -96,6 +97,7 @@ impl Parts<'_> {
     fn tokens(&self, param: &str, part: &PromptInput, special: bool) -> Result<Vec<Token>, AppError> {
         match part {
             PromptInput::Text(text) => {
+                check_wanted()?;
                 let invalid = |error: String| AppError::invalid(param, format!("`{param}`: {error}"));
                 self.profile.check_bytes(text).map_err(|error| invalid(error.to_string()))?;
                 let prompt = self.tokenizer.encode_prompt(text, special);

@@ -9,6 +9,7 @@ use ntl_text::checkpoint::TruncationSide;
 use ntl_text::tokenizer::Tokenizer;
 
 use super::ModelProfile;
+use crate::blocking::check_wanted;
 use crate::error::{AppError, check};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +82,7 @@ impl PromptInput {
         truncation: Option<Truncation>,
         add_special_tokens: bool,
     ) -> Result<Prompt, AppError> {
+        check_wanted()?;
         self.check_not_empty(param, profile)?;
         let prompt = match self {
             Self::Text(text) => {

@@ -6,6 +6,7 @@ use ntl_core::{Prompt, Token};
 use ntl_text::tokenizer::{EncodeError, Tokenizer};
 
 use super::{ModelProfile, PromptInput};
+use crate::blocking::check_wanted;
 use crate::error::AppError;
 
 /// A prompt and the targets that are scored after it.
@@ -85,6 +86,7 @@ impl ScoreInput {
         profile: &ModelProfile,
     ) -> Result<TokenizedTarget, AppError> {
         let encode = |field: &str, text: &str, special: bool| {
+            check_wanted()?;
             if let Err(error) = profile.check_bytes(text) {
                 let param = self.param(field);
                 return Err(AppError::invalid(&param, format!("`{param}`: {error}")));

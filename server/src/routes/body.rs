@@ -62,9 +62,10 @@ impl FromRequest<AppState> for RawRequest {
             let body = tokio::time::timeout(settings.body_time_max, reading).await.map_err(late)?;
             body.map_err(|_| AppError::BodiesFull)??
         };
-        let (share, body) = charge.complete(body).await?;
+        let client = client(app, &parts);
+        let (share, body) = charge.complete(client.id, body).await?;
         let requester = Requester {
-            client: client(app, &parts),
+            client,
             record: parts.extensions.get::<Arc<RequestRecord>>().cloned().unwrap_or_default(),
             started: Instant::now(),
             time_max: settings.request_time_max,
@@ -84,7 +85,7 @@ impl RawRequest {
         T: DeserializeOwned + Serialize + Send + 'static,
     {
         let Self { body, charge, log_prompts, requester, memory } = self;
-        let body: T = run_blocking(body.len(), move || {
+        let body: T = run_blocking(requester.client.id, body.len(), move || {
             let value = parse(&body);
             drop((body, charge));
             value

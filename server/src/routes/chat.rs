@@ -38,7 +38,7 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
         prompt_ids("messages", &conversation, add_special_tokens, tokenizer, profile)
     };
-    let prompt = model.with_tokenizer(usize::MAX, render).await?;
+    let prompt = model.with_tokenizer(requester.client.id, usize::MAX, render).await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(body, prompt, tools.as_ref(), room, &model.profile)?;
     let writer = ChatAnswers::new(&model, request.report, number, echoed);

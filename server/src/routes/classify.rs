@@ -85,7 +85,7 @@ async fn predict(
     let request = head_request(body, &model.profile)?;
     let use_activation = request.use_activation;
     let prompts = model
-        .with_tokenizer(request.text_bytes(), move |tokenizer, profile| {
+        .with_tokenizer(requester.client.id, request.text_bytes(), move |tokenizer, profile| {
             request.into_prompts(tokenizer, profile)
         })
         .await?;
@@ -113,7 +113,7 @@ impl Predicted {
     ) -> Result<Response, AppError> {
         let Self { model, values, use_activation, reserved, .. } = self;
         let numbers = values.iter().map(Vec::len).sum::<usize>();
-        json_body::build(numbers * size_of::<f64>(), move || {
+        json_body::build(reserved.client(), numbers * size_of::<f64>(), move || {
             let labels = labels(model.info())?;
             let items = values
                 .iter()

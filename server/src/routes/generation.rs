@@ -26,6 +26,7 @@ const PROMPT: &str = "prompt";
 /// A guide with the request's rules for tokens.
 async fn restricted(
     model: &ServedModel,
+    client: u64,
     guide: Option<Arc<dyn Guide>>,
     rules: &TokenRules,
 ) -> Result<Option<Arc<dyn Guide>>, AppError> {
@@ -39,7 +40,7 @@ async fn restricted(
             .guide(tokenizer, guide)
             .map_err(|error| AppError::invalid("bad_words", format!("`bad_words`: {error}")))
     };
-    model.with_tokenizer(bytes, restricted).await.map(Some)
+    model.with_tokenizer(client, bytes, restricted).await.map(Some)
 }
 
 pub(super) async fn answer<A: AnswerWriter>(
@@ -49,11 +50,12 @@ pub(super) async fn answer<A: AnswerWriter>(
     memory: RequestMemory,
     writer: A,
 ) -> Result<Response, AppError> {
+    let client = requester.client.id;
     let guide = match &request.guided {
-        Some(guided) => Some(model.guide(guided).await?),
+        Some(guided) => Some(model.guide(client, guided).await?),
         None => None,
     };
-    let guide = restricted(model, guide, &request.token_rules).await?;
+    let guide = restricted(model, client, guide, &request.token_rules).await?;
     let GenerationRequest { truncation, add_special_tokens, report, .. } = request;
     let inputs = std::mem::take(&mut request.prompts);
     // The text of a truncated prompt is decoded from its tokens.
@@ -62,7 +64,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     let texts: Vec<Option<String>> = inputs.iter().map(echoed).collect();
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let prompts: Vec<Prompt> = model
-        .with_tokenizer(bytes, move |tokenizer, profile| {
+        .with_tokenizer(client, bytes, move |tokenizer, profile| {
             into_prompts(inputs, PROMPT, tokenizer, profile, truncation, add_special_tokens)
         })
         .await?;
@@ -77,7 +79,7 @@ pub(super) async fn answer<A: AnswerWriter>(
                 all.map(|(prompt, text)| PromptReport::new(prompt, text, report, &decoder)).collect();
             (prompts, reports)
         };
-        json_body::build(size_of::<u32>() * prompt_tokens, move || Ok(report(prompts))).await?
+        json_body::build(client, size_of::<u32>() * prompt_tokens, move || Ok(report(prompts))).await?
     } else {
         (prompts, Vec::new())
     };
@@ -96,7 +98,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     }
     let Pieces { writer, assembler, .. } = pieces;
     let counts = assembler.token_counts();
-    json_body::build(choices.iter().map(Piece::bytes).sum(), move || {
+    json_body::build(client, choices.iter().map(Piece::bytes).sum(), move || {
         let whole = writer.whole(&choices, counts);
         let items = choices.into_iter().flat_map(|choice| writer.items(choice));
         Ok(JsonBody::with_items(&whole, A::ITEMS, items)?.into_response(reserved))

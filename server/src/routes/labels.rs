@@ -35,8 +35,10 @@ pub(super) async fn respond(
     let cache_salt = requester.client.cache_salt(body.cache_salt.as_deref());
     let (prompts, labels) = label_request(body, form, model.info(), &model.profile)?;
     let bytes = prompts.text_bytes();
-    let prompts =
-        model.with_tokenizer(bytes, |tokenizer, profile| prompts.into_prompts(tokenizer, profile)).await?;
+    let client = requester.client.id;
+    let prompts = model
+        .with_tokenizer(client, bytes, |tokenizer, profile| prompts.into_prompts(tokenizer, profile))
+        .await?;
     let size = labels_size(prompts.len(), labels.len());
     let estimate = size.bytes;
     let reserved = memory.into_response(size)?;
@@ -52,7 +54,7 @@ pub(super) async fn respond(
     }
     outcomes.sort_unstable_by_key(|&(index, _)| index);
     let outcomes: Vec<ScoreOutcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
-    json_body::build(estimate, move || {
+    json_body::build(client, estimate, move || {
         let body = match form {
             LabelForm::Vllm => JsonBody::of(&labels.first(&outcomes, &model.name, prompt_tokens)),
             LabelForm::Sglang => JsonBody::of(&labels.all(&outcomes, &model.name, prompt_tokens)),

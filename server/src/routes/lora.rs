@@ -1,6 +1,7 @@
 //! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` with vLLM's bodies, on the operators' port.
 //!
-//! Only directories within the directory of `--adapters-from` are loaded. Links are resolved before the check.
+//! Only directories within the directory of `--adapters-from` are loaded. Links are resolved before the check, and not
+//! followed after it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use super::body::ApiRequest;
 use crate::blocking::run_blocking;
 use crate::error::{AppError, ModelNotFound};
 use crate::paths::{LOAD_LORA, UNLOAD_LORA};
+use crate::served::AdapterFolder;
 use crate::state::AppState;
 
 /// Maximum length of the name of an adapter, in bytes.
@@ -26,13 +28,13 @@ const NAME_BYTES_MAX: usize = 256;
 ))]
 pub(crate) async fn load(
     State(app): State<AppState>,
-    ApiRequest { body, .. }: ApiRequest<LoadLoraAdapter>,
+    ApiRequest { body, requester, .. }: ApiRequest<LoadLoraAdapter>,
 ) -> Result<String, AppError> {
     let LoadLoraAdapter { lora_name: name, lora_path, load_inplace } = body;
     let replaces = load_inplace.unwrap_or(false);
     check_name(&name)?;
     // Reading files may block.
-    run_blocking(usize::MAX, move || {
+    run_blocking(requester.client.id, usize::MAX, move || {
         let served = app.models.all();
         if let Some(model) = served.iter().find(|model| *model.name == *name)
             && !(replaces && model.lora.is_some())
@@ -41,7 +43,8 @@ pub(crate) async fn load(
         }
         let folder = allowed(app.settings.adapters_from.as_deref(), Path::new(&lora_path))?;
         let unusable = |error| AppError::invalid("lora_path", format!("`lora_path`: {error}"));
-        let model = app.models.adapted(&name, None, &folder).map_err(unusable)?;
+        let model = app.models.adapted(&name, None, &AdapterFolder::Checked(folder.clone()));
+        let model = model.map_err(unusable)?;
         app.models.add_adapter(model, replaces).map_err(|_| taken(&name))?;
         tracing::info!(adapter = name, folder = %folder.display(), "an adapter was loaded");
         Ok(format!("Success: LoRA adapter '{name}' added successfully."))

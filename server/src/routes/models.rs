@@ -77,7 +77,7 @@ fn describe(model: &ServedModel) -> Model {
         chat: model.tokenizer.chat_template().is_some(),
         fingerprint: model.fingerprint(),
         examples: model.examples.clone(),
-        root: model.lora.as_ref().map(|lora| lora.weights.folder.display().to_string()),
+        root: model.lora.as_ref().map(|lora| lora.weights.folder.path().display().to_string()),
         parent: model.lora.as_ref().map(|lora| lora.parent.to_string()),
     }
 }

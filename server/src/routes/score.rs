@@ -33,7 +33,7 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
     let (items, losses) = score_request(body, model.info())?;
     let bytes = items.iter().map(ScoreInput::text_bytes).sum();
     let items: Vec<ScoreTokens> = model
-        .with_tokenizer(bytes, move |tokenizer, profile| {
+        .with_tokenizer(requester.client.id, bytes, move |tokenizer, profile| {
             items.into_iter().map(|item| item.into_tokens(tokenizer, profile)).collect()
         })
         .await?;
@@ -55,7 +55,7 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
         }
     }
     outcomes.sort_unstable_by_key(|&(index, _)| index);
-    json_body::build(estimate, move || {
+    json_body::build(reserved.client(), estimate, move || {
         let item = |(index, outcome): (usize, _)| {
             losses.item(index, &items[index].targets, &outcome, &*model.decoder)
         };

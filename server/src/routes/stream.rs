@@ -38,7 +38,7 @@ struct Stream<A> {
     include_usage: bool,
     keep_alive: Interval,
     /// The memory of the parts of prompts that are reported.
-    _reserved: ReservedResponse,
+    reserved: ReservedResponse,
 }
 
 /// The next part of a stream.
@@ -59,7 +59,7 @@ pub(super) async fn respond(
 ) -> Result<Response, AppError> {
     pieces.events.begin().await?;
     let keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    let stream = Stream { pieces, part: Part::First, include_usage, keep_alive, _reserved: reserved };
+    let stream = Stream { pieces, part: Part::First, include_usage, keep_alive, reserved };
     let events = futures::stream::unfold(stream, |mut stream| async move {
         stream.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream))
     });
@@ -75,8 +75,9 @@ impl<A: AnswerWriter> Stream<A> {
     /// Returns the events with a piece.
     async fn events(&mut self, piece: Piece) -> Bytes {
         let writer = Arc::clone(&self.pieces.writer);
-        let events = json_body::build(piece.bytes(), move || Ok(events_of::<A>(&writer.chunks(piece))));
-        match events.await {
+        let bytes = piece.bytes();
+        let write = move || Ok(events_of::<A>(&writer.chunks(piece)));
+        match json_body::build(self.reserved.client(), bytes, write).await {
             Ok(events) => events,
             Err(error) => self.failure(&error),
         }

@@ -40,7 +40,7 @@ pub(crate) async fn tokenize(
         let reserved = memory.into_response(tokenized_size(tokens.len()))?;
         Ok(JsonBody::of(&describe(tokenizer, profile, &tokens))?.into_response(reserved))
     };
-    model.with_tokenizer(bytes, encode).await
+    model.with_tokenizer(requester.client.id, bytes, encode).await
 }
 
 /// Tokens to text.
@@ -60,7 +60,7 @@ pub(crate) async fn detokenize(
         let reserved = memory.into_response(detokenized_size(&text))?;
         Ok(JsonBody::of(&DetokenizeResponse { prompt: text.clone(), content: text })?.into_response(reserved))
     };
-    model.with_tokenizer(bytes, decode).await
+    model.with_tokenizer(requester.client.id, bytes, decode).await
 }
 
 /// The properties of a tokenizer that a client uses over HTTP.

@@ -59,8 +59,25 @@ struct Held {
 #[derive(Debug, Clone)]
 pub(crate) struct LoraWeights {
     pub(crate) adapter: Adapter,
-    pub(crate) folder: PathBuf,
+    pub(crate) folder: AdapterFolder,
     pub(crate) fingerprint: String,
+}
+
+/// The directory of an adapter.
+#[derive(Debug, Clone)]
+pub(crate) enum AdapterFolder {
+    /// Named by the configuration. Its links may change.
+    Configured(PathBuf),
+    /// Named by a request and checked. Its path has no links, and one that is put there later is not followed.
+    Checked(PathBuf),
+}
+
+impl AdapterFolder {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Configured(path) | Self::Checked(path) => path,
+        }
+    }
 }
 
 /// The base model of an adapter, and the adapter.
@@ -85,7 +102,7 @@ impl AdapterMemory {
     /// Reads the adapter of a directory for one of these models, by name.
     pub(crate) fn read(
         &self,
-        folder: &Path,
+        folder: &AdapterFolder,
         models: &[(&str, &AdapterReader)],
     ) -> Result<ReadAdapter, AdapterError> {
         let files = adapter_files(folder)?;
@@ -96,7 +113,7 @@ impl AdapterMemory {
         let adapter = open.read()?.keeping(held);
         Ok(ReadAdapter {
             base: base.to_owned(),
-            weights: LoraWeights { adapter, folder: folder.to_owned(), fingerprint },
+            weights: LoraWeights { adapter, folder: folder.clone(), fingerprint },
         })
     }
 }
@@ -108,11 +125,14 @@ impl Drop for Held {
 }
 
 /// Opens the directory of an adapter.
-pub(crate) fn adapter_files(folder: &Path) -> Result<CheckpointFiles, LoadError> {
-    CheckpointFiles::folder(folder).map_err(|error| match error {
-        LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
-        other => other,
-    })
+pub(crate) fn adapter_files(folder: &AdapterFolder) -> Result<CheckpointFiles, LoadError> {
+    match folder {
+        AdapterFolder::Configured(path) => CheckpointFiles::folder(path).map_err(|error| match error {
+            LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
+            other => other,
+        }),
+        AdapterFolder::Checked(path) => Ok(CheckpointFiles::resolved_folder(path)),
+    }
 }
 
 /// Returns the only model, or the one with the stated name. A stated directory or repository has the name of its last

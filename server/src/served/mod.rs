@@ -8,7 +8,6 @@ mod events;
 mod lora;
 mod model;
 
-use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::{AppError, ModelNotFound};
@@ -16,7 +15,7 @@ use crate::settings::HttpSettings;
 
 pub(crate) use events::RequestEvents;
 pub use lora::AdapterError;
-pub(crate) use lora::{AdapterMemory, LoraWeights, ReadAdapter, adapter_files};
+pub(crate) use lora::{AdapterFolder, AdapterMemory, LoraWeights, ReadAdapter, adapter_files};
 pub use model::ServedModel;
 
 /// Another model has the name of an adapter.
@@ -78,7 +77,7 @@ impl Models {
         &self,
         name: &str,
         label: Option<&Arc<str>>,
-        folder: &Path,
+        folder: &AdapterFolder,
     ) -> Result<ServedModel, AdapterError> {
         let all = self.all();
         let readers = all.iter().filter_map(|model| Some((&*model.name, model.adapters.as_ref()?)));

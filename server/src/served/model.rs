@@ -25,6 +25,9 @@ use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::remote::ConnectedModel;
 use crate::request::{Guided, ModelCalibration, ModelProfile, Requester, ToolSupport};
 
+/// A text that a tokenizer makes at most this many times as long is tokenized in the usual time.
+const USUAL_GROWTH: usize = 16;
+
 pub struct ServedModel {
     /// The name in requests.
     pub(crate) name: Arc<str>,
@@ -248,12 +251,12 @@ impl ServedModel {
         self.metrics.load()
     }
 
-    /// Compiles a constraint for this model's vocabulary.
-    pub(crate) async fn guide(&self, guided: &Guided) -> Result<Arc<dyn Guide>, AppError> {
+    /// Compiles a client's constraint for this model's vocabulary.
+    pub(crate) async fn guide(&self, client: u64, guided: &Guided) -> Result<Arc<dyn Guide>, AppError> {
         let guides = Arc::clone(&self.guides);
         let tokenizer = Arc::clone(&self.tokenizer);
         let (info, Guided { param, constraint }) = (self.info().clone(), guided.clone());
-        run_blocking(usize::MAX, move || {
+        run_blocking(client, usize::MAX, move || {
             let compiler = guides.get_or_init(|| GuideCompiler::new(&tokenizer, &info));
             let guide =
                 compiler.as_ref().map_err(Clone::clone).and_then(|guides| guides.compile(&constraint));
@@ -262,15 +265,18 @@ impl ServedModel {
         .await
     }
 
-    /// Runs `work` with the tokenizer on `bytes` bytes of text, or token ids.
+    /// Runs `work` of a client with the tokenizer on `bytes` bytes of text, or token ids.
     pub(crate) async fn with_tokenizer<T: Send + 'static>(
         &self,
+        client: u64,
         bytes: usize,
         work: impl FnOnce(&Tokenizer, &ModelProfile) -> Result<T, AppError> + Send + 'static,
     ) -> Result<T, AppError> {
         let tokenizer = Arc::clone(&self.tokenizer);
         let profile = Arc::clone(&self.profile);
-        run_blocking(bytes, move || work(&tokenizer, &profile)).await
+        // Rules of a tokenizer may make short texts long.
+        let bytes = bytes.max(bytes.saturating_mul(tokenizer.growth()) / USUAL_GROWTH);
+        run_blocking(client, bytes, move || work(&tokenizer, &profile)).await
     }
 
     /// Gives the jobs of a request, one for each prompt in its list `field`, to the engine: all of them or

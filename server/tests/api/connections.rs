@@ -427,6 +427,37 @@ async fn operators_are_served_while_the_main_runtime_is_blocked() {
     }
 }
 
+#[tokio::test]
+async fn idle_connections_to_the_operators_port_do_not_delay_its_probes() {
+    let evict_after = Duration::from_secs(2);
+    let settings = ConnectionSettings { evict_after, ..crate::support::config(&[]).connections };
+    let listener = bound(settings).await.with_admin(TcpListener::bind(("127.0.0.1", 0)).await.unwrap());
+    let admin = listener.admin_addr().unwrap();
+    let _server = start(listener, crate::support::settings(), says("1"));
+    let mut idle = Vec::new();
+    for _ in 0..250 {
+        idle.push(TcpStream::connect(admin).await.unwrap());
+    }
+    assert!(health(admin).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_after_a_response_to_an_unread_body_and_the_response_says_so() {
+    let keys = ntl_server::keys::ApiKeys::read(vec!["secret".to_owned()], None).unwrap();
+    let http = HttpSettings { api_keys: keys, ..crate::support::settings() };
+    let server = start(bound(crate::support::config(&[]).connections).await, http, says("1"));
+    let post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+        Content-Length: 2\r\n\r\n";
+    let refused = until_closed(server.address, post).await.to_lowercase();
+    assert!(refused.starts_with("http/1.1 401") && refused.contains("connection: close"), "{refused}");
+    // Without a body, the next request can follow.
+    let get = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n";
+    let two = format!("{get}\r\n{get}Connection: close\r\n\r\n");
+    let refused = until_closed(server.address, two.as_bytes()).await.to_lowercase();
+    assert_eq!(refused.matches("http/1.1 401").count(), 2, "{refused}");
+    assert_eq!(refused.matches("connection: close").count(), 1, "{refused}");
+}
+
 /// Sends a text to be tokenized from this address, and reads the beginning of the response.
 async fn tokenize_from(from: &str, server: SocketAddr, text: &str) -> (TcpStream, String) {
     let body = json!({"prompt": text}).to_string();
@@ -605,6 +636,21 @@ async fn https_is_spoken_where_there_are_a_certificate_and_a_key() {
     let listener = bound(impatient).await.with_tls(&read).unwrap();
     let server = start(listener, crate::support::settings(), says("1"));
     assert_eq!(until_closed(server.address, b"").await, "", "a handshake that never comes");
+}
+
+#[tokio::test]
+async fn a_request_by_plain_http_to_a_port_for_https_is_told_so() {
+    let (_folder, files, _) = certificate();
+    let read = Certificate::read(files).unwrap();
+    let listener = bound(crate::support::config(&[]).connections).await.with_tls(&read).unwrap();
+    let server = start(listener, crate::support::settings(), says("1"));
+    for request in
+        ["GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "POST /x HTTP/1.0\r\n\r\n"]
+    {
+        let answer = until_closed(server.address, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400") || answer.starts_with("HTTP/1.0 400"), "{answer}");
+        assert!(answer.contains("not_https") && answer.contains("https://"), "{answer}");
+    }
 }
 
 #[tokio::test]

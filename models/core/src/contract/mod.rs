@@ -33,6 +33,6 @@ pub use job::{
     ScoreJob, TextJob,
 };
 pub use model::{
-    BatchModel, CacheCost, ContextRequest, Continuation, EvictableCache, NodeCapacity, OpenedContext,
-    PREFILL_TOKENS_MAX, PathRow, PrefillChunk, PrefillProgress, Row,
+    BatchModel, CacheCost, ContextRequest, Continuation, EvictableCache, Interruption, NodeCapacity,
+    OpenedContext, PREFILL_TOKENS_MAX, PathRow, PrefillChunk, PrefillProgress, Row, Uninterrupted,
 };

@@ -145,6 +145,26 @@ pub trait EvictableCache: Send + Sync {
 /// Default of [`BatchModel::prefill_tokens_max`].
 pub const PREFILL_TOKENS_MAX: usize = 4096;
 
+/// Other work for a model in the middle of a long call, so that it need not wait until the call returns.
+pub trait Interruption {
+    /// Returns whether there is any. Models call it between layers, so it must be cheap.
+    fn is_due(&mut self) -> bool;
+
+    /// Does some of it. It may open, compute and close contexts, except those of the call.
+    fn serve(&mut self, model: &mut dyn BatchModel);
+}
+
+/// There is no other work.
+pub struct Uninterrupted;
+
+impl Interruption for Uninterrupted {
+    fn is_due(&mut self) -> bool {
+        false
+    }
+
+    fn serve(&mut self, _: &mut dyn BatchModel) {}
+}
+
 /// A model that decodes rows of many contexts in one batch. One engine thread owns it.
 ///
 /// A row's logits depend only on its context and its ancestors, never on the other rows of the step.
@@ -170,6 +190,17 @@ pub trait BatchModel: Send {
     /// After an error the contexts of the call are no longer usable and should be closed.
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError>;
 
+    /// Like [`prefill`](Self::prefill), but serves `interruption` in the middle, or returns early if it is due. Models with
+    /// short calls do neither.
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> Result<Vec<PrefillProgress>, ModelError> {
+        let _ = interruption;
+        self.prefill(chunks)
+    }
+
     /// Waits until the last [`prefill`](Self::prefill) is computed, and returns the time that its device needed. `None` if
     /// a prefill is computed when its call returns.
     fn prefill_time(&mut self) -> Option<Duration> {
@@ -192,6 +223,16 @@ pub trait BatchModel: Send {
     ///
     /// After an error the contexts of the step are no longer usable and should be closed.
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError>;
+
+    /// Like [`step`](Self::step), but serves `interruption` in the middle. Models with short calls do not.
+    fn step_interruptibly(
+        &mut self,
+        rows: &[Row],
+        interruption: &mut dyn Interruption,
+    ) -> Result<Logits, ModelError> {
+        let _ = interruption;
+        self.step(rows)
+    }
 
     /// Returns whether prefills had already computed a part of every row of the last [`step`](Self::step), so that its time
     /// is not the time of a step. The first steps of a model are complete.

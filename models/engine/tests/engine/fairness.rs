@@ -3,7 +3,7 @@
 use ntl_core::contract::{Event, Job, Request, TextJob};
 use ntl_engine::{EngineLimits, JobEvents};
 
-use crate::recorder::{MIB, Recorded, all, job, plenty, start, tree};
+use crate::recorder::{Call, GATED, MIB, Recorded, all, job, plenty, start, start_with_layers, tree};
 
 /// The client with little work.
 const OTHER: u64 = 2;
@@ -46,6 +46,70 @@ fn a_client_without_running_jobs_needs_the_same_steps_under_any_load() {
         assert!(steps <= 1 + 4, "{steps} steps under {name}: one was in progress, four are its own");
         drop(crowd);
     }
+}
+
+/// Returns the calls of a model with eight layers, after a four-token text of the other client that arrives during the
+/// first step of these jobs is complete.
+fn calls_beside(jobs: Vec<Job>) -> Vec<Call> {
+    let recorded = start_with_layers(8, None, plenty());
+    let crowd = recorded.engine.submit_all(jobs).unwrap();
+    recorded.log.wait_for(|log| log.stepping);
+    let events = recorded.engine.submit(job(OTHER, MARK, 2, 4)).unwrap();
+    // The crowd's client may leave while its step is interrupted.
+    drop(crowd);
+    recorded.gate.send(()).unwrap();
+    assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 4, .. })));
+    recorded.log.wait_for(|log| log.closed.len() == 2 && log.open.is_empty());
+    recorded.log.lock().calls.clone()
+}
+
+#[test]
+fn a_client_that_arrives_during_a_step_of_the_only_one_does_not_wait_for_its_end() {
+    for (name, jobs) in [("texts", texts(9, 4, 200)), ("a tree", vec![Job { client: 1, ..tree(3000) }])] {
+        let calls = calls_beside(jobs);
+        let mine = |call: &Call| matches!(call, Call::Step(rows) if rows.contains_key(&MARK));
+        let steps: Vec<&Call> = calls.iter().filter(|call| matches!(call, Call::Step(_))).collect();
+        assert!(steps[..4].iter().all(|call| mine(call)), "{name}: {steps:?}");
+        assert!(!mine(steps[4]), "{name}: the crowd's first step ends");
+    }
+}
+
+#[test]
+fn an_interrupted_client_continues_as_if_nothing_had_happened() {
+    let text = |recorded: &Recorded| {
+        let events = recorded.engine.submit(job(1, 2, 2, 50)).unwrap();
+        recorded.log.wait_for(|log| log.stepping);
+        events
+    };
+    let alone = start(plenty());
+    let events = text(&alone);
+    alone.gate.send(()).unwrap();
+    let want = format!("{:?}", all(events));
+    let recorded = start_with_layers(2, None, plenty());
+    let events = text(&recorded);
+    let submit = |other: u64| recorded.engine.submit(job(OTHER + other % 3, MARK, 2, 9)).unwrap();
+    let others: Vec<_> = (0..40).map(submit).collect();
+    recorded.gate.send(()).unwrap();
+    for events in others {
+        assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 9, .. })));
+    }
+    assert_eq!(format!("{:?}", all(events)), want);
+}
+
+#[test]
+fn a_client_that_arrives_during_a_prefill_of_the_only_one_does_not_wait_for_its_end() {
+    let recorded = start_with_layers(8, None, plenty());
+    let crowd = recorded.engine.submit(job(1, GATED, 50, 4)).unwrap();
+    recorded.log.wait_for(|log| !log.calls.is_empty());
+    let events = recorded.engine.submit(job(OTHER, MARK, 2, 4)).unwrap();
+    recorded.prefill_gate.send(()).unwrap();
+    recorded.gate.send(()).unwrap();
+    for events in [events, crowd] {
+        assert!(matches!(all(events).last(), Some(Event::Finished { tokens: 4, .. })));
+    }
+    let log = recorded.log.lock();
+    let first = log.rows()[0].clone();
+    assert!(first.contains_key(&MARK) && !first.contains_key(&GATED), "{first:?}");
 }
 
 #[test]

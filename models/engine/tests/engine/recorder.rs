@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ntl_core::contract::{
-    BatchModel, CacheCost, ContextId, ContextRequest, Event, Job, Logits, ModelError, ModelInfo,
-    NodeCapacity, NumberJob, NumberMethod, OpenedContext, PrefillChunk, PrefillProgress, Request, Row,
-    Terminator, TextJob,
+    BatchModel, CacheCost, ContextId, ContextRequest, Event, Interruption, Job, Logits, ModelError,
+    ModelInfo, NodeCapacity, NumberJob, NumberMethod, OpenedContext, PrefillChunk, PrefillProgress, Request,
+    Row, Terminator, TextJob,
 };
 use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
@@ -117,6 +117,26 @@ struct Recorder {
     prefill_tokens_max: Option<usize>,
     /// The time of the last prefill on the device.
     device_time: Option<Duration>,
+    /// Number of times that a pass can be interrupted.
+    layers: usize,
+}
+
+impl Recorder {
+    /// Waits at the gate in the first step.
+    fn wait(&mut self) {
+        if let Some(gate) = self.gate.take() {
+            self.log.change(|log| log.stepping = true);
+            let _ = gate.recv();
+        }
+    }
+
+    fn be_interrupted(&mut self, interruption: &mut dyn Interruption) {
+        for _ in 0..self.layers {
+            if interruption.is_due() {
+                interruption.serve(self);
+            }
+        }
+    }
 }
 
 impl BatchModel for Recorder {
@@ -151,10 +171,7 @@ impl BatchModel for Recorder {
         self.device_time.take()
     }
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {
-        if let Some(gate) = self.gate.take() {
-            self.log.change(|log| log.stepping = true);
-            let _ = gate.recv();
-        }
+        self.wait();
         let mut log = self.log.lock();
         log.steps += 1;
         let mut by_mark = BTreeMap::new();
@@ -166,6 +183,24 @@ impl BatchModel for Recorder {
         log.nodes_most = log.nodes_most.max(log.open.values().sum());
         drop(log);
         self.model.step(rows)
+    }
+    fn prefill_interruptibly(
+        &mut self,
+        chunks: &[PrefillChunk],
+        interruption: &mut dyn Interruption,
+    ) -> Result<Vec<PrefillProgress>, ModelError> {
+        let progress = self.prefill(chunks)?;
+        self.be_interrupted(interruption);
+        Ok(progress)
+    }
+    fn step_interruptibly(
+        &mut self,
+        rows: &[Row],
+        interruption: &mut dyn Interruption,
+    ) -> Result<Logits, ModelError> {
+        self.wait();
+        self.be_interrupted(interruption);
+        self.step(rows)
     }
     fn cache_cost(&self) -> CacheCost {
         CacheCost { prompt_token: MIB, node: MIB, capacity: NodeCapacity::Exact }
@@ -224,6 +259,15 @@ pub(crate) fn start(limits: EngineLimits) -> Recorded {
 /// Starts an engine on a model that prefills at most `prefill_tokens_max` prompt tokens per call, or the
 /// default.
 pub(crate) fn start_opening(prefill_tokens_max: Option<usize>, limits: EngineLimits) -> Recorded {
+    start_with_layers(0, prefill_tokens_max, limits)
+}
+
+/// Like [`start_opening`], with a model whose passes can be interrupted as many times as it has `layers`.
+pub(crate) fn start_with_layers(
+    layers: usize,
+    prefill_tokens_max: Option<usize>,
+    limits: EngineLimits,
+) -> Recorded {
     let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
@@ -244,6 +288,7 @@ pub(crate) fn start_opening(prefill_tokens_max: Option<usize>, limits: EngineLim
         prefill_gate: prefill_receiver,
         prefill_tokens_max,
         device_time: None,
+        layers,
     };
     let endings = Arc::<Watched<Endings>>::default();
     let (engine, _) =

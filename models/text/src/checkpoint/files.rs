@@ -55,6 +55,12 @@ impl CheckpointFiles {
         }
     }
 
+    /// The files of a directory whose path has no links. A link that is put there later leads to no file.
+    pub fn resolved_folder(path: &Path) -> Self {
+        let place = path.display().to_string();
+        Self { place, within: String::new(), source: Source::Folder(path.to_owned()), tables_only: false }
+    }
+
     /// Unpacks a gzipped tar archive in memory. `place` names it in errors.
     pub fn archive(place: &str, gzipped_tar: &[u8]) -> Result<Self, LoadError> {
         let unreadable = |source| LoadError::Read { file: place.to_owned(), source };
@@ -241,7 +247,27 @@ fn is_there(root: &Path, file: &str, name: &str) -> Result<bool, LoadError> {
 }
 
 fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
-    File::open(target(root, file, name)?).map_err(|source| LoadError::Read { file: name.to_owned(), source })
+    let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
+    let opened = File::open(target(root, file, name)?).map_err(unreadable)?;
+    match path_of_opened(&opened) {
+        // A directory of the path may have become a link in the meantime.
+        Some(target) if !links::may_lead_to(root, &target) => {
+            Err(LoadError::Outside { file: name.to_owned(), target })
+        }
+        _ => Ok(opened),
+    }
+}
+
+/// Returns the path of an open file, or `None` if the system does not report it.
+#[cfg(target_os = "linux")]
+fn path_of_opened(file: &File) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn path_of_opened(_: &File) -> Option<PathBuf> {
+    None
 }
 
 /// Returns the path of a file with links resolved. Fails if they lead outside.
@@ -322,6 +348,33 @@ mod tests {
         assert!(message.contains("/inner/c.json is a link to /etc/hostname"), "{message}");
         let message = files.require("d.json").unwrap_err().to_string();
         assert!(message.ends_with("/inner has no d.json"), "{message}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_resolved_directory_that_becomes_a_link_has_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for name in ["inside", "outside"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("a.json"), "{}").unwrap();
+        }
+        let files = CheckpointFiles::resolved_folder(&root.join("inside"));
+        assert!(files.read("a.json").unwrap().is_some());
+        std::fs::rename(root.join("inside"), root.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("outside", root.join("inside")).unwrap();
+        assert!(matches!(files.read("a.json"), Err(LoadError::Outside { .. })));
+        assert!(files.open("a.json").is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_path_of_an_open_file_is_where_it_was_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::write(root.join("a"), "").unwrap();
+        std::os::unix::fs::symlink("a", root.join("link")).unwrap();
+        assert_eq!(path_of_opened(&File::open(root.join("link")).unwrap()), Some(root.join("a")));
     }
 
     #[cfg(unix)]

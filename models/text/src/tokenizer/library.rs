@@ -10,11 +10,15 @@ use serde_json::Value;
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::EncodeError;
+use super::growth::{GROWTH_MAX, longest_string};
 use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, check_name, named_byte};
 
-/// Maximum factor by which replacements may make a text longer. Real ones replace a character with one or a
-/// few.
-const GROWTH_MAX: usize = 64;
+/// Maximum number of parts of a normalizer, a pre-tokenizer, a decoder or a post-processor. Each reads the whole text.
+/// Real ones have up to 30.
+const PARTS_MAX: usize = 256;
+
+/// Maximum number of special tokens that the post-processor adds to a text. Real ones add up to four.
+const SPECIAL_MAX: usize = 256;
 
 /// Maximum number of merges of a BPE model. Vocabularies of 262,000 tokens have 580,000.
 const MERGES_MAX: usize = 1_000_000;
@@ -24,8 +28,13 @@ const ADDED_MAX: usize = 50_000;
 
 pub(super) const LIBRARY_FILE: &str = "tokenizer.json";
 
+/// The field with the rules of a `Precompiled` normalizer.
+const RULES: &str = "precompiled_charsmap";
+
 pub(super) struct LibraryTokenizer {
     inner: tokenizers::Tokenizer,
+    /// Maximum factor by which it makes a text longer before it splits the text into tokens.
+    growth: usize,
 }
 
 impl LibraryTokenizer {
@@ -36,8 +45,11 @@ impl LibraryTokenizer {
         // The crate panics on some files, such as one whose normalizer has rules of the wrong type.
         let opened = catch_unwind(|| open_inner(&bytes));
         let opened = opened.unwrap_or_else(|_| Err("the tokenizers crate cannot read it".to_owned()));
-        let (inner, table) = opened.map_err(malformed)?;
-        Ok((Self { inner }, table))
+        opened.map_err(malformed)
+    }
+
+    pub(super) fn growth(&self) -> usize {
+        self.growth
     }
 
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
@@ -56,16 +68,17 @@ impl LibraryTokenizer {
     }
 }
 
-fn open_inner(file: &[u8]) -> Result<(tokenizers::Tokenizer, PieceTable), String> {
+fn open_inner(file: &[u8]) -> Result<(LibraryTokenizer, PieceTable), String> {
     let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| error.to_string())?;
     // The file may contain limits of the training run. The server has its own limits.
     inner.with_truncation(None).map_err(|error| error.to_string())?;
     inner.with_padding(None);
-    check_growth("normalizer", inner.get_normalizer())?;
-    check_growth("pre_tokenizer", inner.get_pre_tokenizer())?;
+    let normalized = check_growth("normalizer", inner.get_normalizer())?;
+    let growth = normalized * check_growth("pre_tokenizer", inner.get_pre_tokenizer())?;
     check_growth("decoder", inner.get_decoder())?;
+    check_special(inner.get_post_processor())?;
     let table = piece_table(&inner)?;
-    Ok((inner, table))
+    Ok((LibraryTokenizer { inner, growth }, table))
 }
 
 fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
@@ -127,50 +140,141 @@ fn check_tables(file: &[u8]) -> Result<(), String> {
 /// Checks that the rules (base64) of every `Precompiled` normalizer are as long as they claim, because the
 /// crate allocates the claimed size.
 fn check_rules(normalizer: &Value) -> Result<(), String> {
-    const FIELD: &str = "precompiled_charsmap";
-    if let Some(text) = normalizer[FIELD].as_str() {
-        // The first 32 of the 36 bits of six characters, little-endian.
-        let first: Option<Vec<u64>> = text.bytes().take(6).map(base64_digit).collect();
-        let bits = first.unwrap_or_default().iter().fold(0, |bits, digit| bits << 6 | digit);
-        let claimed = u32::swap_bytes((bits >> 4) as u32) as usize;
+    if let Some(text) = normalizer[RULES].as_str() {
+        let beginning = text.get(..8).and_then(decoded).unwrap_or_default();
+        let claimed = beginning.first_chunk().map_or(0, |&size| u32::from_le_bytes(size) as usize);
         let bytes = text.len() / 4 * 3;
         if claimed > bytes {
-            return Err(format!("field `{FIELD}`: it claims {claimed} bytes and has {bytes}"));
+            return Err(format!("field `{RULES}`: it claims {claimed} bytes and has {bytes}"));
         }
     }
     normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_rules)
 }
 
-fn base64_digit(character: u8) -> Option<u64> {
-    let digits = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/");
-    (0..).zip(digits).find(|&(_, digit)| digit == character).map(|(value, _)| value)
+/// Decodes base64. Returns `None` if the text is not base64.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for character in text.trim_end_matches('=').bytes() {
+        bits = bits << 6 | base64_digit(character)?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
 }
 
-/// Rejects replacements that would turn a small text into a huge one.
-fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<(), String> {
-    let description = serde_json::to_value(part).map_err(|error| error.to_string())?;
-    let growth = growth(&description);
+fn base64_digit(character: u8) -> Option<u32> {
+    Some(match character {
+        b'A'..=b'Z' => u32::from(character - b'A'),
+        b'a'..=b'z' => u32::from(character - b'a') + 26,
+        b'0'..=b'9' => u32::from(character - b'0') + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    })
+}
+
+/// Returns the maximum factor by which a part of the tokenizer makes a text longer. Rejects parts that would turn a
+/// small text into a huge one.
+fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<usize, String> {
+    let description = description(field, part)?;
+    let growth = grown(1, &description)?;
     if growth > GROWTH_MAX {
         return Err(format!("field `{field}`: its replacements make texts {growth} times as long"));
+    }
+    Ok(growth)
+}
+
+/// Returns a part of the tokenizer, which may be a sequence of parts, as JSON.
+fn description(field: &str, part: Option<&impl Serialize>) -> Result<Value, String> {
+    let description = serde_json::to_value(part).map_err(|error| error.to_string())?;
+    let count = count(&description);
+    if count > PARTS_MAX {
+        return Err(format!("field `{field}`: it has {count} parts, at most {PARTS_MAX} are accepted"));
+    }
+    Ok(description)
+}
+
+/// Returns the parts of a sequence.
+fn parts(description: &Value) -> Option<&Vec<Value>> {
+    let names = ["normalizers", "pretokenizers", "decoders", "processors"];
+    names.into_iter().find_map(|name| description[name].as_array())
+}
+
+fn count(description: &Value) -> usize {
+    parts(description).map_or(1, |parts| parts.iter().map(count).sum())
+}
+
+/// Returns the maximum length of a text, in characters, after a part that gets `length` characters. A text has at
+/// least one character, so that the result for 1 is a factor.
+fn grown(length: usize, description: &Value) -> Result<usize, String> {
+    if let Some(parts) = parts(description) {
+        return parts.iter().try_fold(length, grown);
+    }
+    let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
+    let one = |field: &str| usize::from(description[field] == Value::Bool(true));
+    Ok(match description["type"].as_str() {
+        Some("ByteLevel") => {
+            length.saturating_add(one("add_prefix_space")).saturating_mul(char::MAX.len_utf8())
+        }
+        Some("Metaspace") => length.saturating_add(1),
+        Some("Prepend") => length.saturating_add(characters(&description["prepend"]).unwrap_or(1)),
+        Some("Precompiled") => {
+            let rules = description[RULES].as_str().and_then(decoded).unwrap_or_default();
+            length.saturating_mul(longest_string(&rules).max(1))
+        }
+        _ => {
+            let Some(content) = characters(&description["content"]) else { return Ok(length) };
+            match characters(&description["pattern"]["String"]) {
+                Some(replaced) if replaced > 0 => length.saturating_mul(content.div_ceil(replaced).max(1)),
+                // A regular expression may match between two characters, and replace none.
+                _ => length.saturating_mul(content.saturating_add(1)),
+            }
+        }
+    })
+}
+
+/// Rejects a post-processor that adds many tokens, or repeats the text.
+fn check_special(part: Option<&impl Serialize>) -> Result<(), String> {
+    const FIELD: &str = "post_processor";
+    let Processed { special, texts } =
+        processed(Processed { special: 0, texts: 1 }, &description(FIELD, part)?);
+    if special > SPECIAL_MAX {
+        return Err(format!("field `{FIELD}`: it adds {special} tokens, at most {SPECIAL_MAX} are accepted"));
+    }
+    if texts > 1 {
+        return Err(format!("field `{FIELD}`: it repeats the text {texts} times"));
     }
     Ok(())
 }
 
-/// Returns the maximum factor by which a part makes a text longer.
-fn growth(description: &Value) -> usize {
-    let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
-    if description["type"] == "ByteLevel" {
-        return char::MAX.len_utf8();
+/// The tokens of a text after its post-processor.
+struct Processed {
+    /// Number of special tokens.
+    special: usize,
+    /// Number of times that the text's tokens occur.
+    texts: usize,
+}
+
+fn processed(before: Processed, description: &Value) -> Processed {
+    if let Some(parts) = parts(description) {
+        return parts.iter().fold(before, processed);
     }
-    let parts = ["normalizers", "pretokenizers", "decoders"]
-        .into_iter()
-        .find_map(|name| description[name].as_array());
-    if let Some(parts) = parts {
-        return parts.iter().map(growth).fold(1, usize::saturating_mul);
+    let Some(template) = description["single"].as_array() else { return before };
+    let tokens = |piece: &Value| {
+        let name = piece["SpecialToken"]["id"].as_str()?;
+        description["special_tokens"][name]["ids"].as_array().map(Vec::len)
+    };
+    let repeated = template.iter().filter(|piece| piece["Sequence"].is_object()).count();
+    let added = template.iter().filter_map(tokens).fold(0, usize::saturating_add);
+    Processed {
+        special: before.special.saturating_mul(repeated).saturating_add(added),
+        texts: before.texts.saturating_mul(repeated),
     }
-    // A regular expression may match one character.
-    let replaced = characters(&description["pattern"]["String"]).unwrap_or(1).max(1);
-    characters(&description["content"]).unwrap_or(1).div_ceil(replaced).max(1)
 }
 
 /// Returns whether `word` is a string anywhere in the decoder's description: the type of a part, or a pattern
@@ -196,13 +300,78 @@ mod tests {
         let llama = json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]});
         let bomb = json!({"type": "Sequence", "normalizers": vec![replace("a", "aaaaaaaaaa"); 9]});
         let nested = json!({"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": vec![replace("a", "aaa"); 5]}]});
-        assert!(check_growth("normalizer", None::<&Value>).is_ok());
-        assert!(check_growth("normalizer", Some(&llama)).is_ok());
-        for (field, part, times) in [("normalizer", &bomb, "1000000000"), ("decoder", &nested, "243")] {
+        let prepend = |length: usize| json!({"type": "Prepend", "prepend": "▁".repeat(length)});
+        let prepended = json!({"type": "Sequence", "normalizers": vec![prepend(100); 9]});
+        let between = json!({"type": "Replace", "pattern": {"Regex": "(?=a)"}, "content": "b"});
+        let doubled = json!({"type": "Sequence", "normalizers": vec![between.clone(); 9]});
+        assert_eq!(check_growth("normalizer", None::<&Value>), Ok(1));
+        assert_eq!(check_growth("normalizer", Some(&llama)), Ok(2));
+        for (field, part, times) in [
+            ("normalizer", &bomb, "1000000000"),
+            ("decoder", &nested, "243"),
+            ("normalizer", &prepended, "901"),
+            ("normalizer", &doubled, "512"),
+            ("normalizer", &precompiled(&"x".repeat(200)), "200"),
+        ] {
             let error = check_growth(field, Some(part)).unwrap_err();
             assert_eq!(error, format!("field `{field}`: its replacements make texts {times} times as long"));
         }
-        assert_eq!(growth(&json!({"type": "Replace", "pattern": {"Regex": "."}, "content": "xyz"})), 3);
+        assert_eq!(check_growth("normalizer", Some(&precompiled("ab\0cde\0"))), Ok(3));
+        let many = json!({"type": "Sequence", "normalizers": vec![json!({"type": "Lowercase"}); 257]});
+        let error = check_growth("normalizer", Some(&many)).unwrap_err();
+        assert_eq!(error, "field `normalizer`: it has 257 parts, at most 256 are accepted");
+    }
+
+    /// A normalizer with rules that replace by these strings, whose trie is empty.
+    fn precompiled(strings: &str) -> Value {
+        let rules = [&[0; 4], strings.as_bytes()].concat();
+        let digits = |three: &[u8]| {
+            let bits =
+                three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte)) << 8 * (3 - three.len());
+            let digit = |place: usize| {
+                let value = bits >> (18 - 6 * place) & 63;
+                (b'+'..=b'z').find(|&character| base64_digit(character) == Some(value)).unwrap() as char
+            };
+            (0..=three.len()).map(digit).collect::<String>()
+        };
+        json!({"type": "Precompiled", RULES: rules.chunks(3).map(digits).collect::<String>()})
+    }
+
+    #[test]
+    fn a_post_processor_that_adds_thousands_of_tokens_or_repeats_the_text_is_rejected() {
+        let open = |post_processor: Value| {
+            let file = json!({
+                "post_processor": post_processor,
+                "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
+            });
+            let bytes = file.to_string().into_bytes();
+            let files = CheckpointFiles::memory("m", [(LIBRARY_FILE.to_owned(), bytes)]);
+            LibraryTokenizer::open(&files).map(|(tokenizer, _)| tokenizer.encode("a", true).unwrap().len())
+        };
+        let template = |special: usize, ids: usize, texts: usize| {
+            let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+            let token = json!({"SpecialToken": {"id": "?", "type_id": 0}});
+            json!({
+                "type": "TemplateProcessing",
+                "single": [vec![token; special], vec![text; texts]].concat(),
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"?": {"id": "?", "ids": vec![1; ids], "tokens": vec!["?"; ids]}}
+            })
+        };
+        let sequence =
+            |times: usize, part: Value| json!({"type": "Sequence", "processors": vec![part; times]});
+        assert_eq!(open(template(2, 3, 1)).unwrap(), 7);
+        assert_eq!(open(sequence(2, template(2, 3, 1))).unwrap(), 13);
+        for (part, reason) in [
+            (template(500, 1000, 1), "it adds 500000 tokens, at most 256 are accepted"),
+            (sequence(200, template(1, 3, 1)), "it adds 600 tokens, at most 256 are accepted"),
+            (template(0, 1, 5000), "it repeats the text 5000 times"),
+            (sequence(3, template(0, 1, 2)), "it repeats the text 8 times"),
+            (sequence(300, template(0, 1, 1)), "it has 300 parts, at most 256 are accepted"),
+        ] {
+            let error = open(part).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("field `post_processor`: {reason}")), "{error}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod cleanup;
 mod config;
 mod decode;
+mod growth;
 mod library;
 mod open;
 mod pieces;
@@ -136,6 +137,15 @@ impl Tokenizer {
             NumberEncoding::Digits => tokens.iter().flat_map(|token| self.split_digits(token)).collect(),
             _ => tokens.iter().map(|token| token.id).collect(),
         })
+    }
+
+    /// Returns the maximum factor by which encoding makes a text longer before it splits the text into tokens.
+    pub fn growth(&self) -> usize {
+        match &self.source {
+            Source::Library(tokenizer) => tokenizer.growth(),
+            Source::Slow(tokenizer) => tokenizer.growth(),
+            Source::Characters(_) => 1,
+        }
     }
 
     /// Replaces every number (digits, optionally followed by a point and more digits), except in names of

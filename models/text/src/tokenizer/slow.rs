@@ -51,6 +51,10 @@ impl SlowTokenizer {
         Ok((Self { model, added: PrefixIndex::new([]), eos: None }, table))
     }
 
+    pub(super) fn growth(&self) -> usize {
+        self.model.growth()
+    }
+
     /// Splits `text` at added tokens, and segments the parts between them into pieces.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<Segment> {
         let mut tokens = Vec::new();

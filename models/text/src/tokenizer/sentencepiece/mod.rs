@@ -72,6 +72,10 @@ impl SentencePiece {
         &self.pieces
     }
 
+    pub(super) fn growth(&self) -> usize {
+        self.normalizer.growth()
+    }
+
     pub(super) fn id(&self, name: &str) -> Option<u32> {
         self.ids.get(name).copied()
     }

@@ -4,6 +4,7 @@
 //! `tokenizers` crate, the longest rule wins at every position, regardless of grapheme clusters. Rules of a
 //! malformed table do not apply, but never cause a panic.
 
+use super::super::growth::{GROWTH_MAX, longest_string};
 use super::index::PrefixIndex;
 use super::proto;
 
@@ -15,6 +16,8 @@ use super::proto;
 struct Rules {
     trie: Vec<u32>,
     replacements: String,
+    /// Length of the longest replacement, in characters.
+    growth: usize,
 }
 
 impl Rules {
@@ -28,8 +31,12 @@ impl Rules {
             return Err("normalization rules have a broken size".into());
         }
         let replacements = str::from_utf8(replacements).map_err(|_| "normalization rules are not UTF-8")?;
+        let growth = longest_string(replacements.as_bytes());
+        if growth > GROWTH_MAX {
+            return Err(format!("normalization rules make texts {growth} times as long"));
+        }
         let trie = units.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
-        Ok(Self { trie, replacements: replacements.to_owned() })
+        Ok(Self { trie, replacements: replacements.to_owned(), growth })
     }
 
     /// Finds the longest prefix of `text` with a rule. Returns its length in bytes and its replacement.
@@ -84,6 +91,11 @@ impl Normalizer {
             mark_last: mark && space_last,
             squeeze: spec.remove_extra_whitespaces.unwrap_or(true),
         })
+    }
+
+    /// Returns the maximum factor by which it makes a text longer.
+    pub(super) fn growth(&self) -> usize {
+        self.rules.as_ref().map_or(1, |rules| rules.growth.max(1))
     }
 
     /// Normalises a text. The result is empty if the text consists of spaces.
@@ -199,6 +211,7 @@ mod tests {
             (&[0xFF; 4], "normalization rules are cut off"),
             (&[1, 0, 0, 0, 9], "normalization rules have a broken size"),
             (&[0, 0, 0, 0, 0xFF], "normalization rules are not UTF-8"),
+            (&blob(&one_rule(), &[b'x'; 129]), "normalization rules make texts 129 times as long"),
         ] {
             assert_eq!(Rules::parse(bytes).unwrap_err(), want);
         }
