@@ -50,6 +50,10 @@ pub(crate) struct ConnectedModel {
     pub(crate) info: ModelInfo,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) vocabulary: Vocabulary,
+    /// Maximum number of concurrent texts.
+    pub(crate) texts_max: usize,
+    /// See [`RemoteModel::fields`].
+    pub(crate) fields: Vec<String>,
 }
 
 /// Waits until an engine answers.
@@ -65,6 +69,7 @@ pub(crate) async fn connect(
         api_key: model.api_key.clone(),
         timeout: model.timeout,
         ca_file: model.ca_file.clone(),
+        requests_max: model.concurrency,
     })?;
     let facts = connecting.detect().await?;
     let EngineFacts { kind, reason, version, model: served, reports, .. } = &facts;
@@ -95,7 +100,8 @@ pub(crate) async fn connect(
     let vocabulary = ntl_models::vocabulary(&tokenizer, &info);
     let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
     let upstream = connecting.connect(facts, own, observer).await?;
-    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary })
+    let (texts_max, fields) = (model.texts_max, model.fields.clone());
+    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields })
 }
 
 fn no_tokenizer(name: &str, facts: &EngineFacts) -> RemoteError {

@@ -45,6 +45,8 @@ pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl
                     tracing::info!(replica = %base, "a replica is available again");
                 }
             }
+            // Nothing is known about the replica.
+            Err(error) if error.is_local() => tracing::debug!(%error, "a replica was not checked"),
             Err(error) => {
                 failures += 1;
                 if failures >= FAILURES_MAX && pool.set_up(index, false, Instant::now()) {

@@ -71,7 +71,7 @@ impl Replicas {
             lease.ended(result.as_ref().map_or_else(UpstreamError::code, |_| Code::Status(200)));
             match result {
                 // Another replica may compute what one replica cannot.
-                Err(error) if !error.is_clients_fault() => {
+                Err(error) if !error.is_clients_fault() && !error.is_local() => {
                     if error.is_unreachable() && self.pool.set_up(lease.index, false, Instant::now()) {
                         tracing::warn!(%error, "a replica is unavailable");
                     }

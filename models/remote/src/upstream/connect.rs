@@ -8,6 +8,7 @@ use super::slots::Slots;
 use super::tokenization::compare;
 use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig, Vocabulary};
 use crate::client::{BaseUrl, Client, ClientError, UpstreamError};
+use crate::engine::gate::FairGate;
 use crate::replicas::{Check, Replicas, UpstreamObserver, supervise};
 use crate::wire::texts::TokenTexts;
 
@@ -64,6 +65,8 @@ impl Connecting {
         observer: Arc<dyn UpstreamObserver>,
     ) -> Result<Arc<Upstream>, TokenizationError> {
         let Self { config, client } = self;
+        let requests = FairGate::new(config.requests_max);
+        let written_texts = FairGate::new(config.requests_max);
         let replicas = Replicas::new(client.clone(), config.replicas, observer);
         let pool = &replicas.pool;
         let check = ReplicaCheck {
@@ -91,7 +94,7 @@ impl Connecting {
         }
         let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
         let slots = facts.slots.map(Slots::new);
-        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots }))
+        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots, requests, written_texts }))
     }
 }
 

@@ -1,12 +1,13 @@
 //! A model that an engine elsewhere computes: [`NextTokens`] over HTTP.
 //!
 //! Queries of one call are sent as few requests with several rows each. A request is bounded in rows and ids, and
-//! the number of requests in flight is bounded for each model. Ids are sent, never text, if the engine accepts
-//! ids.
+//! the number of requests in flight is bounded for each model and shared round-robin by client; texts are counted apart
+//! from probabilities, so that a long text delays no number. Ids are sent, never text, if the engine accepts ids.
 
 mod connect;
 mod detect;
 mod forward;
+mod row;
 mod rows;
 mod slots;
 mod tokenization;
@@ -21,12 +22,14 @@ use futures::stream::BoxStream;
 use ntl_core::contract::EngineError;
 
 use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
+use crate::engine::gate::FairGate;
 use crate::engine::{NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery};
 use crate::replicas::Replicas;
 use crate::wire::texts::TokenTexts;
 pub use connect::Connecting;
 pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
 pub use forward::Forwarded;
+use row::Row;
 use slots::Slots;
 pub use tokenization::TokenizationError;
 
@@ -66,6 +69,9 @@ pub struct UpstreamConfig {
     pub timeout: Duration,
     /// PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
+    /// Maximum number of concurrent requests for probabilities, and of those for texts before and between numbers. A
+    /// quarter is for clients without running ones.
+    pub requests_max: usize,
 }
 
 /// A model on an engine elsewhere.
@@ -77,6 +83,8 @@ pub struct Upstream {
     texts: TokenTexts,
     /// Only for llama.cpp.
     slots: Option<Slots>,
+    requests: Arc<FairGate>,
+    written_texts: Arc<FairGate>,
 }
 
 impl Upstream {
@@ -95,13 +103,15 @@ impl Upstream {
     }
 
     /// The number of jobs after which further ones would evict the prompts of others from the caches of the engine, if
-    /// it is known.
+    /// it is known. A quarter of the jobs is for clients without running ones, so the other three quarters fill the
+    /// caches.
     pub fn jobs_max(&self) -> Option<usize> {
-        self.facts.slots.map(|slots| slots.saturating_mul(self.replicas.pool.len()).max(1))
+        let slots = self.facts.slots?.saturating_mul(self.replicas.pool.len()).max(1);
+        Some(slots.saturating_mul(4).div_ceil(3))
     }
 
     /// The slots of a llama.cpp for rows of a tree. Trees are numbered, and go to the replicas round-robin.
-    fn slots(&self, context: QueryContext, rows: &[Vec<u32>]) -> Vec<Option<usize>> {
+    fn slots(&self, context: QueryContext, rows: &[Row]) -> Vec<Option<usize>> {
         let Some(slots) = &self.slots else { return vec![None] };
         let replicas = self.replicas.pool.len().max(1);
         let home = usize::try_from(context.affinity).unwrap_or(0) / replicas % slots.len();
@@ -143,6 +153,8 @@ impl From<UpstreamError> for EngineError {
             Self::UpstreamRejected(message)
         } else if error.is_timeout() {
             Self::UpstreamTimeout(message)
+        } else if error.is_local() {
+            Self::NoConnection(message)
         } else {
             Self::Upstream(message)
         }
