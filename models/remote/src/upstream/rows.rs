@@ -316,7 +316,7 @@ struct Request {
 
 /// Returns about how much memory the body of a request and its response need.
 fn request_bytes(rows: &[Row], alternatives: Alternatives<'_>) -> usize {
-    // Of a log-probability in a response, and after it is read.
+    // The memory of a log-probability in a response, and after the response is read.
     const ENTRY_BYTES: usize = 128;
     let ids: usize = rows.iter().map(Row::len).sum();
     ids * ID_BYTES + rows.len() * alternatives.count() * ENTRY_BYTES

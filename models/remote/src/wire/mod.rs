@@ -58,7 +58,7 @@ impl Alternatives<'_> {
     }
 }
 
-/// What is requested about the rows of one request. Each row is a prompt with the path after it.
+/// The form of one request. Each row is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub rows: usize,
