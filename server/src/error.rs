@@ -118,12 +118,13 @@ impl ModelNotFound {
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    pub(crate) const ALL: [&'static str; 9] = [
+    pub(crate) const ALL: [&'static str; 10] = [
         "queue_full",
         "queue_timeout",
         "bodies_full",
         "responses_full",
         "memory_full",
+        "no_connection",
         "loading",
         "draining",
         "engine_dead",
@@ -290,6 +291,9 @@ impl AppError {
                     let seconds = retry_after_seconds.unwrap_or(1);
                     (S::TOO_MANY_REQUESTS, OVERLOADED, Some("upstream_overloaded"), Some(seconds))
                 }
+                EngineError::NoConnection(_) => {
+                    (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("no_connection"), Some(1))
+                }
                 EngineError::Upstream(_) => (S::BAD_GATEWAY, SERVER, Some("upstream_failed"), None),
                 EngineError::UpstreamTimeout(_) => {
                     (S::GATEWAY_TIMEOUT, SERVER, Some("upstream_timeout"), None)
@@ -426,6 +430,7 @@ mod tests {
             (AppError::Engine(EngineError::Unsupported("no".into())), 400, false, None),
             (AppError::Engine(EngineError::UpstreamRejected("no".into())), 400, false, None),
             (AppError::Engine(upstream_overloaded), 429, true, None),
+            (AppError::Engine(EngineError::NoConnection("x".into())), 503, true, Some("no_connection")),
             (AppError::Engine(EngineError::Upstream("x".into())), 502, false, None),
             (AppError::Engine(EngineError::UpstreamTimeout("x".into())), 504, false, None),
         ] {

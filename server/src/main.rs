@@ -85,7 +85,8 @@ fn one_line(error: &clap::Error) -> String {
     message.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-fn run(config: Config) -> anyhow::Result<Ended> {
+fn run(mut config: Config) -> anyhow::Result<Ended> {
+    serve::within_descriptors(&mut config);
     let read = config.tls.clone().map(Certificate::read).transpose();
     let certificate = read.context("cannot serve HTTPS")?;
     let app = serve::state(&config)?;

@@ -54,6 +54,10 @@ pub(crate) struct ConnectedModel {
     pub(crate) info: ModelInfo,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) vocabulary: Vocabulary,
+    /// Maximum number of concurrent texts.
+    pub(crate) texts_max: usize,
+    /// See [`RemoteModel::fields`].
+    pub(crate) fields: Vec<String>,
 }
 
 /// Waits until an engine answers.
@@ -70,6 +74,7 @@ pub(crate) async fn connect(
         timeout: model.timeout,
         check_interval: CHECK_INTERVAL,
         ca_file: model.ca_file.clone(),
+        requests_max: model.concurrency,
     })?;
     let facts = connecting.detect().await?;
     let EngineFacts { kind, reason, version, model: served, reports, .. } = &facts;
@@ -100,7 +105,8 @@ pub(crate) async fn connect(
     let vocabulary = ntl_text::vocabulary(&tokenizer, &info);
     let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
     let upstream = connecting.connect(facts, own, observer).await?;
-    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary })
+    let (texts_max, fields) = (model.texts_max, model.fields.clone());
+    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields })
 }
 
 fn no_tokenizer(name: &str, facts: &EngineFacts) -> RemoteError {

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use ntl_common::small_file::read_text;
+use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
 use ntl_text::chat::ChatTemplate;
@@ -107,13 +107,26 @@ pub enum Ended {
     DeviceLost,
 }
 
+/// Lowers the numbers of connections, of clients and to engines, to the file descriptors of this process.
+pub fn within_descriptors(config: &mut Config) {
+    let requests: usize = config.remote_models().map(|model| model.requests_max()).sum();
+    let others: usize = config.remote_models().map(|model| model.other_connections_max()).sum();
+    let (connections, upstream) =
+        config.connections.within_descriptors(requests + others, config.admin.is_some());
+    config.connections = connections;
+    let share = upstream.saturating_sub(others);
+    if share < requests {
+        config.remote_models().for_each(|model| model.limit_requests(share, requests));
+    }
+}
+
 /// Binds the addresses of a configuration.
 pub async fn listen(config: &Config, certificate: Option<&Certificate>) -> Result<Listener, ServeError> {
     let refused = |host: String, port| move |source| ServeError::Listen { host, port, source };
     let host = config.host.as_str();
     let port = config.port;
     let tcp = TcpListener::bind((host, port)).await.map_err(refused(host.to_owned(), port))?;
-    let mut listener = Listener::new(tcp, config.connections.within_descriptors(config.admin.is_some()));
+    let mut listener = Listener::new(tcp, config.connections);
     if let Some(address) = config.admin {
         let refused = refused(address.ip().to_string(), address.port());
         listener = listener.with_admin(TcpListener::bind(address).await.map_err(refused)?);
@@ -301,8 +314,8 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
         let loaded = match loaded {
             Loaded::Here(loaded) => loaded,
-            Loaded::Elsewhere(connected, requests_max) => {
-                let remote = ServedModel::remote(&model.name, connected, *limits, requests_max, &app.metrics);
+            Loaded::Elsewhere(connected) => {
+                let remote = ServedModel::remote(&model.name, connected, *limits, &budget, &app.metrics);
                 served.push(calibrated(with_tool_parser(remote, model.tool_parser), &calibrations)?);
                 continue;
             }
@@ -369,8 +382,7 @@ fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel
 /// A model that is computed here or by another engine.
 enum Loaded {
     Here(LoadedModel),
-    /// With the maximum number of concurrent requests to the engine.
-    Elsewhere(ConnectedModel, usize),
+    Elsewhere(ConnectedModel),
 }
 
 fn load_or_connect(
@@ -390,7 +402,7 @@ fn load_or_connect(
     // Models are loaded on a thread that may block.
     let connected = tokio::runtime::Handle::current().block_on(connect(name, remote, observer));
     let connected = connected.map_err(|source| ServeError::Connect { name: name.clone(), source })?;
-    Ok(Loaded::Elsewhere(connected, remote.concurrency))
+    Ok(Loaded::Elsewhere(connected))
 }
 
 /// Rejects a limit for caches that cannot hold a prompt of one token and the row after it.
@@ -408,7 +420,7 @@ fn read_chat_template(model: &ModelConfig) -> Result<Option<String>, ServeError>
     let Some(file) = &model.chat_template else { return Ok(None) };
     let unusable =
         |error: std::io::Error| ServeError::ChatTemplate { file: file.clone(), reason: error.to_string() };
-    read_text(file).map(Some).map_err(unusable)
+    read_text(file, SMALL_BYTES_MAX).map(Some).map_err(unusable)
 }
 
 /// Rejects a chat template that does not compile. One of the checkpoint only makes its chats fail.

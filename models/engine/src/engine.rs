@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::budget::{CacheBudget, CacheUse, MemoryGauge};
 use crate::channel::{JobEvents, channel};
-use crate::limits::EngineLimits;
+use crate::limits::{EngineLimits, limit_to_memory};
 use crate::observer::EngineObserver;
 use crate::queue::{Message, PreparedAdapter, Queue, QueuedJob};
 use crate::run::Runner;
@@ -146,19 +146,7 @@ impl Engine {
     /// Reduces a job's node budget to the memory of the cache. Fails if the job cannot run at all.
     fn limit_to_cache(&self, job: &mut Job) -> Result<(), EngineError> {
         self.info.check_length(job)?;
-        let max = self.job_bytes_max;
-        if self.bytes(job, job.nodes_max()) > max {
-            let mut fits = 0;
-            let mut exceeds = job.nodes_max();
-            while exceeds - fits > 1 {
-                let middle = fits + (exceeds - fits) / 2;
-                let side = if self.bytes(job, middle) > max { &mut exceeds } else { &mut fits };
-                *side = middle;
-            }
-            job.limit_nodes(fits);
-        }
-        let needs = self.bytes(job, job.nodes_max());
-        if needs > max { Err(EngineError::TooLarge { needs, max }) } else { Ok(()) }
+        limit_to_memory(job, self.job_bytes_max, |job, nodes| self.bytes(job, nodes))
     }
 
     /// Returns the memory of a job that decodes `nodes` nodes, in bytes.

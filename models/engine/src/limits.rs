@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use ntl_core::contract::{EngineError, Job};
+
 /// Limits of one engine. A sequence is one text or number. A job may have several sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
@@ -44,4 +46,25 @@ impl Default for EngineLimits {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }
+}
+
+/// Reduces a job's node budget to `max` bytes; `bytes` is the memory of a job that decodes a number of nodes. Fails if
+/// the job cannot run at all.
+pub(crate) fn limit_to_memory(
+    job: &mut Job,
+    max: u64,
+    bytes: impl Fn(&Job, usize) -> u64,
+) -> Result<(), EngineError> {
+    if bytes(job, job.nodes_max()) > max {
+        let mut fits = 0;
+        let mut exceeds = job.nodes_max();
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            let side = if bytes(job, middle) > max { &mut exceeds } else { &mut fits };
+            *side = middle;
+        }
+        job.limit_nodes(fits);
+    }
+    let needs = bytes(job, job.nodes_max());
+    if needs > max { Err(EngineError::TooLarge { needs, max }) } else { Ok(()) }
 }

@@ -11,10 +11,12 @@ mod replicas;
 mod upstream;
 pub mod wire;
 
-pub use client::{ApiKey, BaseUrl, ClientError, Code, InvalidKey, InvalidUrl, UpstreamError};
+pub use client::{
+    ApiKey, BaseUrl, ClientError, Code, IDLE_CONNECTIONS_MAX, InvalidKey, InvalidUrl, UpstreamError,
+};
 pub use engine::{
     Ahead, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextEnd, TextQuery,
+    RemoteLimits, TextDelta, TextEnd, TextQuery, TextTurn,
 };
 pub use replicas::{NoObserver, UpstreamObserver};
 pub use upstream::{

@@ -18,7 +18,7 @@ use ntl_core::decoding::{Progress, StepResult};
 use ntl_core::numbers::{Estimation, GrammarLimits, NumberValues, Objective, Scale};
 use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
-use ntl_engine::{Engine, EngineLimits, NoObserver};
+use ntl_engine::{CacheBudget, Engine, EngineLimits, NoObserver};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_remote::wire::{Alternatives, Batch, answers, openai};
 use ntl_remote::{
@@ -104,6 +104,7 @@ impl NativeUpstream {
     /// Writes greedy text. Like vLLM, it leaves out the end of the sequence.
     fn text(&self, model: &mut dyn BatchModel, query: &TextQuery) -> TextDelta {
         let mut sequence = Sequence::open(model, &query.prompt);
+        query.path.iter().for_each(|&token| sequence.push(token));
         let mut ids = Vec::new();
         let end = loop {
             let token = sequence.best(self.tokens, query.among.as_deref());
@@ -198,7 +199,8 @@ fn remote(files: &CheckpointFiles, look_ahead: LookAhead) -> (RemoteEngine, Arc<
     });
     let limits = RemoteLimits { look_ahead, ..RemoteLimits::default() };
     let shared = Arc::clone(&upstream);
-    (RemoteEngine::new(shared, info, vocabulary, limits, Arc::new(NoObserver)), upstream)
+    let budget = CacheBudget::new(1 << 30);
+    (RemoteEngine::new(&budget, shared, info, vocabulary, limits, Arc::new(NoObserver)), upstream)
 }
 
 /// Returns the number with this look-ahead, and the requests that it cost.

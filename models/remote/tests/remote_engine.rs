@@ -24,10 +24,10 @@ use ntl_core::numbers::{
 use ntl_core::sampling::SamplingParams;
 use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
-use ntl_engine::{EndReason, EngineObserver, JobEvents, NoObserver};
+use ntl_engine::{CacheBudget, EndReason, EngineObserver, JobEvents, NoObserver};
 use ntl_remote::{
     LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextEnd, TextQuery,
+    RemoteLimits, TextDelta, TextEnd, TextQuery, TextTurn,
 };
 
 /// 0 is unused, 1 ends a text; `=4` holds a marker and a digit.
@@ -89,6 +89,8 @@ enum Behaviour {
     Answers,
     /// It never responds.
     Hangs,
+    /// It never responds to this client.
+    HangsFor(u64),
     Fails(EngineError),
     /// It leaves out the last answer.
     LeavesOut,
@@ -170,7 +172,7 @@ impl Scripted {
 impl NextTokens for Scripted {
     fn ask(
         &self,
-        _: QueryContext,
+        context: QueryContext,
         queries: Vec<NextTokenQuery>,
     ) -> BoxFuture<'_, Result<Vec<NextTokenAnswer>, EngineError>> {
         async move {
@@ -181,6 +183,8 @@ impl NextTokens for Scripted {
             match &self.behaviour {
                 Behaviour::Answers => {}
                 Behaviour::Hangs => std::future::pending().await,
+                Behaviour::HangsFor(client) if *client == context.client => std::future::pending().await,
+                Behaviour::HangsFor(_) => {}
                 Behaviour::Fails(error) => return Err(error.clone()),
                 Behaviour::LeavesOut => drop(answers.pop()),
                 Behaviour::Panics => panic!("scripted"),
@@ -208,9 +212,15 @@ fn limits(look_ahead: LookAhead) -> RemoteLimits {
 }
 
 fn engine(upstream: Scripted, limits: RemoteLimits) -> (RemoteEngine, Arc<Scripted>) {
+    engine_within(1 << 30, upstream, limits)
+}
+
+/// An engine with this many bytes of memory.
+fn engine_within(bytes: u64, upstream: Scripted, limits: RemoteLimits) -> (RemoteEngine, Arc<Scripted>) {
     let upstream = Arc::new(upstream);
     let shared = Arc::clone(&upstream);
-    (RemoteEngine::new(shared, info(), vocabulary(), limits, Arc::new(NoObserver)), upstream)
+    let budget = CacheBudget::new(bytes);
+    (RemoteEngine::new(&budget, shared, info(), vocabulary(), limits, Arc::new(NoObserver)), upstream)
 }
 
 /// A job after the prompt `x`.
@@ -586,8 +596,9 @@ async fn a_job_ends_at_its_deadline_even_if_the_engine_hangs() {
 }
 
 #[tokio::test]
-async fn requests_and_the_queue_are_limited() {
-    let limits = RemoteLimits { requests_max: 2, queue_max: 3, ..RemoteLimits::default() };
+async fn jobs_and_the_queue_are_limited() {
+    // A quarter of the jobs, at least one, is for clients without running ones.
+    let limits = RemoteLimits { jobs_max: 3, queue_max: 3, ..RemoteLimits::default() };
     let jobs = |count| vec![job(Request::Number(number_job())); count];
     let (engine, upstream) = engine(rating(false), limits);
     assert!(matches!(engine.submit_all(jobs(4)), Err(EngineError::Overloaded { waiting: 0 })));
@@ -598,6 +609,77 @@ async fn requests_and_the_queue_are_limited() {
     }
     assert_eq!(upstream.running_max.load(Ordering::SeqCst), 2);
     assert!(engine.submit_all(jobs(3)).is_ok(), "slots of the queue were lost");
+}
+
+#[tokio::test]
+async fn the_jobs_of_one_client_delay_no_job_of_another() {
+    let limits = RemoteLimits { jobs_max: 4, ..RemoteLimits::default() };
+    let behaviour = Behaviour::HangsFor(1);
+    let (engine, upstream) = engine(Scripted { behaviour, ..rating(false) }, limits);
+    let of = |client| Job { client, ..job(Request::Number(number_job())) };
+    let many = engine.submit_all(vec![of(1); 20]).unwrap();
+    until(|| upstream.running.load(Ordering::SeqCst) == 3).await;
+    for client in [2, 3, 2] {
+        assert!(matches!(last(&engine, of(client)).await, Event::Number(_)));
+    }
+    assert_eq!(upstream.running.load(Ordering::SeqCst), 3);
+    drop(many);
+    until(|| upstream.running.load(Ordering::SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn jobs_that_do_not_fit_into_the_memory_wait_and_the_first_job_of_a_client_has_its_own_part() {
+    let of = |client| Job { client, ..job(Request::Number(number_job())) };
+    let upstream = || Scripted { behaviour: Behaviour::HangsFor(1), ..rating(false) };
+    let (probe, _) = engine(upstream(), RemoteLimits::default());
+    let running = submit(&probe, of(1));
+    until(|| probe.cache_use().running > 0).await;
+    let job_bytes = probe.cache_use().running;
+    assert!(job_bytes >= 4096 * 512, "the tree alone has as much: {job_bytes}");
+    drop(running);
+    // Three quarters hold three jobs, and the reserve holds one.
+    let (engine, upstream) = engine_within(4 * job_bytes, upstream(), RemoteLimits::default());
+    let mut many = engine.submit_all(vec![of(1); 10]).unwrap();
+    until(|| upstream.running.load(Ordering::SeqCst) == 3).await;
+    assert!(matches!(last(&engine, of(2)).await, Event::Number(_)));
+    assert_eq!(engine.cache_use().running, 3 * job_bytes);
+    drop(many.drain(..3));
+    until(|| upstream.requests.lock().unwrap().len() >= 6 && upstream.running.load(Ordering::SeqCst) == 3)
+        .await;
+    drop(many);
+    until(|| engine.cache_use().running == 0).await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_larger_than_the_memory_is_rejected_and_a_tree_gets_a_smaller_budget() {
+    let wide = || Job::new(vec![id("x"); 16], Request::Number(number_job()));
+    let (engine, _) = engine_within(1 << 20, rating(false), RemoteLimits::default());
+    assert!(matches!(last(&engine, wide()).await, Event::Number(_)));
+    assert!(engine.cache_use().running == 0);
+    let (engine, _) = engine_within(8 << 10, rating(false), RemoteLimits::default());
+    assert!(matches!(engine.submit_all(vec![wide()]), Err(EngineError::TooLarge { .. })));
+}
+
+#[tokio::test]
+async fn texts_that_the_engine_writes_share_the_queue_and_have_their_own_permits() {
+    let limits = RemoteLimits { texts_max: 4, queue_max: 5, jobs_max: 1, ..RemoteLimits::default() };
+    let (engine, _) = engine(rating(true), limits);
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        running.push(engine.begin_text(1, 2, 100).await.unwrap());
+    }
+    assert_eq!(engine.cache_use().running, 300);
+    running.iter_mut().for_each(TextTurn::release_memory);
+    assert_eq!(engine.cache_use().running, 0);
+    let mut waiting = Box::pin(engine.begin_text(1, 4, 0));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    assert!(matches!(engine.begin_text(2, 2, 0).await, Err(EngineError::Overloaded { waiting: 4 })));
+    let other = engine.begin_text(2, 1, 0).now_or_never().unwrap();
+    assert!(matches!(last(&engine, job(Request::Number(number_job()))).await, Event::Number(_)));
+    drop(other);
+    assert!(waiting.as_mut().now_or_never().is_none(), "its client has three texts");
+    running.pop();
+    assert!(waiting.as_mut().now_or_never().is_some());
 }
 
 #[tokio::test]

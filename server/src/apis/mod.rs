@@ -9,6 +9,7 @@ pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;
 mod fields;
+pub(crate) mod forwarded;
 pub(crate) mod labels;
 mod number;
 pub(crate) mod responses;

@@ -181,7 +181,8 @@ pub(crate) struct UpstreamArgs {
         value_delimiter = ','
     )]
     pub(crate) upstream_timeouts: Vec<String>,
-    /// Maximum number of concurrent requests for next-token probabilities to an engine [default: 64]
+    /// Maximum number of concurrent requests for next-token probabilities to an engine, and of those for texts
+    /// before and between numbers; a quarter is reserved for clients without running requests [default: 64]
     #[arg(
         long = "upstream-concurrency",
         env = "NTL_UPSTREAM_CONCURRENCY",
@@ -189,6 +190,16 @@ pub(crate) struct UpstreamArgs {
         value_delimiter = ','
     )]
     pub(crate) upstream_concurrencies: Vec<String>,
+    /// Field of requests for texts that the server forwards although it makes the engine connect to an address
+    /// that the client chose, such as image_url or kv_transfer_params; may be given several times. The server
+    /// rejects such fields otherwise
+    #[arg(
+        long = "upstream-fields",
+        env = "NTL_UPSTREAM_FIELDS",
+        value_name = "[NAME=]FIELD",
+        value_delimiter = ','
+    )]
+    pub(crate) upstream_fields: Vec<String>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

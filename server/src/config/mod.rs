@@ -121,6 +121,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// The models that other engines compute.
+    pub(crate) fn remote_models(&mut self) -> impl Iterator<Item = &mut RemoteModel> {
+        self.models.iter_mut().filter_map(|model| match &mut model.source {
+            ModelSource::Remote(remote) => Some(&mut **remote),
+            ModelSource::Demo | ModelSource::Path(_) => None,
+        })
+    }
+
     /// The names of all models and adapters.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let adapters = self.adapters.iter().map(|adapter| adapter.name.as_str());
@@ -139,7 +147,8 @@ impl TryFrom<Args> for Config {
         if flags.adapters_from.is_some() && network.admin_listen.is_none() {
             return Err(ConfigError::NoAdminListener);
         }
-        let models = upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?;
+        let models = models::model_configs(&flags.models)?;
+        let models = upstream::with_upstream_flags(models, &upstream, limits.concurrency_max as usize)?;
         let models = models::with_tool_parsers(models, &flags.tool_parsers)?;
         let models = models::with_chat_templates(models, &flags.chat_templates)?;
         let adapters = models::adapter_configs(&flags.adapters, &models)?;

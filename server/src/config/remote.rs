@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ntl_remote::{ApiKey, BaseUrl, EngineKind, InvalidKey, InvalidUrl};
+use ntl_remote::{ApiKey, BaseUrl, EngineKind, IDLE_CONNECTIONS_MAX, InvalidKey, InvalidUrl};
 
 /// Time that an engine may take for one response, unless a flag says another one.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Requests for next-token probabilities that an engine gets at the same time, unless a flag says another number.
 pub(super) const CONCURRENCY: usize = 64;
+
+/// Connections to a replica without a request of a client: unused ones, and those of health checks.
+const REPLICA_CONNECTIONS: usize = IDLE_CONNECTIONS_MAX + 2;
 
 /// A model on another server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +28,13 @@ pub struct RemoteModel {
     pub tokenizer: Option<PathBuf>,
     /// Maximum time of one response.
     pub timeout: Duration,
-    /// Maximum number of concurrent requests for next-token probabilities.
+    /// Maximum number of concurrent requests for next-token probabilities, and of those for texts before and between
+    /// numbers.
     pub concurrency: usize,
+    /// Maximum number of concurrent requests for texts that the engine answers by itself.
+    pub texts_max: usize,
+    /// Fields that are forwarded although they make the engine connect to an address of the client's choice.
+    pub fields: Vec<String>,
     /// PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
 }
@@ -72,8 +80,27 @@ impl RemoteModel {
             tokenizer: None,
             timeout: TIMEOUT,
             concurrency: CONCURRENCY,
+            texts_max: 1,
+            fields: Vec::new(),
             ca_file: None,
         })
+    }
+
+    /// Maximum number of concurrent requests to its replicas, each of which has a connection.
+    pub(crate) fn requests_max(&self) -> usize {
+        self.texts_max.saturating_add(self.concurrency.saturating_mul(2))
+    }
+
+    /// Maximum number of connections to its replicas without a request of a client.
+    pub(crate) fn other_connections_max(&self) -> usize {
+        self.replicas.len() * REPLICA_CONNECTIONS
+    }
+
+    /// Lowers the numbers of concurrent requests to `share` of `wanted` requests to all engines.
+    pub(crate) fn limit_requests(&mut self, share: usize, wanted: usize) {
+        let scaled = |count: usize| (count.saturating_mul(share) / wanted.max(1)).max(1);
+        self.texts_max = scaled(self.texts_max);
+        self.concurrency = scaled(self.concurrency);
     }
 
     /// Adds another replica, `URL[#MODEL]`.

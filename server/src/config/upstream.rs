@@ -10,11 +10,17 @@ use super::args::UpstreamArgs;
 use super::models::{ModelConfig, ModelSource};
 use super::remote::{RemoteModel, RemoteModelError};
 
-/// Applies the flags about models on other servers.
+/// Applies the flags about models on other servers. Each replica writes at most `texts_max` texts at a time.
 pub(super) fn with_upstream_flags(
     mut models: Vec<ModelConfig>,
     flags: &UpstreamArgs,
+    texts_max: usize,
 ) -> Result<Vec<ModelConfig>, RemoteModelError> {
+    for model in &mut models {
+        if let ModelSource::Remote(remote) = &mut model.source {
+            remote.texts_max = texts_max.saturating_mul(remote.replicas.len());
+        }
+    }
     for text in &flags.upstreams {
         set(&mut models, "--upstream", text, kind, |model, kind| model.kind = kind)?;
     }
@@ -32,6 +38,9 @@ pub(super) fn with_upstream_flags(
     for text in &flags.upstream_concurrencies {
         let set_concurrency = |model: &mut RemoteModel, count| model.concurrency = count;
         set(&mut models, "--upstream-concurrency", text, positive::<usize>, set_concurrency)?;
+    }
+    for text in &flags.upstream_fields {
+        set(&mut models, "--upstream-fields", text, field, |model, field| model.fields.push(field))?;
     }
     for text in &flags.upstream_api_keys {
         let (targets, key) = targets(&mut models, "--upstream-api-key", text)?;
@@ -85,6 +94,11 @@ fn kind(text: &str) -> Result<Option<EngineKind>, &'static str> {
         None if text != "auto" => Err("must be auto, vllm, llama-cpp, ntl or openai"),
         kind => Ok(kind),
     }
+}
+
+fn field(text: &str) -> Result<String, &'static str> {
+    let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_name { Ok(text.to_owned()) } else { Err("must be the name of a field, such as image_url") }
 }
 
 fn positive<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, &'static str> {
@@ -158,6 +172,8 @@ mod tests {
             "a=/t",
             "--upstream-concurrency",
             "b=3",
+            "--upstream-fields",
+            "image_url,b=kv_transfer_params",
             "--upstream-api-key",
             "b=k=1",
         ])
@@ -167,10 +183,16 @@ mod tests {
         assert!(found.iter().all(|model| model.timeout == Duration::from_secs(7)));
         assert_eq!((found[0].tokenizer.clone(), found[1].tokenizer.clone()), (Some("/t".into()), None));
         assert_eq!([found[0].concurrency, found[1].concurrency], [CONCURRENCY, 3]);
+        assert_eq!(found[0].fields, ["image_url"]);
+        assert_eq!(found[1].fields, ["image_url", "kv_transfer_params"]);
         assert_eq!((&found[0].api_key, &found[1].api_key), (&None, &Some(ApiKey::new("k=1").unwrap())));
         assert_eq!(with(&["--upstream", "auto"]).unwrap()[0].kind, None);
         for (flags, want) in [
             (&["--upstream", "a=tgi"][..], "--upstream a=tgi: must be auto, vllm, llama-cpp, ntl or openai"),
+            (
+                &["--upstream-fields", "a=x.y"],
+                "--upstream-fields a=x.y: must be the name of a field, such as image_url",
+            ),
             (&["--upstream-timeout", "0"], "--upstream-timeout 0: must be a whole number of at least 1"),
         ] {
             assert_eq!(with(flags).unwrap_err(), want);

@@ -1,4 +1,5 @@
-//! File descriptors: every connection takes one, and the operating system limits them (`ulimit -n`).
+//! File descriptors: every connection takes one, and the operating system limits them (`ulimit -n`). Clients and
+//! engines on other servers share them.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -11,11 +12,12 @@ const OTHERS: usize = 32;
 const ADMIN: usize = ADMIN_CONNECTIONS_MAX + ADMIN_WAITING_MAX;
 
 impl ConnectionSettings {
-    /// Raises the limit of file descriptors, and returns settings with at most as many connections as there
-    /// are descriptors, apart from those of the operators' port if there is one.
-    pub(crate) fn within_descriptors(self, has_admin: bool) -> Self {
+    /// Raises the limit of file descriptors. Returns settings, and a number of connections to engines of at most
+    /// `upstream`, with at most as many connections as there are descriptors, apart from those of the operators' port
+    /// if there is one.
+    pub(crate) fn within_descriptors(self, upstream: usize, has_admin: bool) -> (Self, usize) {
         let admin = if has_admin { ADMIN } else { 0 };
-        let needed = self.connections_max + self.waiting_max + OTHERS + admin;
+        let needed = self.connections_max + self.waiting_max + upstream + OTHERS + admin;
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let wanted = u64::try_from(needed).ok().map(|needed| needed.min(maximum.unwrap_or(needed)));
         let limit = match (current, wanted) {
@@ -24,15 +26,30 @@ impl ConnectionSettings {
                 raised.map_or(current, |()| wanted)
             }
             (Some(current), _) => current,
-            (None, _) => return self,
+            (None, _) => return (self, upstream),
         };
-        let limit_of_clients = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(admin);
-        let fitting = self.within(limit_of_clients);
-        if fitting != self {
-            let connections = fitting.connections_max;
-            tracing::warn!(limit, connections, "file descriptors (`ulimit -n`) limit the connections");
+        let shared = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(admin);
+        let fitting = self.divided(upstream, shared);
+        if fitting != (self, upstream) {
+            let (ConnectionSettings { connections_max: connections, .. }, to_engines) = fitting;
+            tracing::warn!(
+                limit,
+                connections,
+                to_engines,
+                "file descriptors (`ulimit -n`) limit the connections"
+            );
         }
         fitting
+    }
+
+    /// Divides this many descriptors. If there are too few, connections to engines get at most a third.
+    fn divided(self, upstream: usize, descriptors: usize) -> (Self, usize) {
+        let clients = self.connections_max + self.waiting_max + OTHERS;
+        if clients.saturating_add(upstream) <= descriptors {
+            return (self, upstream);
+        }
+        let upstream = upstream.min(descriptors.saturating_sub(OTHERS) / 3);
+        (self.within(descriptors.saturating_sub(upstream)), upstream)
     }
 
     /// Returns the settings for this many descriptors. If there are too few, a quarter of them is for waiting
@@ -66,5 +83,19 @@ mod tests {
         assert_eq!(limits(1024), (744, 651, 248));
         assert_eq!(limits(64), (24, 21, 8));
         assert_eq!(limits(8), (2, 1, 0));
+    }
+
+    #[test]
+    fn connections_to_engines_count_and_get_at_most_a_third_of_few_descriptors() {
+        let config = Config::try_from(Args::try_parse_from(["ntl-server"]).unwrap()).unwrap();
+        let divided = |descriptors| {
+            let (clients, upstream) = config.connections.divided(418, descriptors);
+            assert!(clients.connections_max + clients.waiting_max + upstream + 32 <= descriptors.max(34));
+            (clients.connections_max, upstream)
+        };
+        assert_eq!(divided(3104 + 418), (2048, 418));
+        assert_eq!(divided(3104 + 417), (2048, 418));
+        assert_eq!(divided(1024), (497, 330));
+        assert_eq!(divided(32), (2, 0));
     }
 }

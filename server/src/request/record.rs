@@ -58,9 +58,10 @@ impl RequestRecord {
         self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// The tokens of the prompts and of the finished responses, or `None` if no prompt reached an engine.
+    /// The tokens of the prompts and of the finished responses, or `None` if none are known.
     pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
         let prompt = self.prompt_tokens.load(Ordering::Relaxed);
-        (prompt > 0).then(|| (prompt, self.completion_tokens.load(Ordering::Relaxed)))
+        let completion = self.completion_tokens.load(Ordering::Relaxed);
+        (prompt > 0 || completion > 0).then_some((prompt, completion))
     }
 }

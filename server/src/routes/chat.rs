@@ -6,7 +6,7 @@ use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
 use ntl_text::tokenizer::Tokenizer;
 
 use super::body::{ApiRequest, RawRequest};
-use super::forward::{forward, upstream_of};
+use super::forward::{forward, remote_texts_of};
 use super::{generation, resolve};
 use crate::apis::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
 use crate::error::AppError;
@@ -25,8 +25,8 @@ use crate::state::AppState;
     AppError,
 ))]
 pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
-    if let Some(upstream) = upstream_of(&app, &request) {
-        return forward(&app, &upstream, CHAT, request).await;
+    if let Some(remote) = remote_texts_of(&app, &request) {
+        return forward(&app, &remote, CHAT, request).await;
     }
     let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;

@@ -5,7 +5,7 @@ use axum::response::Response;
 use ntl_api::{CompletionRequest, CompletionResponse, StreamEvent};
 
 use super::body::{ApiRequest, RawRequest};
-use super::forward::{forward, upstream_of};
+use super::forward::{forward, remote_texts_of};
 use super::{generation, resolve};
 use crate::apis::completions::{CompletionAnswers, generation_request};
 use crate::error::AppError;
@@ -23,8 +23,8 @@ use crate::state::AppState;
     AppError,
 ))]
 pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
-    if let Some(upstream) = upstream_of(&app, &request) {
-        return forward(&app, &upstream, COMPLETIONS, request).await;
+    if let Some(remote) = remote_texts_of(&app, &request) {
+        return forward(&app, &remote, COMPLETIONS, request).await;
     }
     let ApiRequest { body, requester, memory } = request.parse::<CompletionRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;

@@ -1,7 +1,10 @@
-//! Requests for text from a model that another engine computes: they go there as they are, except for the name of
-//! the model and `cache_salt`, and the response comes back unread.
+//! Requests for text from a model that another engine computes: they go there as they are, within the limits of this
+//! server and with the engine's name of the model and the client's `cache_salt`, and the response comes back as it
+//! arrives.
 //!
-//! Numbers are not forwarded: they come from our trees over the engine's next-token probabilities.
+//! Such a request waits in the queue, and counts as running until its response has passed or its client is gone. Its
+//! tokens are those that the engine reports. Numbers are not forwarded: they come from our trees over the engine's
+//! next-token probabilities.
 
 use std::sync::Arc;
 
@@ -9,18 +12,22 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use ntl_core::contract::EngineError;
+use ntl_engine::EndReason;
 use ntl_remote::wire::salt_text;
-use ntl_remote::{Forwarded, Upstream, UpstreamError};
+use ntl_remote::{Forwarded, TextTurn, Upstream, UpstreamError};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{ApiRequest, RawRequest};
+use super::engine_usage::EngineUsage;
 use super::resolve;
 use super::stream::NO_BUFFERING;
+use crate::apis::forwarded::{ForwardedRequest, forwarded_request};
 use crate::error::AppError;
 use crate::paths::{CHAT, RESPONSES};
 use crate::request::{Client, RequestRecord};
+use crate::served::{RemoteTexts, ServedModel};
 use crate::state::AppState;
 
 /// The fields that decide who answers.
@@ -31,39 +38,96 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// Returns the other engine that answers a request, if the request names such a model and requests no number.
+/// Returns the engine elsewhere that answers a request, if the request names such a model and requests no number.
 /// The parser rejects a malformed body later, with an error that names the field.
-pub(super) fn upstream_of(app: &AppState, request: &RawRequest) -> Option<Arc<Upstream>> {
+pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
     if addressed.number.is_some_and(|number| number != Value::Bool(false)) {
         return None;
     }
     let model = app.models.resolve(addressed.model.as_deref()).ok()?;
-    model.upstream().cloned()
+    model.remote_texts().cloned()
 }
 
 /// Sends a request to an engine elsewhere, and returns its response as it arrives.
 pub(super) async fn forward(
     app: &AppState,
-    upstream: &Upstream,
+    remote: &RemoteTexts,
     route: &'static str,
     request: RawRequest,
 ) -> Result<Response, AppError> {
     let ApiRequest { body, requester, memory } = request.parse::<Value>().await?;
     let Value::Object(mut fields) = body else { return Err(AppError::Internal) };
     let name = fields.get("model").and_then(Value::as_str).map(str::to_owned);
-    resolve(app, name.as_deref(), &requester.record)?;
+    let model = resolve(app, name.as_deref(), &requester.record)?;
+    let upstream = &remote.upstream;
     fields.insert("model".to_owned(), upstream.facts().model.clone().into());
     fields.remove("number");
     set_cache_salt(&mut fields, upstream.separates_salts(), requester.client)?;
-    let body = serde_json::to_vec(&fields).map_err(|_| AppError::Internal)?;
-    drop((fields, memory));
+    let request = forwarded_request(fields, route, upstream.facts().kind, &model.profile, &remote.fields)?;
+    let ForwardedRequest { body, sequences, added_limit, hides_usage } = request;
+    let bodies = Bodies::new(body, added_limit)?;
+    drop(memory);
     let deadline = Instant::from_std(requester.started + requester.time_max);
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
-    let sending = timeout_at(deadline, upstream.forward(route, &body)).await;
-    let response =
-        sending.map_err(|_| EngineError::Deadline { after_ms })?.map_err(|error| failed(route, error))?;
-    Ok(streamed(response, deadline, requester.record))
+    let late = |_| AppError::from(EngineError::Deadline { after_ms });
+    // A copy is sent.
+    let bytes = 2 * bodies.largest() as u64;
+    let turn = remote.jobs.begin_text(requester.client.id, sequences, bytes);
+    let mut turn = timeout_at(deadline, turn).await.map_err(late)??;
+    let sending = timeout_at(deadline, bodies.send(upstream, route)).await;
+    let response = match sending.map_err(late) {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            turn.end(EndReason::Error);
+            return Err(failed(route, error).into());
+        }
+        Err(late) => {
+            turn.end(EndReason::Deadline);
+            return Err(late);
+        }
+    };
+    turn.release_memory();
+    let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
+    let usage = EngineUsage::new(is_stream, hides_usage);
+    let passing = Passing { response, usage, turn: Some(turn), model, record: requester.record, deadline };
+    Ok(passing.into_response())
+}
+
+/// The body of a request, and the one without the limit of tokens that the server added.
+struct Bodies {
+    limited: Vec<u8>,
+    unlimited: Option<Vec<u8>>,
+}
+
+impl Bodies {
+    fn new(mut fields: Map<String, Value>, added_limit: Option<&str>) -> Result<Self, AppError> {
+        let json = |fields: &Map<String, Value>| serde_json::to_vec(fields).map_err(|_| AppError::Internal);
+        let limited = json(&fields)?;
+        let unlimited = match added_limit {
+            Some(name) => {
+                fields.remove(name);
+                Some(json(&fields)?)
+            }
+            None => None,
+        };
+        Ok(Self { limited, unlimited })
+    }
+
+    fn largest(&self) -> usize {
+        self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Sends the body. If the engine rejects it, the added limit may exceed the room after the prompt. Then the room is
+    /// smaller than the limit, and the engine keeps to it by itself.
+    async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
+        match (upstream.forward(route, &self.limited).await, &self.unlimited) {
+            (Err(UpstreamError::Rejected { .. }), Some(unlimited)) => {
+                upstream.forward(route, unlimited).await
+            }
+            (response, _) => response,
+        }
+    }
 }
 
 /// Replaces `cache_salt` by the client's salt: clients with different keys do not share cached prefixes, even if they
@@ -94,24 +158,74 @@ fn failed(route: &'static str, error: UpstreamError) -> EngineError {
     }
 }
 
-/// The response, read from the engine as fast as the client reads it.
-fn streamed(response: Forwarded, deadline: Instant, record: Arc<RequestRecord>) -> Response {
-    let content_type = response.content_type().unwrap_or_else(|| "application/json".to_owned());
-    // An error in the middle closes the connection, so that the client does not take the beginning for the whole.
-    let parts = futures::stream::unfold((response, record), move |(mut response, record)| async move {
-        let part = match timeout_at(deadline, response.chunk()).await {
-            Ok(Ok(part)) => Ok(part?),
-            Ok(Err(error)) => Err(std::io::Error::other(error)),
-            Err(_) => Err(std::io::Error::other("the response took too long")),
-        };
-        Some((part.map(Bytes::from), (response, record)))
-    });
-    let headers = [(header::CACHE_CONTROL, "no-cache"), (NO_BUFFERING, "no")];
-    let mut response = (headers, Body::from_stream(parts)).into_response();
-    if let Ok(value) = content_type.try_into() {
-        response.headers_mut().insert(header::CONTENT_TYPE, value);
+/// A response that passes from the engine to the client. Its tokens are counted when it is dropped.
+struct Passing {
+    response: Forwarded,
+    usage: EngineUsage,
+    /// `None` once the response has ended.
+    turn: Option<TextTurn>,
+    model: Arc<ServedModel>,
+    record: Arc<RequestRecord>,
+    deadline: Instant,
+}
+
+impl Passing {
+    /// The response, read from the engine as fast as the client reads it.
+    fn into_response(self) -> Response {
+        let content_type = self.response.content_type().unwrap_or_else(|| "application/json".to_owned());
+        // An error in the middle closes the connection, so that the client does not take the beginning for the whole.
+        let parts = futures::stream::unfold(self, |mut passing| async move {
+            let part = passing.next().await?;
+            Some((part.map(Bytes::from), passing))
+        });
+        let headers = [(header::CACHE_CONTROL, "no-cache"), (NO_BUFFERING, "no")];
+        let mut response = (headers, Body::from_stream(parts)).into_response();
+        if let Ok(value) = content_type.try_into() {
+            response.headers_mut().insert(header::CONTENT_TYPE, value);
+        }
+        response
     }
-    response
+
+    async fn next(&mut self) -> Option<std::io::Result<Vec<u8>>> {
+        while self.turn.is_some() {
+            match timeout_at(self.deadline, self.response.chunk()).await {
+                Ok(Ok(Some(part))) => {
+                    let passed = self.usage.pass(part);
+                    if !passed.is_empty() {
+                        return Some(Ok(passed));
+                    }
+                }
+                Ok(Ok(None)) => {
+                    let has_length = self.usage.has_length();
+                    self.end(if has_length { EndReason::Length } else { EndReason::Stop });
+                    let rest = self.usage.rest();
+                    return (!rest.is_empty()).then_some(Ok(rest));
+                }
+                Ok(Err(error)) => {
+                    self.end(EndReason::Error);
+                    return Some(Err(std::io::Error::other(error)));
+                }
+                Err(_) => {
+                    self.end(EndReason::Deadline);
+                    return Some(Err(std::io::Error::other("the response took too long")));
+                }
+            }
+        }
+        None
+    }
+
+    fn end(&mut self, reason: EndReason) {
+        if let Some(turn) = self.turn.take() {
+            turn.end(reason);
+        }
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let (prompt, completion) = self.usage.tokens();
+        self.model.count_tokens(&self.record, prompt, completion);
+    }
 }
 
 #[cfg(test)]

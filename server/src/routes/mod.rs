@@ -7,6 +7,7 @@ pub(crate) mod classify;
 mod client;
 pub(crate) mod completions;
 pub(crate) mod docs;
+mod engine_usage;
 mod forward;
 mod generation;
 pub(crate) mod labels;

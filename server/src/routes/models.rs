@@ -46,7 +46,7 @@ pub(crate) async fn one(
 
 fn describe(model: &ServedModel) -> Model {
     let info = model.info();
-    let engine = model.upstream().map(|upstream| upstream.facts());
+    let engine = model.remote_texts().map(|remote| remote.upstream.facts());
     Model {
         id: model.name.to_string(),
         object: "model".to_owned(),

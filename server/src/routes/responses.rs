@@ -6,7 +6,7 @@ use ntl_api::{ResponsesEvent, ResponsesRequest, ResponsesResponse};
 use ntl_text::tokenizer::Tokenizer;
 
 use super::body::{ApiRequest, RawRequest};
-use super::forward::{forward, upstream_of};
+use super::forward::{forward, remote_texts_of};
 use super::{generation, resolve};
 use crate::apis::chat::prompt_ids;
 use crate::apis::responses::{
@@ -29,8 +29,8 @@ use crate::state::AppState;
     AppError,
 ))]
 pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) -> Result<Response, AppError> {
-    if let Some(upstream) = upstream_of(&app, &request) {
-        return forward(&app, &upstream, RESPONSES, request).await;
+    if let Some(remote) = remote_texts_of(&app, &request) {
+        return forward(&app, &remote, RESPONSES, request).await;
     }
     let ApiRequest { mut body, requester, memory } = request.parse::<ResponsesRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;

@@ -9,21 +9,30 @@ use ntl_remote::{RemoteEngine, Upstream};
 #[derive(Clone)]
 pub(super) enum ServedEngine {
     Local(Engine),
-    Remote { jobs: RemoteEngine, upstream: Arc<Upstream> },
+    Remote(RemoteTexts),
+}
+
+/// A model that another engine computes. It writes texts by itself.
+#[derive(Clone)]
+pub(crate) struct RemoteTexts {
+    pub(crate) jobs: RemoteEngine,
+    pub(crate) upstream: Arc<Upstream>,
+    /// Fields that are forwarded although they make the engine connect to an address of the client's choice.
+    pub(crate) fields: Arc<[String]>,
 }
 
 impl ServedEngine {
     pub(super) fn info(&self) -> &ModelInfo {
         match self {
             Self::Local(engine) => engine.info(),
-            Self::Remote { jobs, .. } => jobs.info(),
+            Self::Remote(remote) => remote.jobs.info(),
         }
     }
 
     pub(super) fn submit_all(&self, jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
         match self {
             Self::Local(engine) => engine.submit_all(jobs),
-            Self::Remote { jobs: engine, .. } => engine.submit_all(jobs),
+            Self::Remote(remote) => remote.jobs.submit_all(jobs),
         }
     }
 
@@ -39,7 +48,7 @@ impl ServedEngine {
     pub(super) fn is_alive(&self) -> bool {
         match self {
             Self::Local(engine) => engine.is_alive(),
-            Self::Remote { .. } => true,
+            Self::Remote(_) => true,
         }
     }
 
@@ -47,7 +56,7 @@ impl ServedEngine {
     pub(super) fn lost_device(&self) -> Option<&str> {
         match self {
             Self::Local(engine) => engine.lost_device(),
-            Self::Remote { .. } => None,
+            Self::Remote(_) => None,
         }
     }
 
@@ -55,22 +64,22 @@ impl ServedEngine {
     pub(super) fn is_ready(&self) -> bool {
         match self {
             Self::Local(engine) => engine.is_alive(),
-            Self::Remote { upstream, .. } => upstream.is_available(),
+            Self::Remote(remote) => remote.upstream.is_available(),
         }
     }
 
-    /// The memory that it uses in this process, if it has caches here.
-    pub(super) fn cache_use(&self) -> Option<CacheUse> {
+    /// The memory that it uses in this process.
+    pub(super) fn cache_use(&self) -> CacheUse {
         match self {
-            Self::Local(engine) => Some(engine.cache_use()),
-            Self::Remote { .. } => None,
+            Self::Local(engine) => engine.cache_use(),
+            Self::Remote(remote) => remote.jobs.cache_use(),
         }
     }
 
-    pub(super) fn upstream(&self) -> Option<&Arc<Upstream>> {
+    pub(super) fn remote(&self) -> Option<&RemoteTexts> {
         match self {
             Self::Local(_) => None,
-            Self::Remote { upstream, .. } => Some(upstream),
+            Self::Remote(remote) => Some(remote),
         }
     }
 }

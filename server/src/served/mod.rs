@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::error::{AppError, ModelNotFound};
 use crate::settings::HttpSettings;
 
+pub(crate) use engine::RemoteTexts;
 pub(crate) use events::RequestEvents;
 pub use lora::AdapterError;
 pub(crate) use lora::{AdapterFolder, AdapterMemory, LoraWeights, ReadAdapter, adapter_files};

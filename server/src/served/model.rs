@@ -10,20 +10,20 @@ use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::{AdapterReader, LoadedModel};
-use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits, Upstream};
+use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits};
 use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
 use ntl_text::tokenizer::Tokenizer;
 use ntl_text::tools::{ToolDialect, ToolFormat};
 
-use super::engine::ServedEngine;
+use super::engine::{RemoteTexts, ServedEngine};
 use super::events::RequestEvents;
 use super::lora::{AdapterError, LoraWeights};
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::remote::ConnectedModel;
-use crate::request::{Guided, ModelCalibration, ModelProfile, Requester, ToolSupport};
+use crate::request::{Guided, ModelCalibration, ModelProfile, RequestRecord, Requester, ToolSupport};
 
 /// A text that a tokenizer makes at most this many times as long is tokenized in the usual time.
 const USUAL_GROWTH: usize = 16;
@@ -84,28 +84,29 @@ impl ServedModel {
         Ok((Self { adapters, ..model }, thread))
     }
 
-    /// Serves a model that another engine computes, at most `requests_max` requests to it at a time.
+    /// Serves a model that another engine computes, in memory that it shares with others.
     pub(crate) fn remote(
         name: &str,
         connected: ConnectedModel,
         limits: EngineLimits,
-        requests_max: usize,
+        budget: &CacheBudget,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let ConnectedModel { upstream, info, tokenizer, vocabulary } = connected;
+        let ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields } = connected;
         let mut parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
         Arc::make_mut(&mut parts.profile).guides_texts = upstream.writes_ids();
         let limits = RemoteLimits {
             queue_max: limits.queue_max,
             queue_time_max: limits.queue_time_max,
             jobs_max: limits.running_max.min(upstream.jobs_max().unwrap_or(usize::MAX)),
-            requests_max,
+            texts_max,
             ..RemoteLimits::default()
         };
         let observer = Arc::clone(&parts.metrics) as Arc<dyn EngineObserver>;
         let next_tokens = Arc::clone(&upstream) as Arc<dyn NextTokens>;
-        let jobs = RemoteEngine::new(next_tokens, info, vocabulary, limits, observer);
-        parts.with_engine(ServedEngine::Remote { jobs, upstream }, 0)
+        let jobs = RemoteEngine::new(budget, next_tokens, info, vocabulary, limits, observer);
+        let remote = RemoteTexts { jobs, upstream, fields: fields.into() };
+        parts.with_engine(ServedEngine::Remote(remote), budget.bytes_max())
     }
 
     /// Returns this model with an adapter under another name. Metrics count its requests under `label`, and the rest of
@@ -233,17 +234,23 @@ impl ServedModel {
         self.engine.is_ready()
     }
 
-    /// The server that computes it, if that is another one.
-    pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
-        self.engine.upstream()
+    /// The engine that computes it, if that is another server.
+    pub(crate) fn remote_texts(&self) -> Option<&RemoteTexts> {
+        self.engine.remote()
+    }
+
+    /// Counts the tokens of a response that another engine wrote.
+    pub(crate) fn count_tokens(&self, record: &RequestRecord, prompt: u64, completion: u64) {
+        self.metrics.ntl_prompt_tokens_total.inc_by(prompt);
+        self.metrics.ntl_generation_tokens_total.inc_by(completion);
+        record.add_prompt_tokens(prompt);
+        record.add_completion_tokens(completion);
     }
 
     /// Updates the metrics that change without a report of the engine.
     pub(crate) fn update_metrics(&self) {
         self.is_alive();
-        if let Some(cache) = self.engine.cache_use() {
-            self.metrics.set_cache(cache, self.cache_bytes_max);
-        }
+        self.metrics.set_cache(self.engine.cache_use(), self.cache_bytes_max);
     }
 
     /// Sequences that are decoded and that wait, as the metrics have them.

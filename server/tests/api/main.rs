@@ -50,6 +50,8 @@ mod playground;
 #[cfg(test)]
 mod ratings;
 #[cfg(test)]
+mod remote;
+#[cfg(test)]
 mod responses;
 #[cfg(test)]
 mod responses_api;

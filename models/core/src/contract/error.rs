@@ -77,6 +77,9 @@ pub enum EngineError {
     /// The engine on another server is unreachable, fails, or its response is not understood.
     #[error("{0}")]
     Upstream(String),
+    /// This process has no descriptor, port or memory left for a connection to an engine on another server.
+    #[error("{0}")]
+    NoConnection(String),
     /// The engine on another server did not respond in time.
     #[error("{0}")]
     UpstreamTimeout(String),

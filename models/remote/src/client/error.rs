@@ -29,6 +29,9 @@ pub enum UpstreamError {
     Status { replica: String, status: u16, message: String },
     #[error("the engine at {replica} is unreachable: {reason}")]
     Unreachable { replica: String, reason: String },
+    /// This process cannot open a connection now. The engine may be well.
+    #[error("this server has no connection left for the engine at {replica}: {reason}")]
+    NoConnection { replica: String, reason: String },
     #[error("the engine at {replica} closed the connection: {reason}")]
     Disconnected { replica: String, reason: String },
     #[error("the engine at {replica} did not respond within {}", Shown(*.after))]
@@ -64,6 +67,7 @@ impl UpstreamError {
             Self::Status { status, .. } => *status == 408 || *status >= 500,
             Self::Overloaded { .. }
             | Self::Unreachable { .. }
+            | Self::NoConnection { .. }
             | Self::Disconnected { .. }
             | Self::Unhealthy { .. } => true,
             // More time would be needed, and the caller has waited already.
@@ -97,6 +101,11 @@ impl UpstreamError {
         }
     }
 
+    /// Returns whether this process lacks something, so that the failure says nothing about the replica.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::NoConnection { .. })
+    }
+
     /// The label `code` of the metric of requests.
     pub(crate) fn code(&self) -> Code {
         match self {
@@ -104,6 +113,7 @@ impl UpstreamError {
             Self::Overloaded { .. } => Code::Status(429),
             Self::Status { status, .. } => Code::Status(*status),
             Self::Unreachable { .. } => Code::Failure("unreachable"),
+            Self::NoConnection { .. } => Code::Failure("no_connection"),
             Self::Disconnected { .. } => Code::Failure("disconnected"),
             Self::Timeout { .. } => Code::Failure("timeout"),
             Self::Redirected { .. } => Code::Failure("redirected"),

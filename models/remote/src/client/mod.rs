@@ -10,6 +10,7 @@ mod redaction;
 mod url;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -40,6 +41,12 @@ const TIME_UNBOUNDED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum time for which an unused connection stays open. uvicorn, below vLLM, closes it after 5 seconds, and
 /// a request that is sent at that moment fails.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// `ENFILE` and `EMFILE`, which have these numbers on all Unix systems and no stable name in the standard library.
+const DESCRIPTORS_USED_UP: [i32; 2] = [23, 24];
+
+/// Maximum number of unused connections to a replica.
+pub const IDLE_CONNECTIONS_MAX: usize = 32;
 
 /// A key that no output shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -102,6 +109,7 @@ impl Client {
             .connect_timeout(CONNECT_TIME_MAX.min(timeout))
             .tcp_nodelay(true)
             .pool_idle_timeout(IDLE_TIME_MAX)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             // An engine is named by its address. A proxy from the environment would see prompts and keys.
             .no_proxy()
             .build()
@@ -174,7 +182,18 @@ impl Client {
         body: &Value,
         bytes_max: usize,
     ) -> Result<Vec<u8>, UpstreamError> {
-        self.whole(base, self.http.post(base.join(route)).json(body), bytes_max).await
+        self.post_bytes(base, route, body.to_string().into_bytes(), bytes_max).await
+    }
+
+    /// Like [`post`](Self::post), with the text of the body.
+    pub(crate) async fn post_bytes(
+        &self,
+        base: &BaseUrl,
+        route: &str,
+        body: Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        self.whole(base, self.post_request(base, route, body), bytes_max).await
     }
 
     /// Sends a POST request and returns the response once its header has arrived, with any status.
@@ -184,7 +203,7 @@ impl Client {
         route: &str,
         body: Vec<u8>,
     ) -> Result<OpenResponse, UpstreamError> {
-        let request = self.http.post(base.join(route)).header(CONTENT_TYPE, "application/json").body(body);
+        let request = self.post_request(base, route, body);
         let sent = tokio::time::timeout(self.timeout, self.authorized(request).send()).await;
         let response = sent.map_err(|_| self.late(base))?.map_err(|error| self.failed(base, error))?;
         let response = self.not_redirected(base, response)?;
@@ -195,6 +214,10 @@ impl Client {
             client: self.clone(),
             base: base.clone(),
         })
+    }
+
+    fn post_request(&self, base: &BaseUrl, route: &str, body: Vec<u8>) -> RequestBuilder {
+        self.http.post(base.join(route)).header(CONTENT_TYPE, "application/json").body(body)
     }
 
     async fn whole(
@@ -252,10 +275,13 @@ impl Client {
         // Errors of reqwest say little, their sources say why.
         let error = error.without_url();
         let is_connect = error.is_connect();
+        let is_local = is_local_shortage(&error);
         let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
         let reason = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
         let (replica, reason) = (base.to_string(), self.printable(&reason));
-        if is_connect {
+        if is_local {
+            UpstreamError::NoConnection { replica, reason }
+        } else if is_connect {
             UpstreamError::Unreachable { replica, reason }
         } else {
             UpstreamError::Disconnected { replica, reason }
@@ -347,6 +373,22 @@ impl OpenResponse {
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
         self.client.refusal(&self.base, self.response.status(), self.response.headers(), &body)
     }
+}
+
+/// Returns whether the operating system lacks descriptors, ports or memory for a connection.
+fn is_local_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>()
+            && let Some(code) = error.raw_os_error()
+        {
+            let is_port_or_memory =
+                matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::OutOfMemory);
+            return is_port_or_memory || DESCRIPTORS_USED_UP.contains(&code);
+        }
+        cause = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

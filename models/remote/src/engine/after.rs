@@ -50,6 +50,7 @@ async fn one_number(
 ) -> Result<Found, EngineError> {
     let query = TextQuery {
         prompt: Arc::clone(prompt),
+        path: Vec::new(),
         sampling: after.sampling,
         stream: u64::from(index),
         max_tokens: after.max_tokens,
@@ -68,9 +69,8 @@ async fn one_number(
             match vocabulary.reported_search(job, begun, u64::from(index))? {
                 None => Ok(NumberOutcome::not_a_number()),
                 Some(mut search) => {
-                    let prompt: Arc<[u32]> = prompt.iter().copied().chain(ids).collect();
                     let look_ahead = requests.shared.limits.look_ahead.within(job.values);
-                    let events = decode(requests, prompt, &mut *search, look_ahead).await?;
+                    let events = decode(requests, prompt, ids, &mut *search, look_ahead).await?;
                     Ok(number_of(events)?)
                 }
             }
@@ -94,7 +94,7 @@ async fn write(
     after: &AfterMarker,
     shown: Option<&ClientEvents>,
 ) -> Result<(Vec<u32>, TextEnd), EngineError> {
-    let (_permit, mut deltas) = requests.write(query).await;
+    let mut deltas = requests.write(query);
     let mut ids: Vec<u32> = Vec::new();
     while let Some(delta) = deltas.next().await {
         let mut delta = delta?;

@@ -14,12 +14,12 @@ use ntl_core::numbers::NumberValues;
 use super::requests::Requests;
 use super::{Ahead, NextTokenAnswer, NextTokenQuery};
 
-/// Maximum number of prompts in one request.
-const ROWS_MAX: usize = 64;
+/// Maximum number of rows of one step.
+pub(super) const ROWS_MAX: usize = 64;
 
 /// Maximum number of log-probabilities that are kept for later rows. An engine may report a whole vocabulary after
 /// each token.
-const KNOWN_MAX: usize = 64 << 10;
+pub(super) const KNOWN_MAX: usize = 64 << 10;
 
 /// Numbers of greedy tokens to compute together with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,17 +49,19 @@ impl Default for LookAhead {
     }
 }
 
-/// Runs a decoding after `prompt` to its end, and returns its events.
+/// Runs a decoding after `prompt` and `text` to its end, and returns its events.
 pub(super) async fn decode(
     requests: &Requests<'_>,
-    prompt: Arc<[u32]>,
+    prompt: &Arc<[u32]>,
+    text: Vec<u32>,
     decoding: &mut dyn Decoding,
     look_ahead: LookAhead,
 ) -> Result<Vec<Event>, EngineError> {
-    let mut rows = Rows { prompt, paths: Vec::new(), known: HashMap::new(), look_ahead };
+    let prompt = Arc::clone(prompt);
+    let mut rows = Rows { prompt, text, nodes: Vec::new(), known: HashMap::new(), look_ahead };
     let mut events = Vec::new();
     loop {
-        let first_node = rows.paths.len();
+        let first_node = rows.nodes.len();
         let queries = rows.add(&decoding.next_rows(ROWS_MAX));
         if !queries.is_empty() {
             let asked = queries.clone();
@@ -77,22 +79,42 @@ pub(super) async fn decode(
 
 struct Rows {
     prompt: Arc<[u32]>,
-    /// The ids after the prompt up to each node.
-    paths: Vec<Vec<u32>>,
+    /// The ids between the prompt and the first row.
+    text: Vec<u32>,
+    nodes: Vec<Node>,
     /// Reports by path, for the rows of this step and of later ones.
     known: HashMap<Vec<u32>, NextTokenReport>,
     look_ahead: LookAhead,
 }
 
+/// A row of a decoding: the token `id` after another row. The first row has no parent, and its token is the last one of
+/// the prompt.
+#[derive(Clone, Copy)]
+struct Node {
+    parent: Option<usize>,
+    id: u32,
+}
+
 impl Rows {
+    /// The ids after the prompt and the text up to a node.
+    fn path(&self, node: Node) -> Vec<u32> {
+        let mut path = Vec::new();
+        let mut next = Some(node);
+        while let Some(Node { parent: Some(parent), id }) = next {
+            path.push(id);
+            next = self.nodes.get(parent).copied();
+        }
+        path.reverse();
+        path
+    }
+
     /// Adds the rows of a step as nodes. Returns queries for those without a known report.
     fn add(&mut self, rows: &[PathRow]) -> Vec<NextTokenQuery> {
         let mut queries = Vec::new();
         for row in rows {
-            let path = match row.parent.and_then(|parent| self.paths.get(parent.index())) {
-                Some(parent) => parent.iter().copied().chain([row.token.id]).collect(),
-                None => Vec::new(),
-            };
+            let node = Node { parent: row.parent.map(NodeId::index), id: row.token.id };
+            self.nodes.push(node);
+            let path = self.path(node);
             if !self.known.contains_key(&path) {
                 let LookAhead { first, others } = self.look_ahead;
                 let ahead = match &row.continuation {
@@ -104,16 +126,16 @@ impl Rows {
                     Continuation::Among(_) | Continuation::Unlikely => Ahead::NONE,
                 };
                 let (prompt, wanted) = (Arc::clone(&self.prompt), row.logits.clone());
-                queries.push(NextTokenQuery { prompt, path: path.clone(), wanted, ahead });
+                let path = [self.text.as_slice(), &path].concat();
+                queries.push(NextTokenQuery { prompt, path, wanted, ahead });
             }
-            self.paths.push(path);
         }
         queries
     }
 
     /// Keeps the reports of an answer.
     fn learn(&mut self, query: NextTokenQuery, answer: NextTokenAnswer) {
-        let mut path = query.path;
+        let mut path = query.path.get(self.text.len()..).unwrap_or_default().to_vec();
         self.known.insert(path.clone(), answer.report);
         for step in answer.ahead.into_iter().take(query.ahead.tokens) {
             path.push(step.token);
@@ -124,11 +146,15 @@ impl Rows {
 
     /// Returns the reports of the nodes from `first_node` on.
     fn take_reports(&mut self, first_node: usize) -> Result<Vec<NextTokenReport>, EngineError> {
-        let missing = || EngineError::Step("a prefix of the number was computed twice".to_owned());
-        let reports: Result<Vec<_>, _> =
-            self.paths[first_node..].iter().map(|path| self.known.remove(path).ok_or_else(missing)).collect();
+        let mut reports = Vec::new();
+        for index in first_node..self.nodes.len() {
+            let path = self.path(self.nodes[index]);
+            let report = self.known.remove(&path);
+            let missing = || EngineError::Step("a prefix of the number was computed twice".to_owned());
+            reports.push(report.ok_or_else(missing)?);
+        }
         self.forget_excess();
-        reports
+        Ok(reports)
     }
 
     /// Drops all kept reports if they are too many. Their rows become queries again.
@@ -161,7 +187,8 @@ mod tests {
             let tokens = (0..tokens as u32).map(|id| TokenLogprob { id, logprob: -30.0 });
             let report = NextTokenReport::new(tokens, None).unwrap();
             let known = (0..reports as u32).map(|id| (vec![id], report.clone())).collect();
-            let mut rows = Rows { prompt: [1].into(), paths: Vec::new(), known, look_ahead: LookAhead::NONE };
+            let (text, nodes, look_ahead) = (Vec::new(), Vec::new(), LookAhead::NONE);
+            let mut rows = Rows { prompt: [1].into(), text, nodes, known, look_ahead };
             assert!(rows.take_reports(0).unwrap().is_empty());
             rows.known.len()
         };

@@ -1,18 +1,24 @@
-//! A limit of concurrent work. Clients that wait for it are served round-robin, so that a client with many
-//! jobs delays another client by one permit at most.
+//! A limit of concurrent work that no client can use up: a quarter of the permits is reserved for clients that hold
+//! none. Clients that wait are served round-robin.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-pub(super) struct FairGate {
+pub(crate) struct FairGate {
     permits: usize,
+    /// Permits that only clients without a permit get.
+    reserved: usize,
     state: Mutex<GateState>,
 }
 
+/// Invariant: no waiter may get a permit now.
+#[derive(Default)]
 struct GateState {
-    free: usize,
+    taken: usize,
+    /// The number of permits of each client that has any.
+    held: HashMap<u64, usize>,
     /// Clients with waiters, in the order in which they will be served.
     clients: VecDeque<ClientWaiters>,
 }
@@ -23,25 +29,28 @@ struct ClientWaiters {
 }
 
 /// The right to work. Dropping it passes it on.
-pub(super) struct Permit {
+pub(crate) struct Permit {
     /// `None` once it is passed on.
     gate: Option<Arc<FairGate>>,
+    client: u64,
+    /// Whether its client held no other permit when it got this one.
+    pub(crate) is_first: bool,
 }
 
 impl FairGate {
-    pub(super) fn new(permits: usize) -> Arc<Self> {
+    pub(crate) fn new(permits: usize) -> Arc<Self> {
         let permits = permits.max(1);
-        let state = GateState { free: permits, clients: VecDeque::new() };
-        Arc::new(Self { permits, state: Mutex::new(state) })
+        let reserved = permits.div_ceil(4).min(permits - 1);
+        Arc::new(Self { permits, reserved, state: Mutex::default() })
     }
 
     /// Number of permits that are taken.
-    pub(super) fn taken(&self) -> usize {
-        self.permits - self.lock().free
+    pub(crate) fn taken(&self) -> usize {
+        self.lock().taken
     }
 
-    /// Waits for a permit. Dropping the future gives up the place in the queue.
-    pub(super) async fn acquire(self: &Arc<Self>, client: u64) -> Permit {
+    /// Waits for a permit. Dropping the future gives up the position in the queue.
+    pub(crate) async fn acquire(self: &Arc<Self>, client: u64) -> Permit {
         loop {
             match self.enter(client) {
                 Ok(permit) => return permit,
@@ -56,9 +65,8 @@ impl FairGate {
 
     fn enter(self: &Arc<Self>, client: u64) -> Result<Permit, oneshot::Receiver<Permit>> {
         let mut state = self.lock();
-        if state.free > 0 {
-            state.free -= 1;
-            return Ok(Permit { gate: Some(Arc::clone(self)) });
+        if self.admits(&state, client) {
+            return Ok(self.grant(&mut state, client));
         }
         let (sender, receiver) = oneshot::channel();
         match state.clients.iter_mut().find(|waiting| waiting.client == client) {
@@ -68,29 +76,47 @@ impl FairGate {
         Err(receiver)
     }
 
-    /// Passes a permit to the next waiter that still waits.
-    fn pass_on(self: Arc<Self>) {
-        while let Some(waiter) = self.next_or_free() {
-            match waiter.send(Permit { gate: Some(Arc::clone(&self)) }) {
-                Ok(()) => return,
-                // The waiter has given up. Its permit goes to the next one.
-                Err(mut refused) => refused.gate = None,
+    fn admits(&self, state: &GateState, client: u64) -> bool {
+        let holds_none = !state.held.contains_key(&client);
+        let limit = if holds_none { self.permits } else { self.permits - self.reserved };
+        state.taken < limit
+    }
+
+    fn grant(self: &Arc<Self>, state: &mut GateState, client: u64) -> Permit {
+        state.taken += 1;
+        let held = state.held.entry(client).or_default();
+        *held += 1;
+        Permit { gate: Some(Arc::clone(self)), client, is_first: *held == 1 }
+    }
+
+    /// Takes a permit back and passes it to the next waiter that may have it and still waits.
+    fn take_back(self: &Arc<Self>, client: u64) {
+        let mut state = self.lock();
+        state.release(client);
+        while let Some((next, waiter)) = self.next_waiter(&mut state) {
+            let permit = self.grant(&mut state, next);
+            if let Err(mut refused) = waiter.send(permit) {
+                // The waiter has given up.
+                refused.gate = None;
+                state.release(next);
             }
         }
     }
 
-    /// Removes the next waiter of the next client. If nothing waits, the permit becomes free.
-    fn next_or_free(&self) -> Option<oneshot::Sender<Permit>> {
-        let mut state = self.lock();
-        let Some(mut next) = state.clients.pop_front() else {
-            state.free += 1;
-            return None;
-        };
-        let waiter = next.waiters.pop_front();
-        if !next.waiters.is_empty() {
-            state.clients.push_back(next);
+    /// Removes the first waiter of the first client that may have a permit.
+    fn next_waiter(&self, state: &mut GateState) -> Option<(u64, oneshot::Sender<Permit>)> {
+        loop {
+            let index = state.clients.iter().position(|waiting| self.admits(state, waiting.client))?;
+            let mut next = state.clients.remove(index)?;
+            let waiter = next.waiters.pop_front();
+            let client = next.client;
+            if !next.waiters.is_empty() {
+                state.clients.push_back(next);
+            }
+            if let Some(waiter) = waiter {
+                return Some((client, waiter));
+            }
         }
-        waiter
     }
 
     fn lock(&self) -> MutexGuard<'_, GateState> {
@@ -98,10 +124,22 @@ impl FairGate {
     }
 }
 
+impl GateState {
+    fn release(&mut self, client: u64) {
+        self.taken -= 1;
+        if let Some(held) = self.held.get_mut(&client) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&client);
+            }
+        }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(gate) = self.gate.take() {
-            gate.pass_on();
+            gate.take_back(self.client);
         }
     }
 }
@@ -134,6 +172,35 @@ mod tests {
         assert_eq!(served, [1, 2, 1]);
         drop(held);
         assert!(gate.acquire(9).now_or_never().is_some(), "a permit was lost");
-        assert_eq!(gate.lock().free, 1);
+        assert_eq!((gate.taken(), gate.lock().held.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_client_takes_three_quarters_and_the_rest_is_for_clients_without_a_permit() {
+        for (permits, general) in [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3), (64, 48), (256, 192)] {
+            let gate = FairGate::new(permits);
+            let take = |client| gate.acquire(client).now_or_never();
+            let mut held: Vec<Permit> = std::iter::from_fn(|| take(1)).collect();
+            assert_eq!(held.len(), general, "of {permits}");
+            let others = (2..).map_while(take).collect::<Vec<_>>();
+            assert_eq!(held.len() + others.len(), permits);
+            assert!(others.iter().all(|permit| permit.is_first));
+            held.pop();
+            assert_eq!(take(1).is_some(), general == 1, "a client that still holds some gets no more");
+            assert!(take(999).is_some());
+        }
+    }
+
+    #[test]
+    fn a_client_whose_last_permit_ends_gets_the_next_one_from_the_reserve() {
+        let gate = FairGate::new(4);
+        let _many: Vec<Permit> = std::iter::from_fn(|| gate.acquire(1).now_or_never()).collect();
+        let only = gate.acquire(2).now_or_never().unwrap();
+        let mut first = Box::pin(gate.acquire(1));
+        let mut second = Box::pin(gate.acquire(2));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        drop(only);
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_some_and(|permit| permit.is_first));
     }
 }

@@ -3,21 +3,25 @@
 //! In: [`Job`]s. Out: events, one channel per job. Invariants:
 //!
 //! * each job is a task, so that a slow response delays no other job;
-//! * concurrent jobs and concurrent requests to the engine are limited and shared round-robin by client;
+//! * concurrent jobs and texts are limited and shared round-robin by client. A quarter is reserved for clients without
+//!   running ones;
+//! * a job reserves the memory that it needs from the budget of all models before it starts;
 //! * dropping a [`JobEvents`] drops the requests of its job;
 //! * results do not depend on the other jobs.
 //!
-//! Not here: how a query is sent ([`NextTokens`]), and texts without a number, which the server passes
-//! through.
+//! Not here: how a query is sent ([`NextTokens`]), and texts without a number: the server passes them through, and
+//! [`RemoteEngine::begin_text`] counts them.
 
 mod after;
 mod client;
 mod decode;
-mod gate;
+pub(crate) mod gate;
+pub(crate) mod job_bytes;
 mod next_tokens;
 mod requests;
 mod run;
 mod structured;
+mod text_turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,16 +29,18 @@ use std::time::{Duration, Instant};
 
 use ntl_core::contract::{EngineError, Job, ModelInfo, Request};
 use ntl_core::decoding::Vocabulary;
-use ntl_engine::{EngineObserver, JobEvents, channel};
-use tokio::sync::{Notify, Semaphore};
+use ntl_engine::{CacheBudget, CacheUse, EngineObserver, JobEvents, JobMemory, channel};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use decode::LookAhead;
 pub use next_tokens::{
     Ahead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, TextDelta, TextEnd,
     TextQuery,
 };
+pub use text_turn::TextTurn;
 
 use gate::FairGate;
+use job_bytes::job_bytes;
 use run::{JobTask, LoadGauge};
 
 /// Limits of the concurrent work for one engine.
@@ -44,10 +50,10 @@ pub struct RemoteLimits {
     pub queue_max: usize,
     /// Maximum time from a request's arrival to the start of its first job; `None` waits until its deadline.
     pub queue_time_max: Option<Duration>,
-    /// Maximum number of concurrent jobs.
+    /// Maximum number of concurrent jobs. A quarter is for clients without running jobs.
     pub jobs_max: usize,
-    /// Maximum number of concurrent requests to the engine.
-    pub requests_max: usize,
+    /// The same for texts that the engine writes by itself.
+    pub texts_max: usize,
     pub look_ahead: LookAhead,
 }
 
@@ -57,7 +63,7 @@ impl Default for RemoteLimits {
             queue_max: 4096,
             queue_time_max: None,
             jobs_max: 256,
-            requests_max: 64,
+            texts_max: 256,
             look_ahead: LookAhead::default(),
         }
     }
@@ -78,13 +84,16 @@ struct Shared {
     observer: Arc<dyn EngineObserver>,
     queue_slots: Arc<Semaphore>,
     jobs: Arc<FairGate>,
-    requests: Arc<FairGate>,
-    load: LoadGauge,
+    texts: Arc<FairGate>,
+    memory: JobMemory,
+    load: Arc<LoadGauge>,
     submitted: AtomicU64,
 }
 
 impl RemoteEngine {
+    /// Jobs share the memory of `budget` with those of other engines.
     pub fn new(
+        budget: &CacheBudget,
         upstream: Arc<dyn NextTokens>,
         info: ModelInfo,
         vocabulary: Vocabulary,
@@ -98,8 +107,9 @@ impl RemoteEngine {
             limits,
             queue_slots: Arc::new(Semaphore::new(limits.queue_max.min(Semaphore::MAX_PERMITS))),
             jobs: FairGate::new(limits.jobs_max),
-            requests: FairGate::new(limits.requests_max),
-            load: LoadGauge::new(Arc::clone(&observer)),
+            texts: FairGate::new(limits.texts_max),
+            memory: JobMemory::new(budget),
+            load: Arc::new(LoadGauge::new(Arc::clone(&observer))),
             observer,
             submitted: AtomicU64::new(0),
         };
@@ -109,17 +119,18 @@ impl RemoteEngine {
     /// Queues the jobs of one request: all of them or none. Must be called in a tokio runtime with timers.
     ///
     /// # Errors
-    /// If a prompt is too long, reports are not enough for a job, or the queue has too few free slots.
-    pub fn submit_all(&self, jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
+    /// If a prompt is too long, a job may need more memory than there is, reports are not enough for a job, or the
+    /// queue has too few free slots.
+    pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
         let shared = &self.shared;
-        jobs.iter().try_for_each(|job| shared.check(job))?;
+        jobs.iter_mut().try_for_each(|job| shared.check(job))?;
         let wanted = jobs.iter().map(|job| job.request.sequences()).fold(0, u32::saturating_add);
-        let waiting = || shared.limits.queue_max.saturating_sub(shared.queue_slots.available_permits());
-        let slots = Arc::clone(&shared.queue_slots).try_acquire_many_owned(wanted);
-        let mut slots = slots.map_err(|_| EngineError::Overloaded { waiting: waiting() })?;
+        let mut slots = shared.queue_slots(wanted)?;
         let request_begun = Arc::new(AtomicBool::new(false));
         let queued = Instant::now();
-        let submit = |job: Job| {
+        let submit = |mut job: Job| {
+            let bytes = job_bytes(&job, job.nodes_max());
+            let prompt = std::mem::take(&mut job.prompt).ids().collect();
             let slot = slots.split(job.request.sequences() as usize);
             let read = Arc::new(Notify::new());
             let wake = Arc::clone(&read);
@@ -128,7 +139,8 @@ impl RemoteEngine {
             let number = shared.submitted.fetch_add(1, Ordering::Relaxed);
             let request_begun = Arc::clone(&request_begun);
             let shared = Arc::clone(shared);
-            let task = JobTask { shared, job, number, events, read, queued, slot, request_begun };
+            let task =
+                JobTask { shared, job, prompt, bytes, number, events, read, queued, slot, request_begun };
             tokio::spawn(task.run());
             receiver
         };
@@ -138,12 +150,26 @@ impl RemoteEngine {
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
     }
+
+    /// Returns the memory that the running jobs may use.
+    pub fn cache_use(&self) -> CacheUse {
+        self.shared.memory.cache_use()
+    }
 }
 
 impl Shared {
-    /// Fails if the job is too long, or reports are not enough for it.
-    fn check(&self, job: &Job) -> Result<(), EngineError> {
+    /// Returns slots of the queue.
+    fn queue_slots(&self, sequences: u32) -> Result<OwnedSemaphorePermit, EngineError> {
+        let slots = Arc::clone(&self.queue_slots).try_acquire_many_owned(sequences);
+        slots.map_err(|_| EngineError::Overloaded {
+            waiting: self.limits.queue_max.saturating_sub(self.queue_slots.available_permits()),
+        })
+    }
+
+    /// Fails if the job is too long, or reports are not enough for it. Lowers its node budget to the memory.
+    fn check(&self, job: &mut Job) -> Result<(), EngineError> {
         self.info.check_length(job)?;
+        self.memory.limit(job, job_bytes)?;
         let unsupported = |reason: &str| Err(EngineError::Unsupported(reason.to_owned()));
         if job.paper_decoding {
             return unsupported("another engine does not support `paper` decoding");

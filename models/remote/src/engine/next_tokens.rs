@@ -64,6 +64,8 @@ pub struct NextTokenStep {
 /// The job that queries belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryContext {
+    /// Clients share the requests to the engine round-robin.
+    pub client: u64,
     /// Queries of one job have the same number. Sending them to the same replica uses its prefix cache.
     pub affinity: u64,
     /// Prompts may use each other's cached prefixes only if their salts are equal.
@@ -79,7 +81,10 @@ pub struct QueryContext {
 /// Text to write after a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextQuery {
+    /// Shared by all queries of a job.
     pub prompt: Arc<[u32]>,
+    /// Ids after the prompt.
+    pub path: Vec<u32>,
     pub sampling: SamplingParams,
     /// Distinguishes the random numbers of several texts with the same `sampling.seed`.
     pub stream: u64,

@@ -1,24 +1,22 @@
-//! The requests of one job to the engine: limited, counted, and checked.
+//! The requests of one job to the engine: counted and checked.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::BoxStream;
 use ntl_core::contract::EngineError;
 
-use super::gate::Permit;
 use super::{NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery};
 
 pub(super) struct Requests<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) client: u64,
     pub(super) context: QueryContext,
     /// Number of requests so far.
     sent: AtomicUsize,
 }
 
 impl<'a> Requests<'a> {
-    pub(super) fn new(shared: &'a Shared, client: u64, context: QueryContext) -> Self {
-        Self { shared, client, context, sent: AtomicUsize::new(0) }
+    pub(super) fn new(shared: &'a Shared, context: QueryContext) -> Self {
+        Self { shared, context, sent: AtomicUsize::new(0) }
     }
 
     /// Returns one answer for each query.
@@ -26,7 +24,7 @@ impl<'a> Requests<'a> {
         &self,
         queries: Vec<NextTokenQuery>,
     ) -> Result<Vec<NextTokenAnswer>, EngineError> {
-        let _permit = self.begin().await;
+        self.sent.fetch_add(1, Ordering::Relaxed);
         let count = queries.len();
         self.shared.observer.on_step(count);
         let context = QueryContext { is_alone: self.shared.jobs.taken() == 1, ..self.context };
@@ -39,19 +37,10 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Writes a text. The permit must be held until its end.
-    pub(super) async fn write(
-        &self,
-        query: TextQuery,
-    ) -> (Permit, BoxStream<'a, Result<TextDelta, EngineError>>) {
-        let permit = self.begin().await;
-        (permit, self.shared.upstream.write(self.context, query))
-    }
-
-    async fn begin(&self) -> Permit {
-        let permit = self.shared.requests.acquire(self.client).await;
+    /// Writes a text.
+    pub(super) fn write(&self, query: TextQuery) -> BoxStream<'a, Result<TextDelta, EngineError>> {
         self.sent.fetch_add(1, Ordering::Relaxed);
-        permit
+        self.shared.upstream.write(self.context, query)
     }
 
     pub(super) fn sent(&self) -> usize {

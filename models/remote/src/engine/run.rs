@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use ntl_core::contract::{EngineError, Event, Job, NumberOutcome, Request};
-use ntl_engine::{EndReason, EngineObserver, EventSender};
+use ntl_engine::{EndReason, EngineObserver, EventSender, JobReservation};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep_until;
 
 use super::after::{number_after, number_of};
 use super::client::ClientEvents;
 use super::decode::{LookAhead, decode};
-use super::gate::Permit;
+use super::gate::{FairGate, Permit};
 use super::requests::Requests;
 use super::structured::structured_texts;
 use super::{QueryContext, Shared};
@@ -23,7 +23,11 @@ use super::{QueryContext, Shared};
 /// A submitted job.
 pub(super) struct JobTask {
     pub(super) shared: Arc<Shared>,
+    /// Without its prompt.
     pub(super) job: Job,
+    pub(super) prompt: Arc<[u32]>,
+    /// The memory that it needs.
+    pub(super) bytes: u64,
     /// Distinguishes the jobs of one engine.
     pub(super) number: u64,
     pub(super) events: EventSender,
@@ -39,19 +43,19 @@ pub(super) struct JobTask {
 
 impl JobTask {
     pub(super) async fn run(self) {
-        let Self { shared, job, number, events, read, queued, slot, request_begun } = self;
+        let Self { shared, job, prompt, bytes, number, events, read, queued, slot, request_begun } = self;
         let client = ClientEvents { events, read };
         let sequences = job.request.sequences() as usize;
         let work = async {
             let (_turn, _running) = {
                 let _waiting = shared.load.enter(Load::Queued, sequences);
-                let turn = shared.turn(job.client, queued, &request_begun).await?;
+                let turn = shared.turn(&shared.jobs, job.client, bytes, queued, &request_begun).await?;
                 (turn, shared.load.enter(Load::Running, sequences))
             };
             drop(slot);
             shared.observer.on_start(queued.elapsed());
             let changes = shared.upstream.weight_changes();
-            let events = shared.serve(&job, number, &client).await?;
+            let events = shared.serve(&job, &prompt, number, &client).await?;
             if shared.upstream.weight_changes() == changes {
                 return Ok(events);
             }
@@ -110,16 +114,27 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// Waits until a job may start.
-    async fn turn(&self, client: u64, queued: Instant, begun: &AtomicBool) -> Result<Permit, EngineError> {
-        let mut turn = std::pin::pin!(self.jobs.acquire(client));
+    /// Waits until work of a client may start: for a permit of a gate, and then for memory.
+    pub(super) async fn turn(
+        &self,
+        gate: &Arc<FairGate>,
+        client: u64,
+        bytes: u64,
+        queued: Instant,
+        begun: &AtomicBool,
+    ) -> Result<(Permit, JobReservation), EngineError> {
+        let mut turn = std::pin::pin!(async {
+            let permit = gate.acquire(client).await;
+            let memory = self.memory.reserve(bytes, permit.is_first).await;
+            (permit, memory)
+        });
         if let Some(time_max) = self.limits.queue_time_max {
             let timeout = sleep_until((queued + time_max).into());
             tokio::select! {
                 biased;
-                permit = &mut turn => {
+                turn = &mut turn => {
                     begun.store(true, Ordering::SeqCst);
-                    return Ok(permit);
+                    return Ok(turn);
                 }
                 () = timeout => {}
             }
@@ -127,41 +142,48 @@ impl Shared {
                 return Err(EngineError::QueueTimeout { after_ms: milliseconds(time_max) });
             }
         }
-        let permit = turn.await;
+        let turn = turn.await;
         begun.store(true, Ordering::SeqCst);
-        Ok(permit)
+        Ok(turn)
     }
 
     /// Runs a job, and returns its last event, or the last one of each of its texts.
-    async fn serve(&self, job: &Job, number: u64, client: &ClientEvents) -> Result<Vec<Event>, EngineError> {
-        let prompt: Arc<[u32]> = job.prompt.ids().collect();
+    async fn serve(
+        &self,
+        job: &Job,
+        prompt: &Arc<[u32]>,
+        number: u64,
+        client: &ClientEvents,
+    ) -> Result<Vec<Event>, EngineError> {
         let context = QueryContext {
+            client: job.client,
             affinity: number,
             cache_salt: job.cache_salt,
             is_alone: false,
             needs_all_ids: !matches!(job.request, Request::Number(_) | Request::Text(_)),
             deadline: job.deadline.map(|(at, _)| at),
         };
-        let requests = Requests::new(self, job.client, context);
+        let requests = Requests::new(self, context);
         match &job.request {
             Request::Number(number) => {
                 let outcome = match &number.after {
-                    Some(after) => number_after(&requests, &prompt, number, after, client).await?,
+                    Some(after) => number_after(&requests, prompt, number, after, client).await?,
                     None => {
                         let mut decoding = self.vocabulary.reported_decoding(&job.request)?;
                         let look_ahead = self.limits.look_ahead.within(number.values);
-                        number_of(decode(&requests, prompt, &mut *decoding, look_ahead).await?)?
+                        number_of(decode(&requests, prompt, Vec::new(), &mut *decoding, look_ahead).await?)?
                     }
                 };
                 Ok(vec![Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome })])
             }
             Request::Text(text) => {
-                let requests = || Requests::new(self, job.client, context);
-                structured_texts(requests, &prompt, text, client).await
+                let requests = || Requests::new(self, context);
+                structured_texts(requests, prompt, text, client).await
             }
             request => {
                 let mut decoding = self.vocabulary.reported_decoding(request)?;
-                let mut events = decode(&requests, prompt, &mut *decoding, LookAhead::NONE).await?;
+                let mut events =
+                    decode(&requests, prompt, Vec::new(), &mut *decoding, LookAhead::NONE).await?;
                 let last = events.pop();
                 last.map(|event| vec![event])
                     .ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
@@ -171,7 +193,7 @@ impl Shared {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Load {
+pub(super) enum Load {
     Queued,
     Running,
 }
@@ -184,8 +206,8 @@ pub(super) struct LoadGauge {
 }
 
 /// Sequences that count until it is dropped.
-struct Counted<'a> {
-    gauge: &'a LoadGauge,
+pub(super) struct Counted {
+    gauge: Arc<LoadGauge>,
     load: Load,
     sequences: usize,
 }
@@ -195,10 +217,10 @@ impl LoadGauge {
         Self { observer, queued: AtomicUsize::new(0), running: AtomicUsize::new(0) }
     }
 
-    fn enter(&self, load: Load, sequences: usize) -> Counted<'_> {
+    pub(super) fn enter(self: &Arc<Self>, load: Load, sequences: usize) -> Counted {
         self.count(load).fetch_add(sequences, Ordering::SeqCst);
         self.report();
-        Counted { gauge: self, load, sequences }
+        Counted { gauge: Arc::clone(self), load, sequences }
     }
 
     fn count(&self, load: Load) -> &AtomicUsize {
@@ -213,7 +235,7 @@ impl LoadGauge {
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.gauge.count(self.load).fetch_sub(self.sequences, Ordering::SeqCst);
         self.gauge.report();

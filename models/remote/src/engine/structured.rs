@@ -40,7 +40,7 @@ pub(super) async fn structured_texts<'a>(
 
 struct Writer<'a> {
     requests: &'a Requests<'a>,
-    prompt: &'a [u32],
+    prompt: &'a Arc<[u32]>,
     job: &'a TextJob,
     /// Index of the text in the job.
     number: u32,
@@ -75,11 +75,11 @@ impl Writer<'_> {
     }
 
     async fn find_number(&mut self) -> Result<(), EngineError> {
-        let prefix = self.prefix();
+        let text = self.text.ids().to_vec();
         let look_ahead = self.requests.shared.limits.look_ahead;
         let Some(search) = self.text.search() else { return Ok(()) };
         let sent = self.requests.sent();
-        let outcome = number_of(decode(self.requests, prefix, search, look_ahead).await?)?;
+        let outcome = number_of(decode(self.requests, self.prompt, text, search, look_ahead).await?)?;
         self.text.found(NumberOutcome { forward_passes: self.requests.sent() - sent, ..outcome });
         Ok(())
     }
@@ -118,12 +118,18 @@ impl Writer<'_> {
         // those which led to that token.
         let stream = self.texts * u64::from(self.job.n) + u64::from(self.number);
         self.texts += 1;
-        let query =
-            TextQuery { prompt: self.prefix(), sampling: self.job.sampling, stream, max_tokens, stop, among };
-        let (_permit, deltas) = self.requests.write(query).await;
+        let query = TextQuery {
+            prompt: Arc::clone(self.prompt),
+            path: self.text.ids().to_vec(),
+            sampling: self.job.sampling,
+            stream,
+            max_tokens,
+            stop,
+            among,
+        };
+        let mut deltas = self.requests.write(query);
         let mut ids = Vec::new();
         let mut end = None;
-        let mut deltas = std::pin::pin!(deltas);
         while let Some(delta) = deltas.try_next().await? {
             ids.extend(delta.ids);
             end = delta.end;
@@ -137,10 +143,5 @@ impl Writer<'_> {
             return Err(EngineError::Upstream(message));
         }
         Ok(ids)
-    }
-
-    /// The prompt and the text so far.
-    fn prefix(&self) -> Arc<[u32]> {
-        self.prompt.iter().chain(self.text.ids()).copied().collect()
     }
 }

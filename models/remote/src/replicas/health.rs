@@ -42,6 +42,8 @@ pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl
                     tracing::info!(replica = %base, "a replica is available again");
                 }
             }
+            // Nothing is known about the replica.
+            Err(error) if error.is_local() => tracing::debug!(%error, "a replica was not checked"),
             Err(error) => {
                 failures += 1;
                 if (failures >= FAILURES_MAX || error.is_other_model())

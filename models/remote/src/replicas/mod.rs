@@ -88,7 +88,7 @@ impl Replicas {
                 // A text that takes too long takes as long on every replica.
                 Err(error) if error.is_timeout() && affinity.is_none() => return Err(error),
                 // Another replica may compute what one replica cannot.
-                Err(error) if !error.is_clients_fault() => {
+                Err(error) if !error.is_clients_fault() && !error.is_local() => {
                     let is_unavailable = error.is_unreachable() || error.is_other_model();
                     if is_unavailable && self.pool.set_up(lease.index, false, Instant::now()) {
                         tracing::warn!(%error, "a replica is unavailable");

@@ -9,6 +9,7 @@ use super::slots::Slots;
 use super::tokenization::compare;
 use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig, Vocabulary};
 use crate::client::{BaseUrl, Client, ClientError, UpstreamError};
+use crate::engine::gate::FairGate;
 use crate::replicas::{Check, ReplicaPool, Replicas, UpstreamObserver, supervise};
 use crate::wire::texts::TokenTexts;
 
@@ -75,6 +76,8 @@ impl Connecting {
         observer: Arc<dyn UpstreamObserver>,
     ) -> Result<Arc<Upstream>, TokenizationError> {
         let Self { config, client } = self;
+        let requests = FairGate::new(config.requests_max);
+        let written_texts = FairGate::new(config.requests_max);
         let replicas = Replicas::new(client.clone(), config.replicas, observer);
         let pool = &replicas.pool;
         let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
@@ -107,7 +110,16 @@ impl Connecting {
             tokio::spawn(supervise(Arc::downgrade(pool), index, check.clone(), config.check_interval));
         }
         let slots = facts.slots.map(Slots::new);
-        Ok(Arc::new(Upstream { replicas, facts, vocabulary, texts, slots, identity }))
+        Ok(Arc::new(Upstream {
+            replicas,
+            facts,
+            vocabulary,
+            texts,
+            slots,
+            identity,
+            requests,
+            written_texts,
+        }))
     }
 }
 

@@ -403,13 +403,15 @@ async fn report_ids(
     ahead: &Ahead,
 ) -> Result<Option<Position>, UpstreamError> {
     let batch = Batch {
-        rows: &[vec![0]],
+        rows: 1,
         alternatives: Alternatives::Ids(&TRIED_IDS),
         ahead,
         cache_salt: 0,
         vocab: usize::MAX,
     };
-    match client.post(base, "/v1/completions", &vllm::body(model, &batch), DESCRIPTION_BYTES_MAX).await {
+    let mut body = vllm::body(model, &batch);
+    body["prompt"] = json!([[0]]);
+    match client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await {
         Ok(bytes) => {
             let rows = vllm::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());
             Ok(rows.and_then(|rows| rows.into_iter().flatten().next()))
@@ -431,9 +433,10 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     const TRIED: usize = 8;
     const ERROR_MAX: f64 = 1e-4;
     let ask = async |alternatives| {
-        let (rows, ahead) = (&[vec![0]], &Ahead::NONE);
-        let batch = Batch { rows, alternatives, ahead, cache_salt: 0, vocab: usize::MAX };
-        let body = llama_cpp::body(&batch, Probabilities::PostSampling, None);
+        let ahead = &Ahead::NONE;
+        let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: usize::MAX };
+        let mut body = llama_cpp::body(&batch, Probabilities::PostSampling, None);
+        body["prompt"] = json!([[0]]);
         match client.post(base, "/completion", &body, DESCRIPTION_BYTES_MAX).await {
             Ok(bytes) => {
                 let rows = llama_cpp::read(&bytes, &batch).ok().filter(|rows| check(rows).is_ok());

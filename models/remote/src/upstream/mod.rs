@@ -1,13 +1,14 @@
 //! A model that an engine elsewhere computes: [`NextTokens`] over HTTP.
 //!
 //! Queries of one call are sent as few requests with several rows each. A request is bounded in rows and ids, and
-//! the number of requests in flight is bounded for each model. Ids are sent, never text, if the engine accepts
-//! ids.
+//! the number of requests in flight is bounded for each model and shared round-robin by client; texts are counted apart
+//! from probabilities, so that a long text delays no number. Ids are sent, never text, if the engine accepts ids.
 
 mod connect;
 mod detect;
 mod forward;
 mod identity;
+mod row;
 mod rows;
 mod slots;
 mod tokenization;
@@ -23,6 +24,7 @@ use ntl_core::contract::EngineError;
 use ntl_core::sampling::SamplingParams;
 
 use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
+use crate::engine::gate::FairGate;
 use crate::engine::{NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery};
 use crate::replicas::Replicas;
 use crate::wire::texts::TokenTexts;
@@ -30,6 +32,7 @@ pub use connect::Connecting;
 pub use detect::{DetectError, EngineFacts, EngineKind, Reports};
 pub use forward::Forwarded;
 use identity::Identity;
+use row::Row;
 use slots::Slots;
 pub use tokenization::TokenizationError;
 
@@ -71,6 +74,9 @@ pub struct UpstreamConfig {
     pub check_interval: Duration,
     /// PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
+    /// Maximum number of concurrent requests for probabilities, and of those for texts before and between numbers. A
+    /// quarter is for clients without running ones.
+    pub requests_max: usize,
 }
 
 /// A model on an engine elsewhere.
@@ -83,6 +89,8 @@ pub struct Upstream {
     /// Only for llama.cpp.
     slots: Option<Slots>,
     identity: Arc<Identity>,
+    requests: Arc<FairGate>,
+    written_texts: Arc<FairGate>,
 }
 
 impl Upstream {
@@ -106,13 +114,15 @@ impl Upstream {
     }
 
     /// The number of jobs after which further ones would evict the prompts of others from the caches of the engine, if
-    /// it is known.
+    /// it is known. A quarter of the jobs is for clients without running ones, so the other three quarters fill the
+    /// caches.
     pub fn jobs_max(&self) -> Option<usize> {
-        self.facts.slots.map(|slots| slots.saturating_mul(self.replicas.pool.len()).max(1))
+        let slots = self.facts.slots?.saturating_mul(self.replicas.pool.len()).max(1);
+        Some(slots.saturating_mul(4).div_ceil(3))
     }
 
     /// The slots of a llama.cpp for rows of a tree. Trees are numbered, and go to the replicas round-robin.
-    fn slots(&self, context: QueryContext, rows: &[Vec<u32>]) -> Vec<Option<usize>> {
+    fn slots(&self, context: QueryContext, rows: &[Row]) -> Vec<Option<usize>> {
         let Some(slots) = &self.slots else { return vec![None] };
         let replicas = self.replicas.pool.len().max(1);
         let home = usize::try_from(context.affinity).unwrap_or(0) / replicas % slots.len();
@@ -172,6 +182,7 @@ impl From<UpstreamError> for EngineError {
             UpstreamError::Overloaded { retry_after_seconds, .. } => {
                 Self::UpstreamOverloaded { message, retry_after_seconds }
             }
+            UpstreamError::NoConnection { .. } => Self::NoConnection(message),
             _ => Self::Upstream(message),
         }
     }

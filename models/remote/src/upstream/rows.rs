@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt;
 use futures::future::try_join_all;
+use futures::stream::{self, TryStreamExt};
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
+use super::row::{Row, with_prompt, with_rows};
 use super::{EngineFacts, EngineKind, Reports, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
+use crate::engine::job_bytes::{ID_BYTES, IN_FLIGHT_BYTES_MAX};
 use crate::engine::{Ahead, NextTokenAnswer, NextTokenQuery, QueryContext};
 use crate::wire::{Alternatives, Batch, Rows, WireError, answers, check, llama_cpp, merge, openai, vllm};
 
@@ -35,7 +39,7 @@ struct Kind {
 }
 
 /// A row with the number of its query.
-type NumberedRow = (usize, Vec<u32>);
+type NumberedRow = (usize, Row);
 
 impl Upstream {
     pub(super) async fn answers(
@@ -60,7 +64,7 @@ impl Upstream {
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let mut groups: Vec<(Kind, Vec<NumberedRow>)> = Vec::new();
         for (index, query) in queries.into_iter().enumerate() {
-            let row: Vec<u32> = query.prompt.iter().chain(&query.path).copied().collect();
+            let row = Row::of(&query);
             let kind = Kind { wanted: query.wanted, ahead: self.possible(query.ahead) };
             match groups.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, rows)) => rows.push((index, row)),
@@ -70,7 +74,7 @@ impl Upstream {
         // Engines that keep one prompt per slot compute only what differs from the row before.
         groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.cmp(b)));
         let requests = groups.into_iter().map(async |(kind, rows)| {
-            let (indices, rows): (Vec<usize>, Vec<Vec<u32>>) = rows.into_iter().unzip();
+            let (indices, rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
             let answers = self.group(context, &kind, &rows).await?;
             Ok::<_, UpstreamError>(indices.into_iter().zip(answers).collect::<Vec<_>>())
         });
@@ -94,7 +98,7 @@ impl Upstream {
         &self,
         context: QueryContext,
         kind: &Kind,
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         if self.facts.kind == EngineKind::LlamaCpp {
             return match (&kind.wanted, self.facts.reports) {
@@ -122,18 +126,19 @@ impl Upstream {
         context: QueryContext,
         ahead: &Ahead,
         alternatives: Alternatives<'_>,
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let is_spelled = |row: &&Vec<u32>| self.vocabulary.text_of(row).is_some();
-        let spelled: Vec<Vec<u32>> = rows.iter().filter(is_spelled).cloned().collect();
+        let is_spelled: Vec<bool> = rows.iter().map(|row| self.text_of(row).is_some()).collect();
+        let spelled = rows.iter().zip(&is_spelled).filter(|(_, is_spelled)| **is_spelled);
+        let spelled: Vec<Row> = spelled.map(|(row, _)| row.clone()).collect();
         let found = self.rows(context, ahead, alternatives, &spelled).await?;
         let mut found = checked(answers(found))?.into_iter();
         let nothing = || Ok(NextTokenAnswer { report: NextTokenReport::new([], None)?, ahead: Vec::new() });
-        let answer = |row: &Vec<u32>| {
-            let answer = if is_spelled(&row) { found.next() } else { None };
+        let answer = |is_spelled: bool| {
+            let answer = if is_spelled { found.next() } else { None };
             answer.map_or_else(nothing, Ok)
         };
-        checked(rows.iter().map(answer).collect())
+        checked(is_spelled.into_iter().map(answer).collect())
     }
 
     /// Requests given ids, in groups that the engine accepts.
@@ -142,7 +147,7 @@ impl Upstream {
         context: QueryContext,
         ahead: &Ahead,
         ids: &Arc<[u32]>,
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let groups = ids.chunks(vllm::IDS_MAX);
         let asked = groups.map(|group| self.rows(context, ahead, Alternatives::Ids(group), rows));
@@ -157,7 +162,7 @@ impl Upstream {
         &self,
         context: QueryContext,
         ids: &[u32],
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let mut found = self.rows(context, &Ahead::NONE, Alternatives::Best(llama_cpp::BEST), rows).await?;
         // Nothing is known about a row without an anchor.
@@ -174,7 +179,7 @@ impl Upstream {
             let mut ids: Vec<u32> = ids.iter().copied().chain(anchors).collect();
             ids.sort_unstable();
             ids.dedup();
-            let asked: Vec<Vec<u32>> = short.iter().map(|&row| rows[row].clone()).collect();
+            let asked: Vec<Row> = short.iter().map(|&row| rows[row].clone()).collect();
             let biased = self.rows(context, &Ahead::NONE, Alternatives::Ids(&ids), &asked).await?;
             for (row, biased) in short.into_iter().zip(biased) {
                 for (position, biased) in found[row].iter_mut().zip(biased) {
@@ -190,7 +195,7 @@ impl Upstream {
         &self,
         context: QueryContext,
         kind: &Kind,
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let vocab = self.vocabulary.tokens();
         let mut found: Vec<Option<NextTokenAnswer>> = rows.iter().map(|_| None).collect();
@@ -200,7 +205,7 @@ impl Upstream {
             if open.is_empty() {
                 break;
             }
-            let asked: Vec<Vec<u32>> = open.iter().map(|&row| rows[row].clone()).collect();
+            let asked: Vec<Row> = open.iter().map(|&row| rows[row].clone()).collect();
             let answered = self.rows(context, &kind.ahead, Alternatives::Best(count), &asked).await?;
             for (row, answer) in open.into_iter().zip(checked(answers(answered))?) {
                 if count == vocab || is_enough(&answer.report, &kind.wanted) {
@@ -217,11 +222,11 @@ impl Upstream {
         context: QueryContext,
         ahead: &Ahead,
         alternatives: Alternatives<'_>,
-        rows: &[Vec<u32>],
+        rows: &[Row],
     ) -> Result<Rows, UpstreamError> {
         let rows_max = (ENTRIES_MAX / alternatives.count().max(1)).clamp(1, ROWS_MAX);
-        let batch = |rows| Batch {
-            rows,
+        let batch = |rows: &[Row]| Batch {
+            rows: rows.len(),
             alternatives,
             ahead,
             cache_salt: context.cache_salt,
@@ -229,9 +234,19 @@ impl Upstream {
         };
         let slots = self.slots(context, rows);
         let rows_max = rows_max.min(rows.len().div_ceil(slots.len()).max(1));
-        let requests = chunks(rows, rows_max).into_iter().zip(slots.into_iter().cycle());
-        let requests = requests.map(|(rows, slot)| self.exchange(context, slot, batch(rows)));
-        Ok(try_join_all(requests).await?.into_iter().flatten().collect())
+        let chunks = chunks(rows, rows_max);
+        let largest = chunks.iter().map(|rows| request_bytes(rows, alternatives)).max().unwrap_or(1);
+        let concurrent = (IN_FLIGHT_BYTES_MAX / largest.max(1)).max(1);
+        let requests = chunks.into_iter().zip(slots.into_iter().cycle());
+        let requests: Vec<_> =
+            requests.map(|(rows, slot)| self.exchange(context, slot, rows, batch(rows))).collect();
+        let answers: Vec<Rows> = stream::iter(requests).buffered(concurrent).try_collect().await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// The text that an engine tokenizes to the ids of a row.
+    pub(super) fn text_of(&self, row: &Row) -> Option<String> {
+        self.vocabulary.text_of(&row.ids().collect::<Vec<_>>())
     }
 
     /// Sends one request to one replica after another. `slot`: for llama.cpp.
@@ -239,28 +254,32 @@ impl Upstream {
         &self,
         context: QueryContext,
         slot: Option<usize>,
+        rows: &[Row],
         batch: Batch<'_>,
     ) -> Result<Rows, UpstreamError> {
         let EngineFacts { kind, model, accepts_ids, .. } = &self.facts;
+        // Before the body is made, so that no more bodies exist than requests are sent.
+        let _permit = self.requests.acquire(context.client).await;
         let (route, body, entry_bytes) = match kind {
             EngineKind::Vllm | EngineKind::Ntl => {
-                ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
+                ("/v1/completions", with_rows(&vllm::body(model, &batch), rows), vllm::ENTRY_BYTES)
             }
             EngineKind::LlamaCpp => {
-                if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, batch.rows.last()) {
+                if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, rows.last()) {
                     slots.set_last(slot, row);
                 }
                 let body = llama_cpp::body(&batch, self.facts.probabilities(), slot);
-                ("/completion", body, llama_cpp::ENTRY_BYTES)
+                ("/completion", with_rows(&body, rows), llama_cpp::ENTRY_BYTES)
             }
             EngineKind::OpenAi => {
-                let text = |row: &Vec<u32>| self.vocabulary.text_of(row);
-                let prompts = if *accepts_ids {
-                    json!(batch.rows)
+                let body = openai::body(model, &batch);
+                let body = if *accepts_ids {
+                    with_rows(&body, rows)
                 } else {
-                    json!(batch.rows.iter().map(text).collect::<Vec<_>>())
+                    let texts: Vec<_> = rows.iter().map(|row| self.text_of(row)).collect();
+                    with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
                 };
-                ("/v1/completions", openai::body(model, &prompts, &batch), openai::ENTRY_BYTES)
+                ("/v1/completions", body, openai::ENTRY_BYTES)
             }
         };
         let request = Request { route, body, bytes_max: batch.bytes_max(entry_bytes) };
@@ -275,7 +294,8 @@ impl Upstream {
         request: &Request,
         batch: &Batch<'_>,
     ) -> Result<Rows, UpstreamError> {
-        let bytes = self.client().post(base, request.route, &request.body, request.bytes_max).await?;
+        let (body, bytes_max) = (request.body.clone(), request.bytes_max);
+        let bytes = self.client().post_bytes(base, request.route, body, bytes_max).await?;
         let rows = match self.facts.kind {
             EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, batch),
             EngineKind::LlamaCpp => llama_cpp::read(&bytes, batch),
@@ -293,16 +313,24 @@ impl Upstream {
 /// One request for rows.
 struct Request {
     route: &'static str,
-    body: Value,
+    body: Vec<u8>,
     bytes_max: usize,
 }
 
+/// Returns about how much memory the body of a request and its response need.
+fn request_bytes(rows: &[Row], alternatives: Alternatives<'_>) -> usize {
+    // Of a log-probability in a response, and after it is read.
+    const ENTRY_BYTES: usize = 128;
+    let ids: usize = rows.iter().map(Row::len).sum();
+    ids * ID_BYTES + rows.len() * alternatives.count() * ENTRY_BYTES
+}
+
 /// Splits rows into chunks of at most `rows_max` rows and a bounded number of ids.
-fn chunks(mut rows: &[Vec<u32>], rows_max: usize) -> Vec<&[Vec<u32>]> {
+fn chunks(mut rows: &[Row], rows_max: usize) -> Vec<&[Row]> {
     let mut chunks = Vec::new();
     while !rows.is_empty() {
         let mut ids = 0;
-        let fits = |row: &&Vec<u32>| {
+        let fits = |row: &&Row| {
             ids += row.len();
             ids <= IDS_MAX
         };

@@ -5,17 +5,19 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::row::Row;
+
 /// A pass through the model with one more token costs at most 1 of this many passes. On GPUs it costs less.
 const TOKENS_PER_PASS: usize = 8;
 
 pub(super) struct Slots {
     /// The last row of each slot. Other clients of the engine may have used the slot since.
-    last: Mutex<Vec<Vec<u32>>>,
+    last: Mutex<Vec<Option<Row>>>,
 }
 
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
-        Self { last: Mutex::new(vec![Vec::new(); count.max(1)]) }
+        Self { last: Mutex::new(vec![None; count.max(1)]) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -23,14 +25,15 @@ impl Slots {
     }
 
     /// Returns the slots for equal shares of `rows`, which have a common prefix. The first one is `home`.
-    pub(super) fn divide(&self, home: usize, rows: &[Vec<u32>]) -> Vec<usize> {
+    pub(super) fn divide(&self, home: usize, rows: &[Row]) -> Vec<usize> {
         let Some(row) = rows.first() else { return Vec::new() };
         let last = self.last();
         let slots = (home..home + last.len()).map(|slot| slot % last.len());
         let mut best = (0, 1);
         let mut lacking = 0;
         for (others, slot) in slots.clone().enumerate().take(rows.len()).skip(1) {
-            lacking += row.len() - common_prefix(&last[slot], row);
+            let kept = last[slot].as_ref().map_or(0, |last| last.common_prefix(row));
+            lacking += row.len() - kept;
             let saved = rows.len() - rows.len().div_ceil(others + 1);
             best = best.max(((saved * TOKENS_PER_PASS).saturating_sub(lacking), others + 1));
         }
@@ -38,19 +41,15 @@ impl Slots {
     }
 
     /// Remembers the last row that a slot computes.
-    pub(super) fn set_last(&self, slot: usize, row: &[u32]) {
+    pub(super) fn set_last(&self, slot: usize, row: &Row) {
         if let Some(last) = self.last().get_mut(slot) {
-            row.clone_into(last);
+            *last = Some(row.clone());
         }
     }
 
-    fn last(&self) -> MutexGuard<'_, Vec<Vec<u32>>> {
+    fn last(&self) -> MutexGuard<'_, Vec<Option<Row>>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]
@@ -60,8 +59,8 @@ mod tests {
     #[test]
     fn rows_are_divided_if_other_slots_have_most_of_the_prompt() {
         let slots = Slots::new(4);
-        let row = |prompt: u32, next: u32| [[prompt; 40].to_vec(), vec![next]].concat();
-        let rows: Vec<Vec<u32>> = (0..12).map(|next| row(7, next)).collect();
+        let row = |prompt: u32, next: u32| Row::new([prompt; 40].into(), vec![next]);
+        let rows: Vec<Row> = (0..12).map(|next| row(7, next)).collect();
         assert_eq!(slots.divide(2, &rows[..1]), [2]);
         assert_eq!(slots.divide(2, &rows), [2, 3], "6 passes are worth more than the 41 tokens of slot 3");
         assert_eq!(slots.divide(2, &rows[..6]), [2], "3 passes are not");

@@ -1,10 +1,13 @@
 //! Text before a number. It is used only once it is complete, so that a failover never changes it.
 
+use std::sync::Arc;
+
 use futures::Stream;
 use ntl_core::contract::EngineError;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
+use super::row::{Row, with_prompt};
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::{QueryContext, TextDelta, TextEnd, TextQuery};
@@ -41,24 +44,32 @@ impl Upstream {
     async fn written(&self, context: QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
         let kind = self.facts.kind;
         let model = &self.facts.model;
-        let body = |prompt, accepts| written::completion_body(model, prompt, query, accepts);
+        // Before the body is made, so that no more bodies exist than requests are sent.
+        let _permit = self.written_texts.acquire(context.client).await;
+        let row = Row::new(Arc::clone(&query.prompt), query.path.clone());
         let (route, body) = match kind {
             EngineKind::LlamaCpp => ("/completion", written::llama_cpp_body(query)),
             EngineKind::Vllm | EngineKind::Ntl => {
                 let extended = TextFields::Extended { cache_salt: context.cache_salt };
-                ("/v1/completions", body(json!(&query.prompt[..]), extended))
+                ("/v1/completions", written::completion_body(model, query, extended))
             }
             // Most servers do not say whether a text stopped at a stop string or at its end.
             EngineKind::OpenAi => {
-                ("/v1/completions", body(self.openai_prompt(&query.prompt)?, TextFields::OpenAi))
+                ("/v1/completions", written::completion_body(model, query, TextFields::OpenAi))
             }
+        };
+        let body = if self.facts.accepts_ids {
+            with_prompt(&body, |json| row.write(json))
+        } else {
+            let text = Value::from(self.spelled(&row)?).to_string();
+            with_prompt(&body, |json| json.extend_from_slice(text.as_bytes()))
         };
         let bytes_max = BODY_BYTES_MAX + query.max_tokens.saturating_mul(TOKEN_BYTES_MAX);
         // The deadline of the request ends it.
         let client = &self.client().without_timeout();
         let body = &body;
         let exchange = |base: BaseUrl| async move {
-            let bytes = client.post(&base, route, body, bytes_max).await?;
+            let bytes = client.post_bytes(&base, route, body.clone(), bytes_max).await?;
             let read = match kind {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
                 _ => written::read_completion(&bytes),
@@ -72,12 +83,9 @@ impl Upstream {
         self.replicas.request(Some(context.affinity), exchange).await
     }
 
-    /// A prompt for an engine that may accept texts only.
-    fn openai_prompt(&self, ids: &[u32]) -> Result<Value, UpstreamError> {
-        if self.facts.accepts_ids {
-            return Ok(json!(ids));
-        }
-        self.vocabulary.text_of(ids).map(Value::from).ok_or_else(|| UpstreamError::Rejected {
+    /// The text of a row for an engine that accepts texts only.
+    fn spelled(&self, row: &Row) -> Result<String, UpstreamError> {
+        self.text_of(row).ok_or_else(|| UpstreamError::Rejected {
             replica: self.replicas.pool.base(0).to_string(),
             message: "it accepts texts only, and no text has the token ids of this prompt".to_owned(),
         })

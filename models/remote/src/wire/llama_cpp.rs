@@ -43,11 +43,11 @@ pub enum Probabilities {
     Raw,
 }
 
-/// The body of a request for the most probable tokens or, with [`Probabilities::PostSampling`], for given ids. All
+/// The body of a request, without its prompts, for the most probable tokens or, with
+/// [`Probabilities::PostSampling`], for given ids. All
 /// requests of a tree name the same slot, whose cache has their prompt.
 pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
     let mut body = json!({
-        "prompt": batch.rows,
         "n_predict": 1 + batch.ahead.tokens,
         "n_probs": batch.alternatives.count(),
         "cache_prompt": true,
@@ -112,9 +112,9 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
         Response::Several(completions) => completions,
         Response::One(completion) => vec![completion],
     };
-    let only = batch.rows.len() == 1;
+    let only = batch.rows == 1;
     let index = |place, completion: &Completion| if only { place } else { completion.index.unwrap_or(place) };
-    let completions = in_order(completions, batch.rows.len(), index)?;
+    let completions = in_order(completions, batch.rows, index)?;
     let row = |(row, completion): (usize, Completion)| {
         let positions = completion.completion_probabilities;
         let (got, max) = (positions.len(), 1 + batch.ahead.tokens);

@@ -63,10 +63,10 @@ pub fn salt_text(cache_salt: u64) -> Option<String> {
     (cache_salt != 0).then(|| format!("{cache_salt:016x}"))
 }
 
-/// Rows of one request. Each is a prompt with the path after it.
+/// What is requested about the rows of one request. Each row is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
-    pub rows: &'a [Vec<u32>],
+    pub rows: usize,
     pub alternatives: Alternatives<'a>,
     /// Tokens to append to each row.
     pub ahead: &'a Ahead,
@@ -80,7 +80,7 @@ impl Batch<'_> {
     /// Maximum size of the response in bytes, if an entry has at most `entry_bytes`.
     pub fn bytes_max(&self, entry_bytes: usize) -> usize {
         const ROW_BYTES: usize = 64 << 10;
-        let steps = self.rows.len().saturating_mul(self.ahead.tokens + 1);
+        let steps = self.rows.saturating_mul(self.ahead.tokens + 1);
         steps.saturating_mul(self.alternatives.count().saturating_mul(entry_bytes).saturating_add(ROW_BYTES))
     }
 

@@ -11,12 +11,10 @@ use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 /// Bytes of `" token": -12.345678901234567,` in either shape, with a token of some length.
 pub const ENTRY_BYTES: usize = 512;
 
-/// The body of a request for the most probable tokens. `prompts` are the rows of the batch, as texts or as lists
-/// of ids.
-pub fn body(model: &str, prompts: &Value, batch: &Batch<'_>) -> Value {
+/// The body of a request for the most probable tokens, without its prompts.
+pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     json!({
         "model": model,
-        "prompt": prompts,
         "max_tokens": 1 + batch.ahead.tokens,
         "temperature": 0,
         "logprobs": batch.alternatives.count(),
@@ -59,7 +57,7 @@ struct ChatEntry {
 /// Reads a response. Each position has the most probable tokens.
 pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
     let response: Response = serde_json::from_slice(bytes)?;
-    let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
+    let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
     let row = |(row, choice): (usize, Choice)| {
         let positions =
             positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, batch.alternatives, texts)?;

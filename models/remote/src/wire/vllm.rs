@@ -18,13 +18,12 @@ pub const ENTRY_BYTES: usize = 64;
 /// The beginning of the names of tokens in responses to `return_tokens_as_token_ids`.
 const ID_PREFIX: &str = "token_id:";
 
-/// The body of a request for next-token probabilities. The sampling parameters are neutral, because a vLLM with
+/// The body of a request for next-token probabilities, without its prompts. The sampling parameters are neutral, because a vLLM with
 /// `--logprobs-mode processed_logprobs` reports probabilities after them, and the defaults of a model may be
 /// others.
 pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     let mut body = json!({
         "model": model,
-        "prompt": batch.rows,
         "max_tokens": 1 + batch.ahead.tokens,
         "temperature": 0,
         "top_p": 1,
@@ -71,7 +70,7 @@ struct Logprobs {
 /// Reads a response. Each position has the requested tokens and the chosen one.
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let response: Response = serde_json::from_slice(bytes)?;
-    let choices = in_order(response.choices, batch.rows.len(), |_, choice| choice.index)?;
+    let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
     let row = |(row, choice): (usize, Choice)| {
         let Logprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
         let (got, max) = (tokens.len(), 1 + batch.ahead.tokens);
@@ -159,8 +158,7 @@ mod tests {
     }
 
     fn reports(response: &str, rows: usize, alternatives: Alternatives<'_>) -> Vec<NextTokenReport> {
-        let rows = vec![vec![504, 2365, 282]; rows];
-        let batch = Batch { rows: &rows, alternatives, ahead: &Ahead::NONE, cache_salt: 0, vocab: VOCAB };
+        let batch = Batch { rows, alternatives, ahead: &Ahead::NONE, cache_salt: 0, vocab: VOCAB };
         let read = read(response.as_bytes(), &batch).unwrap();
         answers(read).unwrap().into_iter().map(|answer| answer.report).collect()
     }

@@ -31,12 +31,11 @@ pub enum TextFields {
     Extended { cache_salt: u64 },
 }
 
-/// The body for `/v1/completions`.
-pub fn completion_body(model: &str, prompt: Value, query: &TextQuery, fields: TextFields) -> Value {
+/// The body for `/v1/completions`, without its prompt.
+pub fn completion_body(model: &str, query: &TextQuery, fields: TextFields) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
     let mut body = json!({
         "model": model,
-        "prompt": prompt,
         "max_tokens": query.max_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -93,12 +92,11 @@ pub fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
     Ok(Written { text: choice.text, ids: choice.token_ids, end })
 }
 
-/// The body for llama.cpp's `/completion`.
+/// The body for llama.cpp's `/completion`, without its prompt.
 pub fn llama_cpp_body(query: &TextQuery) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
     let bias = |id: &u32| json!([id, AMONG_BIAS]);
     json!({
-        "prompt": &query.prompt[..],
         "n_predict": query.max_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -145,14 +143,15 @@ mod tests {
 
     fn query(stream: u64) -> TextQuery {
         let prompt = [3, 4].into();
-        TextQuery { prompt, sampling: SamplingParams::PLAIN, stream, max_tokens: 1, stop: None, among: None }
+        let (path, sampling) = (Vec::new(), SamplingParams::PLAIN);
+        TextQuery { prompt, path, sampling, stream, max_tokens: 1, stop: None, among: None }
     }
 
     #[test]
     fn a_choice_among_some_ids_is_a_list_for_vllm_and_a_bias_for_llama_cpp() {
         let query = TextQuery { among: Some([5, 9].into()), ..query(0) };
         let fields = TextFields::Extended { cache_salt: 10 };
-        let vllm = completion_body("toy", json!([3, 4]), &query, fields);
+        let vllm = completion_body("toy", &query, fields);
         assert_eq!(vllm["cache_salt"], "000000000000000a");
         assert_eq!((&vllm["allowed_token_ids"], &vllm["stop"]), (&json!([5, 9]), &Value::Null));
         let llama = llama_cpp_body(&query);
@@ -162,8 +161,7 @@ mod tests {
 
     #[test]
     fn the_seeds_of_streams_differ_for_every_engine() {
-        let vllm =
-            |stream| completion_body("toy", json!([3]), &query(stream), TextFields::OpenAi)["seed"].as_u64();
+        let vllm = |stream| completion_body("toy", &query(stream), TextFields::OpenAi)["seed"].as_u64();
         let llama = |stream| llama_cpp_body(&query(stream))["seed"].as_u64();
         let seeds: HashSet<_> = (0..100).flat_map(|stream| [(0, vllm(stream)), (1, llama(stream))]).collect();
         assert_eq!(seeds.len(), 200);

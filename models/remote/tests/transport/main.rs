@@ -22,8 +22,14 @@ use ntl_remote::{
 /// Far more than any answer needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const CONTEXT: QueryContext =
-    QueryContext { affinity: 1, cache_salt: 0, is_alone: false, needs_all_ids: false, deadline: None };
+const CONTEXT: QueryContext = QueryContext {
+    client: 1,
+    affinity: 1,
+    cache_salt: 0,
+    is_alone: false,
+    needs_all_ids: false,
+    deadline: None,
+};
 
 fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
     UpstreamConfig {
@@ -34,6 +40,7 @@ fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
         timeout,
         check_interval: PATIENCE,
         ca_file: None,
+        requests_max: 64,
     }
 }
 
@@ -203,6 +210,46 @@ async fn llama_cpp_reports_probable_ids_in_one_request_and_rare_ones_in_a_second
 }
 
 #[tokio::test]
+async fn the_requests_of_one_client_are_limited_and_delay_none_of_another() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let upstream =
+        connect_with(&[&fake], UpstreamConfig { requests_max: 4, ..config(&[&fake], PATIENCE) }).await;
+    fake.set(Fault::Stall);
+    let of = |client| QueryContext { client, ..CONTEXT };
+    // Each group of 128 ids is a request.
+    let wanted: Vec<u32> = (0..600).collect();
+    let stalled = [vec![query(&[], ids(&wanted), 0)], vec![query(&[1], ids(&wanted), 0)]];
+    let stalled = stalled.map(|queries| {
+        let upstream = Arc::clone(&upstream);
+        tokio::spawn(async move { upstream.ask(of(1), queries).await })
+    });
+    becomes("three requests arrive", || fake.arrived() == 3).await;
+    fake.set(Fault::None);
+    let answers = upstream.ask(of(2), vec![query(&[], ids(&wanted), 0)]).await.unwrap();
+    assert_true(&answers[0].report, &row(&[]));
+    assert_eq!(
+        fake.arrived(),
+        3 + 5,
+        "one request after the other for the second client, and none for the first"
+    );
+    // A text of the first client waits for no request for probabilities.
+    let text = TextQuery {
+        prompt: [5, 6, 7].into(),
+        path: vec![8],
+        sampling: SamplingParams::PLAIN,
+        stream: 0,
+        max_tokens: 1,
+        stop: None,
+        among: None,
+    };
+    let _ = upstream.write(of(1), text).next().await;
+    assert_eq!(fake.arrived(), 9);
+    assert_eq!(fake.shared.bodies.lock().unwrap()[8]["prompt"], serde_json::json!([5, 6, 7, 8]));
+    stalled.iter().for_each(tokio::task::JoinHandle::abort);
+    becomes("the requests end", || fake.shared.ended.load(Ordering::SeqCst) == 9).await;
+}
+
+#[tokio::test]
 async fn llama_cpp_reports_an_improbable_id_only_if_all_are_needed() {
     let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
     let upstream = connect(&[&fake]).await;
@@ -219,7 +266,8 @@ async fn llama_cpp_reports_an_improbable_id_only_if_all_are_needed() {
 async fn a_tree_stays_in_one_slot_of_llama_cpp() {
     let fake = Fake::start(Flavor::LlamaCpp { obeys_bias: true }).await;
     let upstream = connect(&[&fake]).await;
-    assert_eq!(upstream.jobs_max(), Some(2));
+    // Two slots, and a job of a client that has none running.
+    assert_eq!(upstream.jobs_max(), Some(3));
     for affinity in [4, 5, 5, 4] {
         let context = QueryContext { affinity, ..CONTEXT };
         upstream.ask(context, vec![query(&[], LogitsRequest::Best, 0)]).await.unwrap();

@@ -25,7 +25,8 @@ pub(crate) use calibration::model_calibration;
 use number::number_job;
 use number_fields::{fields_job, schema_of};
 pub(super) use number_fields::{message_tokens, wants_number};
-use text::{N_MAX, TextFields};
+use text::TextFields;
+pub(super) use text::{LOGPROB_IDS_MAX, N_MAX};
 pub(crate) use unsupported::WITHOUT_EFFECT;
 pub(super) use unsupported::{
     RESPONSES_SHARED, check_chat, check_completion, check_message, check_part, check_response_item,
@@ -146,11 +147,17 @@ fn check_prompts(
 ) -> Result<Vec<PromptInput>, AppError> {
     let prompts = prompts.ok_or_else(|| AppError::field("prompt", "is missing"))?;
     check("prompt", !prompts.is_empty(), "must not be an empty list")?;
-    let sequences = (prompts.len() as u64).saturating_mul(texts);
-    let param = if texts > 1 { multiplier } else { "prompt" };
-    let asked = format!("asks for {sequences} texts with {} prompts; at most {SEQUENCES_MAX}", prompts.len());
-    check(param, sequences <= SEQUENCES_MAX, asked)?;
+    check_sequences(prompts.len(), texts, multiplier)?;
     Ok(prompts)
+}
+
+/// Returns the number of texts: `texts` for each prompt, which the field `multiplier` sets.
+pub(super) fn check_sequences(prompts: usize, texts: u64, multiplier: &str) -> Result<u64, AppError> {
+    let sequences = (prompts as u64).saturating_mul(texts);
+    let param = if texts > 1 { multiplier } else { "prompt" };
+    let asked = format!("asks for {sequences} texts with {prompts} prompts; at most {SEQUENCES_MAX}");
+    check(param, sequences <= SEQUENCES_MAX, asked)?;
+    Ok(sequences)
 }
 
 #[cfg(test)]

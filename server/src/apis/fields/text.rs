@@ -19,9 +19,9 @@ const MAX_TOKENS: u64 = 16;
 /// Default of `max_tokens` for a text before a number: a chain of thought is longer than a phrase.
 const MAX_TOKENS_BEFORE_NUMBER: u64 = 256;
 
-pub(super) const N_MAX: u64 = 128;
+pub(in crate::apis) const N_MAX: u64 = 128;
 
-const LOGPROB_IDS_MAX: usize = 1024;
+pub(in crate::apis) const LOGPROB_IDS_MAX: usize = 1024;
 
 /// The validated text fields, which a beam search or a number may restrict further.
 pub(super) struct TextFields {

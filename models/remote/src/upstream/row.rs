@@ -1,0 +1,114 @@
+//! A prompt with the ids after it. All rows of a job share the prompt, and its text in JSON exists only in the bodies that
+//! are being sent.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::NextTokenQuery;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    prompt: Arc<[u32]>,
+    path: Vec<u32>,
+}
+
+impl Row {
+    pub(super) fn new(prompt: Arc<[u32]>, path: Vec<u32>) -> Self {
+        Self { prompt, path }
+    }
+
+    pub(super) fn of(query: &NextTokenQuery) -> Self {
+        Self::new(Arc::clone(&query.prompt), query.path.clone())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.prompt.len() + self.path.len()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.prompt.iter().chain(&self.path).copied()
+    }
+
+    /// Appends the ids as a list in JSON.
+    pub(super) fn write(&self, json: &mut Vec<u8>) {
+        json.push(b'[');
+        for (index, id) in self.ids().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            json.extend_from_slice(id.to_string().as_bytes());
+        }
+        json.push(b']');
+    }
+
+    /// Number of equal ids at the beginning of both rows.
+    pub(super) fn common_prefix(&self, other: &Self) -> usize {
+        self.ids().zip(other.ids()).take_while(|(a, b)| a == b).count()
+    }
+}
+
+impl PartialOrd for Row {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Row {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.prompt, &other.prompt) {
+            self.path.cmp(&other.path)
+        } else {
+            self.ids().cmp(other.ids())
+        }
+    }
+}
+
+/// Returns a body with the rows as its prompts, in this order.
+pub(super) fn with_rows(body: &Value, rows: &[Row]) -> Vec<u8> {
+    with_prompt(body, |json| {
+        json.push(b'[');
+        for (index, row) in rows.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            row.write(json);
+        }
+        json.push(b']');
+    })
+}
+
+/// Returns a body, which is not an empty object, with a prompt.
+pub(super) fn with_prompt(body: &Value, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut json = br#"{"prompt":"#.to_vec();
+    write(&mut json);
+    json.push(b',');
+    let fields = body.to_string();
+    json.extend_from_slice(fields.strip_prefix('{').unwrap_or(&fields).as_bytes());
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_body_has_the_prompt_and_the_path_of_each_row() {
+        let prompt: Arc<[u32]> = [7, 8].into();
+        let rows = [vec![], vec![9, 10]].map(|path| Row::new(Arc::clone(&prompt), path));
+        let body: Value = serde_json::from_slice(&with_rows(&json!({"model": "m"}), &rows)).unwrap();
+        assert_eq!(body, json!({"model": "m", "prompt": [[7, 8], [7, 8, 9, 10]]}));
+        assert_eq!(Arc::strong_count(&prompt), 3, "the prompt is shared");
+    }
+
+    #[test]
+    fn rows_are_ordered_by_their_ids_however_these_are_divided() {
+        let row = |prompt: &[u32], path: &[u32]| Row::new(prompt.into(), path.to_vec());
+        assert_eq!(row(&[1, 2], &[3]).cmp(&row(&[1], &[2, 3])), Ordering::Equal);
+        assert!(row(&[1, 2], &[3]) < row(&[1], &[2, 4]));
+        assert_eq!(row(&[1, 2], &[3]).common_prefix(&row(&[1], &[2, 4])), 2);
+    }
+}

@@ -1,0 +1,217 @@
+//! What the response of an engine says about its tokens, read while it passes.
+//!
+//! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token counts of a
+//! stream that the client did not request. Invariant: at most one event of a stream, and the token counts of a body, are
+//! held back.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// The name before the token counts. Quotes within texts are escaped, so that no text contains it.
+const USAGE: &[u8] = br#""usage":"#;
+
+const LENGTH: &[u8] = br#""finish_reason":"length""#;
+
+/// Maximum size of token counts, and of an event that is held back.
+const USAGE_BYTES_MAX: usize = 4 << 10;
+const EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// A response counts at most this many tokens, whatever the engine says.
+const TOKENS_MAX: u64 = 1 << 32;
+
+/// The token counts of a response, under the names of completions and chats or of responses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+struct Usage {
+    #[serde(alias = "input_tokens")]
+    prompt_tokens: u64,
+    #[serde(alias = "output_tokens", default)]
+    completion_tokens: u64,
+}
+
+/// The event of a stream after its last text: it has token counts and no text.
+#[derive(Deserialize)]
+struct LastEvent {
+    choices: Vec<IgnoredAny>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct EngineUsage {
+    is_stream: bool,
+    hides_usage: bool,
+    /// Bytes of an event or of token counts that are not complete yet.
+    pending: Vec<u8>,
+    usage: Option<Usage>,
+    /// Number of events with a part of a text.
+    events: u64,
+    has_length: bool,
+}
+
+impl EngineUsage {
+    pub(super) fn new(is_stream: bool, hides_usage: bool) -> Self {
+        Self { is_stream, hides_usage, ..Self::default() }
+    }
+
+    /// Reads a part of the response. Returns the bytes to pass on, which may be none.
+    pub(super) fn pass(&mut self, part: Vec<u8>) -> Vec<u8> {
+        self.pending.extend_from_slice(&part);
+        if !self.is_stream {
+            self.read_usage();
+            return part;
+        }
+        let mut passed = Vec::new();
+        while let Some(end) = event_end(&self.pending) {
+            let event: Vec<u8> = self.pending.drain(..end).collect();
+            if !self.hides(&event) {
+                passed.extend_from_slice(&event);
+            }
+        }
+        if self.pending.len() > EVENT_BYTES_MAX {
+            passed.append(&mut self.pending);
+        }
+        passed
+    }
+
+    /// Returns the bytes that were held back when the response ends.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        if self.is_stream { std::mem::take(&mut self.pending) } else { Vec::new() }
+    }
+
+    /// The tokens of prompts and texts. Without token counts, a text has one token for each event.
+    pub(super) fn tokens(&self) -> (u64, u64) {
+        match self.usage {
+            Some(Usage { prompt_tokens, completion_tokens }) => {
+                (prompt_tokens.min(TOKENS_MAX), completion_tokens.min(TOKENS_MAX))
+            }
+            None => (0, self.events),
+        }
+    }
+
+    /// Returns whether a text ended at its maximum length.
+    pub(super) fn has_length(&self) -> bool {
+        self.has_length
+    }
+
+    /// Reads an event. Returns whether the client must not get it.
+    fn hides(&mut self, event: &[u8]) -> bool {
+        self.has_length |= find(event, LENGTH).is_some();
+        let mut rest = event;
+        let mut has_usage = false;
+        while let Some(at) = find(rest, USAGE) {
+            rest = &rest[at + USAGE.len()..];
+            if let Some(Ok(usage)) = json_prefix(rest) {
+                self.usage = Some(usage);
+                has_usage = true;
+            }
+        }
+        let data = find(event, b"data:").map(|at| &event[at + b"data:".len()..]);
+        let is_last = || {
+            let last: Option<LastEvent> = data.and_then(|data| json_prefix(data)?.ok());
+            last.is_some_and(|last| last.choices.is_empty())
+        };
+        if has_usage && is_last() {
+            return self.hides_usage;
+        }
+        if data.is_some_and(|data| data.trim_ascii_start().starts_with(b"{")) {
+            self.events += 1;
+        }
+        false
+    }
+
+    /// Reads the token counts of a body as soon as they are complete.
+    fn read_usage(&mut self) {
+        self.has_length |= find(&self.pending, LENGTH).is_some();
+        while let Some(at) = find(&self.pending, USAGE) {
+            match json_prefix(&self.pending[at + USAGE.len()..]) {
+                Some(Ok(usage)) => self.usage = Some(usage),
+                // More of them may follow.
+                Some(Err(error)) if error.is_eof() && self.pending.len() - at < USAGE_BYTES_MAX => {
+                    self.pending.drain(..at);
+                    return;
+                }
+                None if self.pending.len() - at < USAGE_BYTES_MAX => return,
+                _ => {}
+            }
+            self.pending.drain(..at + USAGE.len());
+        }
+        // A name may be divided.
+        let kept = self.pending.len().min(LENGTH.len().max(USAGE.len()) - 1);
+        self.pending.drain(..self.pending.len() - kept);
+    }
+}
+
+/// The JSON value that a text begins with; `None` if there is nothing but spaces.
+fn json_prefix<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<serde_json::Result<T>> {
+    serde_json::Deserializer::from_slice(text).into_iter().next()
+}
+
+/// The end of the first event, with the empty line after it.
+fn event_end(bytes: &[u8]) -> Option<usize> {
+    let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"];
+    ends.into_iter().filter_map(|end| Some(find(bytes, end)? + end.len())).min()
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what passes if the parts of a response have this size, and what is read.
+    fn passed(response: &str, size: usize, usage: EngineUsage) -> (String, (u64, u64), bool) {
+        let mut usage = usage;
+        let mut passed = Vec::new();
+        for part in response.as_bytes().chunks(size) {
+            passed.extend(usage.pass(part.to_vec()));
+        }
+        passed.extend(usage.rest());
+        (String::from_utf8(passed).unwrap(), usage.tokens(), usage.has_length())
+    }
+
+    #[test]
+    fn the_token_counts_of_a_body_are_read_wherever_it_is_divided() {
+        let body = r#"{"usage":null,"choices":[{"text":"\"usage\":{\"prompt_tokens\":9}","finish_reason":"length"}],"usage": {"prompt_tokens":5,"total_tokens":12,"completion_tokens":7}}"#;
+        for size in 1..=body.len() {
+            let (same, tokens, has_length) = passed(body, size, EngineUsage::new(false, true));
+            assert_eq!((same.as_str(), tokens, has_length), (body, (5, 7), true), "{size}");
+        }
+        let responses =
+            r#"{"output":[],"usage":{"input_tokens":3,"output_tokens":4,"input_tokens_details":{}}}"#;
+        assert_eq!(passed(responses, 10, EngineUsage::new(false, false)).1, (3, 4));
+        for wrong in [r#"{"usage":"#, r#"{"usage":[]}"#, r#"{"usage":{"prompt_tokens":-1}}"#, "", "no JSON"] {
+            assert_eq!(passed(wrong, 3, EngineUsage::new(false, false)).1, (0, 0), "{wrong}");
+        }
+        let many = r#"{"usage":{"prompt_tokens":18446744073709551615}}"#;
+        assert_eq!(passed(many, 3, EngineUsage::new(false, false)).1, (TOKENS_MAX, 0));
+    }
+
+    #[test]
+    fn the_counts_of_a_stream_are_hidden_unless_the_client_requested_them() {
+        for line in ["\n", "\r\n"] {
+            let event = |data: &str| format!("data: {data}{line}{line}");
+            let texts = event(r#"{"choices":[{"text":"a","finish_reason":null}],"usage":null}"#)
+                + &event(r#"{"choices":[{"text":"b","finish_reason":"stop"}]}"#);
+            let counts = event(r#"{"choices": [],"usage":{"prompt_tokens":5,"completion_tokens":7}}"#);
+            let done = event("[DONE]");
+            let whole = format!("{texts}{counts}{done}");
+            for size in 1..=whole.len() {
+                let (shown, tokens, has_length) = passed(&whole, size, EngineUsage::new(true, true));
+                assert_eq!((shown, tokens, has_length), (format!("{texts}{done}"), (5, 7), false), "{size}");
+                assert_eq!(passed(&whole, size, EngineUsage::new(true, false)).0, whole);
+            }
+            // A stream that is cut off has no counts.
+            assert_eq!(passed(&texts, 7, EngineUsage::new(true, true)).1, (0, 2));
+        }
+    }
+
+    #[test]
+    fn the_last_event_of_a_response_has_the_counts_and_long_events_are_not_held_back() {
+        let completed = "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n";
+        let (shown, tokens, _) = passed(completed, 11, EngineUsage::new(true, false));
+        assert_eq!((shown.as_str(), tokens), (completed, (3, 4)));
+        let mut usage = EngineUsage::new(true, true);
+        let long = vec![b'x'; EVENT_BYTES_MAX + 1];
+        assert_eq!(usage.pass(long.clone()), long);
+    }
+}
