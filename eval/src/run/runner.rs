@@ -190,7 +190,9 @@ impl Runner<'_> {
     fn forget(&mut self, requests: &[Request], keys: &[String], indices: &[usize]) -> Result<(), RunError> {
         for &index in indices {
             keep(&mut self.journal, &requests[index].id, &keys[index], &Value::Null)?;
-            keep(&mut self.cache, &keys[index], &keys[index], &Value::Null)?;
+            if let Some(cache) = &mut self.cache {
+                cache.share(&keys[index], &Value::Null)?;
+            }
         }
         Ok(())
     }

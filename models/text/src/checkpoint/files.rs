@@ -57,8 +57,7 @@ impl CheckpointFiles {
 
     /// The files of a directory whose path has no links. A link that is put there later leads to no file.
     pub fn resolved_folder(path: &Path) -> Self {
-        let place = path.display().to_string();
-        Self { place, within: String::new(), source: Source::Folder(path.to_owned()), tables_only: false }
+        Self::new(path.display().to_string(), Source::Folder(path.to_owned()))
     }
 
     /// Unpacks a gzipped tar archive in memory. `place` names it in errors.
