@@ -72,7 +72,7 @@ impl Upstream {
             }
         }
         // Engines that keep one prompt per slot compute only what differs from the row before.
-        groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.cmp(b)));
+        groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.compare(b)));
         let requests = groups.into_iter().map(async |(kind, rows)| {
             let (indices, rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
             let answers = self.group(context, &kind, &rows).await?;
