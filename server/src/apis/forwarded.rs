@@ -1,7 +1,7 @@
 //! Requests for text that another engine answers. The server forwards them as they are, within its own limits.
 //!
-//! In: the JSON of a body. Out: the same body with a limit of tokens, and the number of texts that it asks for, or a 400
-//! that names the field. A value of another type than a number is rejected where a limit applies, since engines convert
+//! In: the JSON of a body. Out: the same body with a limit of tokens, and its number of texts, or a 400 that names the
+//! field. A value of another type than a number is rejected where a limit applies, since engines convert
 //! texts to numbers.
 
 use ntl_remote::EngineKind;
@@ -15,10 +15,10 @@ use crate::request::ModelProfile;
 /// Fields that limit the tokens of a text, under the names of OpenAI, vLLM and llama.cpp.
 const TOKEN_LIMITS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"];
 
-/// Fields that say for how many tokens a position has log-probabilities.
+/// Fields with the number of tokens whose log-probabilities a position has.
 const LOGPROBS: [&str; 4] = ["logprobs", "top_logprobs", "prompt_logprobs", "n_probs"];
 
-/// Fields that say how many texts a prompt has. `n_cmpl` is llama.cpp's.
+/// Fields with the number of texts of a prompt. `n_cmpl` is llama.cpp's.
 const TEXTS: [&str; 3] = ["n", "best_of", "n_cmpl"];
 
 /// Fields that name the address of another engine, from which an engine of vLLM, SGLang or TensorRT-LLM fetches keys and
@@ -49,7 +49,7 @@ const TEXT_NAMES: [&str; 10] = [
     "thinking",
 ];
 
-/// Names of values within those parts that the model reads as text, or that nobody reads.
+/// Names of values within those parts that the model reads as text, or that are not read.
 const UNREAD_NAMES: [&str; 6] =
     ["annotations", "arguments", "function", "input_schema", "metadata", "parameters"];
 

@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Requests for next-token probabilities that an engine gets at the same time, unless a flag says another number.
 pub(super) const CONCURRENCY: usize = 64;
 
-/// Connections to a replica without a request of a client: unused ones, and those of health checks.
+/// Connections to a replica without a request of a client: unused connections, and two for health checks.
 const REPLICA_CONNECTIONS: usize = IDLE_CONNECTIONS_MAX + 2;
 
 /// A model on another server.

@@ -1,4 +1,4 @@
-//! What the response of an engine says about its tokens, read while it passes.
+//! Reads the token counts in the response of an engine while it passes.
 //!
 //! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token counts of a
 //! stream that the client did not request. Invariant: at most one event of a stream, and the token counts of a body, are
@@ -16,7 +16,7 @@ const LENGTH: &[u8] = br#""finish_reason":"length""#;
 const USAGE_BYTES_MAX: usize = 4 << 10;
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
-/// A response counts at most this many tokens, whatever the engine says.
+/// Maximum number of tokens that a response counts, also if the engine reports more.
 const TOKENS_MAX: u64 = 1 << 32;
 
 /// The token counts of a response, under the names of completions and chats or of responses.

@@ -26,7 +26,7 @@ use crate::support::{
 /// A request with this text waits at the engine until it is released.
 const HOLD: &str = "HOLD";
 
-/// A chat of the engine takes so many tokens after its prompt.
+/// Maximum number of tokens after a prompt of a chat.
 const ROOM: u64 = 40;
 
 fn checkpoint() -> std::path::PathBuf {
@@ -131,8 +131,8 @@ fn chat(body: &Value) -> Response {
 async fn server(engine: &Engine, flags: &[&str]) -> Router {
     let model = format!("--model=toy={}", engine.url);
     let tokenizer = format!("--tokenizer={}", checkpoint().display());
-    let fixed = [&model, &tokenizer, "--port=0", "--api-key=a,b"];
-    let config = config(&[&fixed, flags].concat());
+    let fixed = [model.as_str(), tokenizer.as_str(), "--port=0", "--api-key=a,b"];
+    let config = config(&[&fixed[..], flags].concat());
     let state = serve::state(&config).unwrap();
     let listener = serve::listen(&config, None).await.unwrap();
     let (signal, signals) = mpsc::channel(1);

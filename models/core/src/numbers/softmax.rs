@@ -253,7 +253,8 @@ mod tests {
         }
         let requested = report(&[(3, 0.5)], None);
         near(Softmax::of(LogitsRow::Report(&requested)).unwrap().unreported_max(1), 0.5);
-        let merged = NextTokenReport::merged([TokenLogprob { id: 1, logprob: 0.5_f64.ln() }], None, 0.02).unwrap();
+        let merged =
+            NextTokenReport::merged([TokenLogprob { id: 1, logprob: 0.5_f64.ln() }], None, 0.02).unwrap();
         near(Softmax::of(LogitsRow::Report(&merged)).unwrap().unreported_max(0), 0.02);
         let rounded = report(&[(3, 0.5), (4, 0.5005)], None);
         let softmax = Softmax::of(LogitsRow::Report(&rounded)).unwrap();

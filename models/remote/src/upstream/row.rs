@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::engine::NextTokenQuery;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Row {
     prompt: Arc<[u32]>,
     path: Vec<u32>,
@@ -47,16 +47,9 @@ impl Row {
     pub(super) fn common_prefix(&self, other: &Self) -> usize {
         self.ids().zip(other.ids()).take_while(|(a, b)| a == b).count()
     }
-}
 
-impl PartialOrd for Row {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Row {
-    fn cmp(&self, other: &Self) -> Ordering {
+    /// Compares the ids of two rows.
+    pub(super) fn compare(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.prompt, &other.prompt) {
             self.path.cmp(&other.path)
         } else {
@@ -107,8 +100,8 @@ mod tests {
     #[test]
     fn rows_are_ordered_by_their_ids_however_these_are_divided() {
         let row = |prompt: &[u32], path: &[u32]| Row::new(prompt.into(), path.to_vec());
-        assert_eq!(row(&[1, 2], &[3]).cmp(&row(&[1], &[2, 3])), Ordering::Equal);
-        assert!(row(&[1, 2], &[3]) < row(&[1], &[2, 4]));
+        assert_eq!(row(&[1, 2], &[3]).compare(&row(&[1], &[2, 3])), Ordering::Equal);
+        assert_eq!(row(&[1, 2], &[3]).compare(&row(&[1], &[2, 4])), Ordering::Less);
         assert_eq!(row(&[1, 2], &[3]).common_prefix(&row(&[1], &[2, 4])), 2);
     }
 }

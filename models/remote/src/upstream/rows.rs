@@ -72,7 +72,7 @@ impl Upstream {
             }
         }
         // Engines that keep one prompt per slot compute only what differs from the row before.
-        groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.cmp(b)));
+        groups.iter_mut().for_each(|(_, rows)| rows.sort_by(|(_, a), (_, b)| a.compare(b)));
         let requests = groups.into_iter().map(async |(kind, rows)| {
             let (indices, rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
             let answers = self.group(context, &kind, &rows).await?;
@@ -319,7 +319,7 @@ struct Request {
 
 /// Returns about how much memory the body of a request and its response need.
 fn request_bytes(rows: &[Row], alternatives: Alternatives<'_>) -> usize {
-    // Of a log-probability in a response, and after it is read.
+    // The memory of a log-probability in a response, and after the response is read.
     const ENTRY_BYTES: usize = 128;
     let ids: usize = rows.iter().map(Row::len).sum();
     ids * ID_BYTES + rows.len() * alternatives.count() * ENTRY_BYTES

@@ -63,7 +63,7 @@ pub fn salt_text(cache_salt: u64) -> Option<String> {
     (cache_salt != 0).then(|| format!("{cache_salt:016x}"))
 }
 
-/// What is requested about the rows of one request. Each row is a prompt with the path after it.
+/// The form of one request. Each row is a prompt with the path after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub rows: usize,
