@@ -476,6 +476,25 @@ fn malformed_grammars_and_grammars_with_schemas_are_rejected() {
 }
 
 #[test]
+fn grammars_whose_terminals_grow_are_rejected_and_long_chains_of_rules_compile() {
+    let compiler = compiler(&llama(), false);
+    let rules = |links: usize, rule: fn(usize) -> String| (0..links).map(rule).collect::<String>();
+    let chain = |links: usize| {
+        let all = rules(links, |link| format!("r{link}: r{} \"b\"\n", link + 1));
+        Constraint::Grammar(format!("start: r0\n{all}r{links}: \"a\""))
+    };
+    let ebnf = rules(60, |link| format!("r{link} ::= r{0} r{0}\n", link + 1));
+    let lark = rules(60, |link| format!("R{link}: R{0} R{0}\n", link + 1));
+    for grammar in [format!("root ::= r0\n{ebnf}r60 ::= \"a\""), format!("start: R0\n{lark}R60: /[ab]/")] {
+        let error = compiler.compile(&Constraint::Grammar(grammar)).unwrap_err().0;
+        assert!(error.starts_with("the terminals of the grammar have more than"), "{error}");
+    }
+    assert!(compiler.compile(&chain(2500)).is_err());
+    // The library recurses with each rule.
+    assert!(compiler.compile(&chain(1900)).is_ok());
+}
+
+#[test]
 fn invalid_constraints_are_rejected_with_one_short_line() {
     let compiler = compiler(&demo(), true);
     for constraint in [

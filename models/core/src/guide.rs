@@ -23,6 +23,8 @@ pub struct NumberField {
     /// Its place in the JSON, as a JSONPath such as `$.rooms[0].area`.
     pub path: String,
     pub numbers: Arc<SchemaNumbers>,
+    /// Whether a space may precede it.
+    pub may_follow_space: bool,
 }
 
 /// The effect of a token on the numbers that a JSON schema names.
@@ -55,7 +57,12 @@ pub trait GuideState: Send {
         NumberEffect::None
     }
 
-    /// Returns tokens that write `text`, or `None` if the constraint forbids the text here.
+    /// Removes the numbers that the text before the field has already excluded, and finds whether a space may
+    /// precede the others.
+    fn narrow(&mut self, _field: &mut NumberField) {}
+
+    /// Returns tokens that write the number `text`, or one of equal value with more zeros, so that it can end
+    /// there; `None` if the constraint forbids it here.
     fn spell(&mut self, _text: &str) -> Option<Vec<u32>> {
         None
     }

@@ -457,7 +457,8 @@ impl GuideState for TwoRatings {
         let digits = (1..=9).map(|digit| Decimal::shortest_f64(f64::from(digit)).unwrap().canonical());
         let numbers = Arc::new(SchemaNumbers::new(vec![NumberSet::Listed(digits.collect())]).unwrap());
         let path = format!("$[{}]", self.0.matches('x').count());
-        NumberEffect::Begins { field: NumberField { call: None, path, numbers }, has_space: false }
+        let field = NumberField { call: None, path, numbers, may_follow_space: false };
+        NumberEffect::Begins { field, has_space: false }
     }
 
     fn spell(&mut self, text: &str) -> Option<Vec<u32>> {

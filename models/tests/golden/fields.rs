@@ -26,12 +26,12 @@ const DECIMALS_MAX: u8 = 1;
 /// The open mass of the tree, and rounding.
 const TOLERANCE: f64 = 1e-6;
 
-fn model() -> LoadedModel {
+pub(super) fn model() -> LoadedModel {
     let files = CheckpointFiles::folder(&Fixtures::Tiny.folder("llama-ntl")).unwrap();
     load(&files, LoadOptions::default()).unwrap()
 }
 
-fn fields(objective: Objective) -> FieldsJob {
+pub(super) fn fields(objective: Objective) -> FieldsJob {
     FieldsJob {
         limits: GrammarLimits::new(DIGITS_MAX, DECIMALS_MAX, true).unwrap(),
         tolerance: TOLERANCE,
@@ -46,14 +46,14 @@ fn fields(objective: Objective) -> FieldsJob {
 
 /// A structured text with the numbers that were found in it.
 #[derive(Debug, Clone, Default)]
-struct Written {
-    ids: Vec<u32>,
-    text: String,
-    numbers: Vec<FieldNumber>,
+pub(super) struct Written {
+    pub(super) ids: Vec<u32>,
+    pub(super) text: String,
+    pub(super) numbers: Vec<FieldNumber>,
 }
 
 /// Writes `n` texts under a schema.
-fn write(schema: &Value, whitespace: Whitespace, job: TextJob) -> Vec<Written> {
+pub(super) fn write(schema: &Value, whitespace: Whitespace, job: TextJob) -> Vec<Written> {
     let LoadedModel { model, tokenizer, vocabulary, .. } = model();
     let compiler = GuideCompiler::new(&tokenizer, model.info()).unwrap();
     let constraint = Constraint::Json { schema: schema.clone(), whitespace };
@@ -79,22 +79,29 @@ fn write(schema: &Value, whitespace: Whitespace, job: TextJob) -> Vec<Written> {
 }
 
 /// Sums the probabilities of all numbers that the model would write, by walking all texts token by token.
-struct BruteForce {
+pub(super) struct BruteForce {
     model: Box<dyn BatchModel>,
     tokenizer: Arc<Tokenizer>,
-    admits: fn(f64) -> bool,
+    admits: Box<dyn Fn(f64) -> bool>,
+    /// Whether a number may begin with a space.
+    has_spaces: bool,
     /// Probabilities by value, in units of the last decimal.
     closed: BTreeMap<i64, f64>,
 }
 
 impl BruteForce {
-    fn new(admits: fn(f64) -> bool) -> Self {
+    pub(super) fn new(admits: impl Fn(f64) -> bool + 'static) -> Self {
         let LoadedModel { model, tokenizer, .. } = model();
-        Self { model, tokenizer, admits, closed: BTreeMap::new() }
+        Self { model, tokenizer, admits: Box::new(admits), has_spaces: true, closed: BTreeMap::new() }
+    }
+
+    /// No number begins with a space.
+    pub(super) fn without_spaces(self) -> Self {
+        Self { has_spaces: false, ..self }
     }
 
     /// The numbers after the prompt and `before`.
-    fn numbers(mut self, before: &[u32]) -> BTreeMap<i64, f64> {
+    pub(super) fn numbers(mut self, before: &[u32]) -> BTreeMap<i64, f64> {
         let prompt = Prompt::from(PROMPT.to_vec());
         let opened = self.model.open(&[ContextRequest::from(&prompt)]).unwrap()[0];
         let mut parent = None;
@@ -119,6 +126,9 @@ impl BruteForce {
                     Some(ntl_core::numbers::NumberPiece::Text(piece)) => text.clone() + &piece,
                     _ => continue,
                 };
+                if longer.starts_with(' ') && !self.has_spaces {
+                    continue;
+                }
                 if is_prefix(&longer) && probability > 1e-10 {
                     let row = Row { context: opened.context, path: PathRow::new(parent, id) };
                     let after = softmax(self.model.step(&[row]).unwrap().row(0));

@@ -24,6 +24,7 @@ mod regresslm;
 mod regresslm_errors;
 mod reported;
 mod scale;
+mod schemas;
 mod score;
 mod stored;
 mod streams;

@@ -34,7 +34,7 @@ impl Distribution {
             Objective::Mean => self.trimmed_mean_bounds(estimation),
             Objective::Median => self.quantile_bounds(0.5, estimation.range),
             Objective::Quantile(q) => self.quantile_bounds(q, estimation.range),
-            Objective::Mode => self.mode_bounds(),
+            Objective::Mode => self.mode_bounds(estimation.range),
             Objective::Auto => self.auto_bounds(estimation),
         }
     }
@@ -65,7 +65,7 @@ impl Distribution {
     }
 
     /// The values that may become the mode; `None` if that may be any value.
-    pub fn mode_bounds(&self) -> Option<Interval> {
+    pub fn mode_bounds(&self, range: Option<Interval>) -> Option<Interval> {
         let best = self.most_probable(2);
         let first = best.first()?;
         let second = best.get(1).map_or(0.0, |leaf| leaf.probability);
@@ -73,7 +73,7 @@ impl Distribution {
         if open <= 0.0 || first.probability > second + open {
             return Some(Interval { low: first.value, high: first.value });
         }
-        let parts = self.all_open_parts(None);
+        let parts = self.all_open_parts(range);
         let parts = || parts.iter().map(|part| part.interval);
         if parts().any(|part| !part.low.is_finite() || !part.high.is_finite()) {
             return None;
@@ -278,12 +278,12 @@ mod tests {
         assert_eq!(numbers.trimmed_mean_bounds(&trim(0.0)), None);
         assert_eq!(numbers.quantile_bounds(0.03, None), None);
         assert_eq!(numbers.quantile_bounds(0.99, None), None);
-        assert_eq!(distribution(&[("1", 0.5), ("2", 0.45)], 0.0, 0.05).mode_bounds(), None);
+        assert_eq!(distribution(&[("1", 0.5), ("2", 0.45)], 0.0, 0.05).mode_bounds(None), None);
         assert_eq!(distribution(&[], 0.5, 0.5).quantile_bounds(0.5, None), None);
     }
 
     #[test]
-    fn a_range_bounds_the_plain_mean_and_every_quantile() {
+    fn a_range_bounds_the_plain_mean_the_mode_and_every_quantile() {
         let range = Interval { low: 0.0, high: 20.0 };
         let numbers = distribution(&ROWS, 0.01, 0.04);
         for normalize in [true, false] {
@@ -297,6 +297,13 @@ mod tests {
                 let within = bounds.low - 1e-9 <= value && value <= bounds.high + 1e-9;
                 assert!(within, "normalize {normalize}, {share} on {text}: {value} is not in {bounds:?}");
             }
+        }
+        let close = distribution(&[("1", 0.5), ("2", 0.45)], 0.0, 0.05);
+        let open = distribution(&[("1", 0.03), ("2", 0.02)], 0.0, 0.95);
+        for (numbers, low, high) in [(close, 1.0, 2.0), (open, 0.0, 20.0)] {
+            let mode = Estimation { range: Some(range), ..Estimation::default() };
+            let bounds = numbers.estimate_bounds(Objective::Mode, &mode);
+            assert_eq!(bounds, Some(Interval { low, high }));
         }
         let last = numbers.quantile_bounds(0.99, Some(range)).unwrap();
         assert!((last.high - 20.0).abs() < 1e-9 && last.low >= 3.0, "{last:?}");

@@ -84,7 +84,7 @@ impl Decimal {
         Self { negative: units < 0, integer: magnitude / one, fraction: magnitude % one, decimals }
     }
 
-    /// This canonical number times 10 to the power of `decimals` (at most 10), rounded up.
+    /// This canonical number times 10 to the power of `decimals` (at most 18), rounded up.
     pub(super) fn units_ceil(self, decimals: u8) -> i128 {
         let magnitude = self.magnitude();
         if self.negative { -magnitude.units_floor(decimals) } else { magnitude.units_ceil(decimals) }
@@ -160,7 +160,7 @@ impl Magnitude {
         Self { integer: self.integer + fraction / one, fraction: fraction % one }
     }
 
-    /// Times 10 to the power of `decimals` (at most 10), rounded up.
+    /// Times 10 to the power of `decimals` (at most 18), rounded up.
     pub(super) fn units_ceil(self, decimals: u8) -> i128 {
         let unit = 10_u128.pow((DIGITS_MAX - decimals).into());
         (self.integer * 10_u128.pow(decimals.into()) + self.fraction.div_ceil(unit)) as i128

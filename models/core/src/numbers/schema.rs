@@ -9,6 +9,15 @@ use super::distribution::Interval;
 /// Maximum number of digits after the point of `multipleOf`.
 const STEP_DECIMALS_MAX: u8 = 10;
 
+/// Maximum number of digits after the point for which all numbers have fewer units than an `i128`.
+const DECIMALS_MAX: u8 = 18;
+
+/// Maximum number of numbers by which an alternative is distinguished from the others.
+const PROBES_MAX: usize = 24;
+
+/// The largest `f64` below 1e20.
+const LARGEST: f64 = 99_999_999_999_999_983_616.0;
+
 /// The numbers of at least one alternative.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemaNumbers {
@@ -101,7 +110,7 @@ fn greatest_common_divisor(a: i128, b: i128) -> i128 {
 
 impl NumberSet {
     /// Returns the admitted number nearest to `value`. A number that is not listed and not a multiple has at
-    /// most `decimals` digits after the point, unless only a longer one is admitted.
+    /// most `decimals` digits after the point, or the fewest that an admitted number has.
     fn nearest(&self, value: f64, decimals: u8) -> Option<AdmittedNumber> {
         match self {
             Self::Listed(listed) => {
@@ -113,18 +122,23 @@ impl NumberSet {
                 multiples.nearest(value, *low, *high).map(AdmittedNumber::plain)
             }
             Self::Bounded { low, high, multiples: None } => {
-                let rounded = format!("{value:.width$}", width = usize::from(decimals));
-                let rounded = Decimal::parse(&rounded).map(Decimal::canonical);
-                let ends = [low, high].map(|bound| bound.map(|bound| bound.value));
-                let others = [Decimal::shortest_f64(value).map(Decimal::canonical)].into_iter().chain(ends);
-                let distance = |number: &Decimal| (number.to_f64() - value).abs();
-                let nearest = || {
-                    others
-                        .flatten()
-                        .filter(|value| self.contains(*value))
-                        .min_by(|a, b| distance(a).total_cmp(&distance(b)))
-                };
-                rounded.filter(|value| self.contains(*value)).or_else(nearest).map(AdmittedNumber::plain)
+                let value = value.clamp(-LARGEST, LARGEST);
+                for decimals in decimals..=DECIMALS_MAX {
+                    let rounded = format!("{value:.width$}", width = usize::from(decimals));
+                    let rounded = Decimal::parse(&rounded).map(Decimal::canonical);
+                    if let Some(number) = rounded
+                        && self.contains(number)
+                    {
+                        return Some(AdmittedNumber::plain(number));
+                    }
+                    let shortest = Multiples { units: 1, decimals };
+                    if let Some(number) = shortest.nearest(value, *low, *high) {
+                        return Some(AdmittedNumber::plain(number));
+                    }
+                }
+                let ends = [low, high].into_iter().flatten().map(|bound| bound.value);
+                let mut others = Decimal::shortest_f64(value).map(Decimal::canonical).into_iter().chain(ends);
+                others.find(|&number| self.contains(number)).map(AdmittedNumber::plain)
             }
         }
     }
@@ -146,12 +160,64 @@ impl NumberSet {
         }
     }
 
+    /// Numbers of the set that distinguish it from the others: its ends, and numbers next to the ends of all sets.
+    fn probes(&self, all: &[Self]) -> Vec<AdmittedNumber> {
+        if let Self::Listed(listed) = self {
+            return listed.iter().take(PROBES_MAX).map(|&number| AdmittedNumber::plain(number)).collect();
+        }
+        let (mut ends, mut finest) = (self.ends(), 1.0_f64);
+        for other in all {
+            ends.extend(other.ends());
+            finest = finest.min(other.step());
+        }
+        ends.push(0.0);
+        let mut probes = Vec::new();
+        for end in ends {
+            // The last two are not multiples of any other step.
+            for difference in [0.0, -self.step(), self.step(), -0.3 * finest, 0.3 * finest] {
+                let Some(probe) = self.nearest(end + difference, STEP_DECIMALS_MAX) else { continue };
+                if !probes.contains(&probe) && probes.len() < PROBES_MAX {
+                    probes.push(probe);
+                }
+            }
+        }
+        probes
+    }
+
+    /// The distance of multiples.
+    fn step(&self) -> f64 {
+        match self {
+            Self::Bounded { multiples: Some(step), .. } => {
+                Decimal::of_units(step.units, step.decimals).to_f64()
+            }
+            Self::Bounded { .. } | Self::Listed(_) => 1.0,
+        }
+    }
+
+    /// The smallest and the largest number, if there are any.
+    fn ends(&self) -> Vec<f64> {
+        match self {
+            Self::Listed(listed) => {
+                let Interval { low, high } = Interval::around(listed.iter().map(|listed| listed.to_f64()));
+                vec![low, high]
+            }
+            Self::Bounded { low, high, .. } => {
+                [low, high].into_iter().flatten().map(|bound| bound.value.to_f64()).collect()
+            }
+        }
+    }
+
     /// The smallest interval that contains its numbers, if they have both bounds.
     fn interval(&self) -> Option<Interval> {
         match self {
             Self::Listed(listed) => Some(Interval::around(listed.iter().map(|listed| listed.to_f64()))),
-            Self::Bounded { low, high, .. } => {
-                Some(Interval { low: (*low)?.value.to_f64(), high: (*high)?.value.to_f64() })
+            Self::Bounded { low, high, multiples } => {
+                let [low, high] = [(*low)?, (*high)?];
+                let multiple =
+                    |value: f64| multiples.and_then(|all| all.nearest(value, Some(low), Some(high)));
+                let [first, last] = [-LARGEST, LARGEST].map(multiple);
+                let (low, high) = (first.unwrap_or(low.value), last.unwrap_or(high.value));
+                Some(Interval { low: low.to_f64(), high: high.to_f64() })
             }
         }
     }
@@ -167,6 +233,27 @@ impl SchemaNumbers {
     /// Returns `None` without alternatives.
     pub fn new(alternatives: Vec<NumberSet>) -> Option<Self> {
         (!alternatives.is_empty()).then_some(Self { alternatives })
+    }
+
+    /// Returns the alternatives whose numbers `admits` admits, or `None` if these are all or none. It is called with
+    /// numbers of each alternative that the others may not have.
+    pub fn narrowed(&self, mut admits: impl FnMut(&str) -> bool) -> Option<Self> {
+        let mut different: Vec<&NumberSet> = Vec::new();
+        for set in &self.alternatives {
+            if !different.contains(&set) {
+                different.push(set);
+            }
+        }
+        if different.len() < 2 {
+            return None;
+        }
+        let mut admitted = Vec::new();
+        for set in &different {
+            if set.probes(&self.alternatives).iter().all(|probe| admits(&probe.text)) {
+                admitted.push((*set).clone());
+            }
+        }
+        if admitted.len() == different.len() { None } else { Self::new(admitted) }
     }
 
     pub(super) fn alternatives(&self) -> &[NumberSet] {
@@ -231,13 +318,32 @@ mod tests {
             (bounded(None, None, &[]), 42.0, Some("42")),
             (bounded(bound(0.5), bound(2.0), &[]), 0.1, Some("0.5")),
             (bounded(bound(0.5), bound(2.0), &[]), 9.0, Some("2")),
-            (bounded(beyond(0.0), None, &[]), 1e-9, Some("0.000000001")),
-            (bounded(bound(1.0 / 3.0), None, &[]), 1.0 / 3.0, Some("0.3333333333333333")),
-            (bounded(beyond(0.0), None, &[]), -3.0, None),
+            (bounded(beyond(0.0), None, &[]), 1e-9, Some("0.000001")),
+            (bounded(beyond(0.0), bound(5e-7), &[]), 2e-7, Some("0.0000002")),
+            (bounded(bound(1.0 / 3.0), None, &[]), 1.0 / 3.0, Some("0.333334")),
+            (bounded(beyond(0.0), None, &[]), -3.0, Some("0.000001")),
+            (bounded(bound(2e-20), bound(2e-20), &[]), 0.5, Some("0.00000000000000000002")),
+            (bounded(bound(3.0), bound(2.0), &[]), 2.4, None),
         ] {
             let got = SchemaNumbers::new(vec![set.clone()]).unwrap().nearest(value, 6);
             assert_eq!(got.as_ref().map(|got| got.text.as_str()), want, "{set:?} {value}");
             assert!(got.is_none_or(|got| got.text.parse() == Ok(got.value)));
+        }
+    }
+
+    #[test]
+    fn a_number_has_more_decimals_than_requested_only_if_no_shorter_one_is_admitted() {
+        for (set, value, want) in [
+            (bounded(beyond(0.0), bound(1.0), &[]), 0.336293887283484, "1"),
+            (bounded(bound(0.5), bound(0.9), &[]), 0.5352635984631243, "0.5"),
+            (bounded(bound(0.55), bound(0.59), &[]), 0.5512, "0.55"),
+            (bounded(beyond(3.0), beyond(3.1), &[]), 3.0, "3.01"),
+            (bounded(beyond(-1.0), beyond(0.0), &[]), -0.5, "-0.5"),
+            (bounded(bound(-0.4), bound(7.5), &[]), 9.0, "7"),
+            (bounded(bound(-0.4), bound(7.5), &[]), -9.0, "0"),
+        ] {
+            let number = SchemaNumbers::new(vec![set.clone()]).unwrap().nearest(value, 0).unwrap();
+            assert_eq!(number.text, want, "{set:?} {value}");
         }
     }
 
@@ -255,6 +361,42 @@ mod tests {
         ]);
         assert_eq!(both.unwrap().interval(), Some(Interval { low: -2.0, high: 5.0 }));
         assert_eq!(SchemaNumbers::new(Vec::new()), None);
+    }
+
+    #[test]
+    fn alternatives_with_a_number_that_is_not_admitted_are_removed() {
+        let integers = |low: f64, high: f64| bounded(bound(low), bound(high), &[1.0]);
+        let reals = |low: f64, high: f64| bounded(bound(low), bound(high), &[]);
+        let list = |values: &[f64]| NumberSet::Listed(values.iter().copied().map(decimal).collect());
+        let sets = [
+            integers(0.0, 9.0),
+            integers(1000.0, 2000.0),
+            integers(2.0, 99.0),
+            reals(0.0, 9.0),
+            reals(-5.0, 3.0),
+            list(&[5.0]),
+            list(&[1.0, 50.0, 99.0]),
+            bounded(bound(0.0), None, &[]),
+            bounded(None, None, &[0.5]),
+        ];
+        let grid = || (-300..30_000).map(|tenths| Decimal::of_units(tenths, 1).canonical());
+        let mut removed = 0;
+        for first in &sets {
+            for second in &sets {
+                let admits = |text: &str| first.contains(Decimal::parse(text).unwrap().canonical());
+                let is_within = grid().all(|number| !second.contains(number) || first.contains(number));
+                let both = SchemaNumbers::new(vec![second.clone(), first.clone()]).unwrap();
+                let narrowed = both.narrowed(admits);
+                assert_eq!(narrowed.is_none(), is_within, "{first:?} {second:?}");
+                if let Some(narrowed) = narrowed {
+                    assert_eq!(narrowed.alternatives(), std::slice::from_ref(first));
+                    removed += 1;
+                }
+            }
+        }
+        assert!(removed > 40, "{removed}");
+        let both = SchemaNumbers::new(sets[..2].to_vec()).unwrap();
+        assert_eq!(both.narrowed(|_| false), None);
     }
 
     #[test]

@@ -180,6 +180,9 @@ impl TextState {
         head: None,
     };
 
+    /// Before the first character, where no space may precede the number.
+    pub(super) const AFTER_SPACE: Self = Self { phase: Phase::Space, ..Self::START };
+
     /// Sets the number head's prediction for the next token.
     pub fn with_head_value(self, number: Option<f32>) -> Self {
         Self { head: number, ..self }

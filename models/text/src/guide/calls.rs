@@ -30,17 +30,18 @@ pub enum Answer {
 }
 
 impl CallGrammar {
-    pub(super) fn check(&self) -> Result<(), GuideError> {
-        self.functions.iter().try_for_each(|(name, schema)| {
-            json_schema::check(schema).map_err(|GuideError(reason)| GuideError(format!("`{name}`: {reason}")))
-        })?;
-        match &self.answer {
-            Some(Answer::Json { schema, whitespace }) => {
-                json_schema::check(schema)?;
-                json_schema::check_whitespace(whitespace)
-            }
-            Some(Answer::Text) | None => Ok(()),
+    /// Returns the same grammar with schemas that the library applies exactly.
+    pub(super) fn prepared(&self) -> Result<Self, GuideError> {
+        let mut grammar = self.clone();
+        for (name, schema) in &mut grammar.functions {
+            *schema = json_schema::prepared(schema)
+                .map_err(|GuideError(reason)| GuideError(format!("`{name}`: {reason}")))?;
         }
+        if let Some(Answer::Json { schema, whitespace }) = &mut grammar.answer {
+            *schema = json_schema::prepared(schema)?;
+            json_schema::check_whitespace(whitespace)?;
+        }
+        Ok(grammar)
     }
 
     /// The functions, with all that may precede their arguments in a text. `bytes` returns the bytes of a special

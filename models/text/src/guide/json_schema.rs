@@ -4,13 +4,20 @@ use std::collections::HashSet;
 
 use llguidance::derivre::RegexBuilder;
 use ntl_core::guide::GuideError;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::failed;
+use super::number_keywords::{self, ABOUT_NUMBERS, Step, may_be_number};
+use super::{failed, references};
 
 /// Maximum number of fields in all objects of a JSON schema. With thousands of fields, the library needs
 /// seconds before it reaches its own limits.
 const FIELDS_MAX: usize = 2000;
+
+/// Maximum number of patterns of `patternProperties`. The library intersects each two of them.
+const PATTERNS_MAX: usize = 50;
+
+/// Maximum sum of the coefficients of `multipleOf`, such as 25 for 0.25. The library needs about 20 µs for each unit.
+const STEPS_MAX: u64 = 10_000;
 
 /// One space or two, or a new line with its indentation. Without a bound, some models write whitespace until
 /// the text is cut.
@@ -67,8 +74,11 @@ pub enum Whitespace {
     Pattern(String),
 }
 
-/// Rejects schemas that are not schemas, too large, or beyond the library.
-pub(super) fn check(schema: &Value) -> Result<(), GuideError> {
+/// Returns an equal schema that the library applies exactly.
+///
+/// # Errors
+/// If it is not a schema, too large, or beyond the library.
+pub(super) fn prepared(schema: &Value) -> Result<Value, GuideError> {
     if !schema.is_object() && !schema.is_boolean() {
         return Err(failed("a JSON schema is an object or a boolean"));
     }
@@ -78,7 +88,154 @@ pub(super) fn check(schema: &Value) -> Result<(), GuideError> {
             "the schema has {count} fields in all its objects; at most {FIELDS_MAX}"
         )));
     }
-    check_keywords(schema)
+    let paths = schemas(schema);
+    check_keywords(schema, &paths)?;
+    let mut schema = schema.clone();
+    let copies = references::rewrite(&mut schema, &paths)?;
+    for path in &paths {
+        if let Some(Value::Object(fields)) = schema.pointer_mut(path) {
+            number_keywords::replace_booleans(fields);
+        }
+    }
+    for path in paths.iter().rev() {
+        join_numbers(&mut schema, path);
+    }
+    let mut steps = Steps::default();
+    for path in &paths {
+        if let Some(Value::Object(fields)) = schema.pointer_mut(path) {
+            steps.add(number_keywords::rewrite(fields, path)?, fields);
+        }
+    }
+    steps.check()?;
+    copies.add(&mut schema, FIELDS_MAX, fields).ok_or_else(|| {
+        failed(format!(
+            "the schema has more than {FIELDS_MAX} fields, with copies of what its `$ref`s point to"
+        ))
+    })?;
+    if !paths.iter().any(|path| refers_to_pattern(&schema, path)) {
+        // Inner schemas are moved before outer ones, whose paths remain.
+        for path in paths.iter().rev() {
+            if let Some(Value::Object(fields)) = schema.pointer_mut(path) {
+                name_patterns(fields);
+            }
+        }
+    }
+    Ok(schema)
+}
+
+/// Joins the schemas of numbers in the `allOf` and the `$ref` of a schema.
+fn join_numbers(root: &mut Value, path: &str) {
+    let referred = |root: &Value, schema: &Map<String, Value>| {
+        let target = schema.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
+        target.and_then(|target| root.pointer(target)?.as_object().cloned())
+    };
+    let Some(Value::Object(schema)) = root.pointer(path) else { return };
+    let mut joined = schema.clone();
+    let is_alone = schema.keys().all(|keyword| keyword == "$ref" || keyword == "$defs");
+    if !is_alone
+        && let Some(target) = referred(root, schema)
+        && number_keywords::join(&mut joined, &target)
+    {
+        joined.shift_remove("$ref");
+    }
+    if let Some(Value::Array(parts)) = joined.get("allOf").cloned() {
+        let mut rest = Vec::new();
+        for part in parts {
+            let own = part.as_object();
+            let target = own.filter(|own| own.len() == 1).and_then(|own| referred(root, own));
+            let is_joined =
+                target.as_ref().or(own).is_some_and(|part| number_keywords::join(&mut joined, part));
+            // The places of the others remain.
+            rest.push(if is_joined { Value::Bool(true) } else { part });
+        }
+        joined.insert("allOf".to_owned(), Value::Array(rest));
+    }
+    if let Some(schema) = root.pointer_mut(path) {
+        *schema = Value::Object(joined);
+    }
+}
+
+fn refers_to_pattern(root: &Value, path: &str) -> bool {
+    let target = root.pointer(path).and_then(|schema| schema.get("$ref"));
+    target.and_then(Value::as_str).is_some_and(|target| target.contains("/patternProperties/"))
+}
+
+/// Makes properties of the patterns that match only one name, because the library would admit that name twice.
+fn name_patterns(schema: &mut Map<String, Value>) {
+    if schema.contains_key("minProperties") || schema.contains_key("maxProperties") {
+        // The library supports neither with properties that are not required.
+        return;
+    }
+    let Some(Value::Object(patterns)) = schema.shift_remove("patternProperties") else { return };
+    let mut others = Map::new();
+    for (pattern, value) in patterns {
+        let name = pattern.strip_prefix('^').and_then(|pattern| pattern.strip_suffix('$'));
+        let is_plain = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let properties = schema.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+        match (name, properties) {
+            (Some(name), Value::Object(properties))
+                if name.chars().all(is_plain) && !properties.contains_key(name) =>
+            {
+                properties.insert(name.to_owned(), value);
+            }
+            _ => {
+                others.insert(pattern, value);
+            }
+        }
+    }
+    if !others.is_empty() {
+        schema.insert("patternProperties".to_owned(), Value::Object(others));
+    }
+}
+
+/// The `multipleOf`s of a schema, and what multiplies their cost.
+#[derive(Debug, Default)]
+struct Steps {
+    all: Vec<Step>,
+    /// Number of schemas that do not exclude numbers.
+    numbers: usize,
+    /// Whether schemas with different `multipleOf` may apply to the same number.
+    are_joined: bool,
+}
+
+impl Steps {
+    fn add(&mut self, step: Option<Step>, schema: &Map<String, Value>) {
+        self.all.extend(step);
+        self.numbers += usize::from(may_be_number(schema));
+        let mut parts = 0;
+        for (keyword, value) in schema {
+            parts += match (keyword.as_str(), value) {
+                // The library makes one automaton of the numbers of all alternatives.
+                ("allOf" | "anyOf" | "oneOf", Value::Array(all)) => all.len(),
+                ("$ref", _) => 1,
+                _ => 0,
+            };
+        }
+        let of_schemas = OF_SCHEMAS.iter().chain(&["properties", "patternProperties"]);
+        let others = of_schemas.filter(|&&keyword| !["allOf", "anyOf", "oneOf"].contains(&keyword));
+        let others = others.chain(&ABOUT_NUMBERS).filter(|keyword| schema.contains_key(**keyword)).count();
+        let has_patterns = schema.contains_key("properties") && schema.contains_key("patternProperties");
+        self.are_joined |= parts > 1 || (parts > 0 && others > 0) || has_patterns;
+    }
+
+    /// Rejects steps whose automata would be too large.
+    fn check(&self) -> Result<(), GuideError> {
+        let sum: u64 = self.all.iter().map(|step| u64::from(step.coefficient)).sum();
+        let cost = if self.are_joined {
+            // Any of them may have to hold together, in any number.
+            let common = Step::common(&self.all).map(|step| u64::from(step.coefficient));
+            common.map_or(u64::MAX, |common| common.saturating_mul(self.numbers as u64))
+        } else {
+            sum
+        };
+        if self.all.is_empty() || cost.max(sum) <= STEPS_MAX {
+            return Ok(());
+        }
+        Err(failed(format!(
+            "the numbers in `multipleOf`, without their points, add up to more than {STEPS_MAX} (schemas that apply \
+             together count with their common multiple)"
+        )))
+    }
 }
 
 /// Forbids the properties that a schema does not list, in all its objects that do not mention
@@ -112,15 +269,16 @@ fn fields(value: &Value) -> usize {
     }
 }
 
-/// Rejects keywords that would not constrain the text, in all schemas inside `root`. Names that are not
-/// keywords of any published draft are annotations.
-fn check_keywords(root: &Value) -> Result<(), GuideError> {
-    let mut seen = HashSet::new();
-    let mut pending = vec![String::new()];
-    while let Some(path) = pending.pop() {
-        let Some(schema) = root.pointer(&path).and_then(Value::as_object) else { continue };
-        if !seen.insert(path.clone()) {
-            continue;
+/// Rejects keywords that would not constrain the text, in the schemas at `paths`. Names that are not keywords of
+/// any published draft are annotations.
+fn check_keywords(root: &Value, paths: &[String]) -> Result<(), GuideError> {
+    let mut patterns = 0;
+    for path in paths {
+        let Some(schema) = root.pointer(path).and_then(Value::as_object) else { continue };
+        patterns += schema.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+        if patterns > PATTERNS_MAX {
+            let reason = format!("makes the patterns of the schema more than {PATTERNS_MAX}");
+            return Err(failed(format!("the keyword `patternProperties` at `#{path}` {reason}")));
         }
         if let Some(keyword) = UNSUPPORTED.iter().find(|&&keyword| schema.contains_key(keyword)) {
             return Err(failed(format!("the keyword `{keyword}` at `#{path}` is not supported")));
@@ -140,12 +298,24 @@ fn check_keywords(root: &Value) -> Result<(), GuideError> {
                 "the keyword `prefixItems` is not supported next to `additionalItems` or a list of `items`";
             return Err(failed(message));
         }
+    }
+    Ok(())
+}
+
+/// JSON pointers to all schemas inside `root`, also to those that only a `$ref` reaches.
+fn schemas(root: &Value) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let mut paths = Vec::new();
+    let mut pending = vec![String::new()];
+    while let Some(path) = pending.pop() {
+        let Some(schema) = root.pointer(&path).and_then(Value::as_object) else { continue };
+        if !seen.insert(path.clone()) {
+            continue;
+        }
         for (keyword, value) in schema {
             let at = format!("{path}/{}", escaped(keyword));
             match value {
-                Value::String(target) if keyword == "$ref" => {
-                    pending.extend(target.strip_prefix('#').map(str::to_owned))
-                }
+                Value::String(target) if keyword == "$ref" => pending.extend(references::pointer(target)),
                 Value::Object(named) if OF_NAMED_SCHEMAS.contains(&keyword.as_str()) => {
                     pending.extend(named.keys().map(|name| format!("{at}/{}", escaped(name))));
                 }
@@ -156,8 +326,9 @@ fn check_keywords(root: &Value) -> Result<(), GuideError> {
                 _ => {}
             }
         }
+        paths.push(path);
     }
-    Ok(())
+    paths
 }
 
 /// A name as a JSON pointer has it.

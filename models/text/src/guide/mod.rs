@@ -2,13 +2,17 @@
 //! or a grammar.
 //!
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
-//! every step stay within fixed limits, regardless of the constraint. The guides of JSON schemas and of calls
+//! every step stay within fixed limits, regardless of the constraint. The library counts most of its work; what it
+//! does not count is limited before (`grammar_size`, `json_schema`). The guides of JSON schemas and of calls
 //! also find the numbers that the schemas name (`fields`).
 
 mod calls;
 mod ebnf;
 mod fields;
+mod grammar_size;
 mod json_schema;
+mod number_keywords;
+mod references;
 mod structural_tag;
 mod token_rules;
 
@@ -17,9 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use llguidance::{Matcher, ParserFactory, TokenParser, regex_to_lark};
 use ntl_core::contract::ModelInfo;
-use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect};
+use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
@@ -94,9 +98,9 @@ impl GuideCompiler {
     /// If the constraint is malformed, unsupported or too large, or no text of this vocabulary can satisfy
     /// it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Arc<dyn Guide>, GuideError> {
-        check(constraint)?;
+        let constraint = &prepared(constraint)?;
         let lark = grammar(constraint, self.drops_space)?;
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark)).map_err(failed)?;
+        let parser = self.parser(lark)?;
         let mut matcher = Matcher::new(Ok(parser));
         self.check_beginning(&mut matcher)?;
         let tokens = Arc::clone(self.factory.tok_env());
@@ -113,6 +117,19 @@ impl GuideCompiler {
         };
         let numbers = Arc::clone(&self.numbers);
         Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, follower }))
+    }
+
+    /// Compiles on another thread with a large stack, because the library recurses with the rules of a grammar.
+    fn parser(&self, lark: String) -> Result<TokenParser, GuideError> {
+        let compile = || self.factory.create_parser(TopLevelGrammar::from_lark(lark));
+        let outcome = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, compile);
+            thread.map(|thread| thread.join())
+        });
+        match outcome.map_err(failed)? {
+            Ok(parser) => parser.map_err(failed),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     }
 
     /// Rejects a constraint if no token can begin a text that satisfies it. A space that decoding drops does
@@ -161,14 +178,23 @@ fn marked(name: Option<&str>) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.unwrap_or("<end>").as_bytes()].concat()
 }
 
+/// Enough for the limits of schemas and grammars. Only the part that is used is allocated.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Maximum number of zeros that are added to the text of a number.
+const ZEROS_MAX: usize = 20;
+
 /// The library's default time limits (at most about 20 ms to compile, 15 ms per step) and a lower memory
 /// limit.
 fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
 }
 
-/// Rejects constraints with errors that the conversion to Lark would hide.
-fn check(constraint: &Constraint) -> Result<(), GuideError> {
+/// Returns an equal constraint that the library applies exactly.
+///
+/// # Errors
+/// If the library would not, or if the conversion to Lark would hide the error.
+fn prepared(constraint: &Constraint) -> Result<Constraint, GuideError> {
     match constraint {
         Constraint::Regex(regex)
             if regex.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1 =>
@@ -176,21 +202,26 @@ fn check(constraint: &Constraint) -> Result<(), GuideError> {
             Err(failed("the regular expression ends in an unfinished escape"))
         }
         Constraint::Json { schema, whitespace } => {
-            json_schema::check(schema)?;
-            json_schema::check_whitespace(whitespace)
+            json_schema::check_whitespace(whitespace)?;
+            Ok(Constraint::Json { schema: json_schema::prepared(schema)?, whitespace: whitespace.clone() })
         }
-        Constraint::Grammar(grammar) => check_grammar(grammar),
-        Constraint::Calls(grammar) => grammar.check(),
-        _ => Ok(()),
+        Constraint::Grammar(grammar) => Ok(Constraint::Grammar(lark(grammar)?)),
+        Constraint::Calls(grammar) => Ok(Constraint::Calls(Box::new(grammar.prepared()?))),
+        Constraint::Regex(_) | Constraint::Choice(_) | Constraint::Structural(_) => Ok(constraint.clone()),
     }
 }
 
-/// Rejects schemas inside a grammar, whose keywords are not checked.
-fn check_grammar(grammar: &str) -> Result<(), GuideError> {
+/// A request's grammar in the library's dialect of Lark.
+///
+/// # Errors
+/// If it is malformed or too large, or has schemas, whose keywords are not checked.
+fn lark(grammar: &str) -> Result<String, GuideError> {
     if grammar.contains("%json") {
         return Err(failed("`%json` is not supported in a grammar"));
     }
-    Ok(())
+    let lark = if ebnf::is_ebnf(grammar) { ebnf::lark(grammar)? } else { grammar.to_owned() };
+    grammar_size::check(&lark)?;
+    Ok(lark)
 }
 
 /// A constraint in the library's dialect of Lark.
@@ -210,13 +241,10 @@ fn grammar(constraint: &Constraint, drops_space: bool) -> Result<String, GuideEr
             let schema = json_schema::with_whitespace(schema, whitespace);
             format!("start: {lead_in}json\njson: %json {schema}")
         }
-        Constraint::Grammar(grammar) => {
-            let grammar = if ebnf::is_ebnf(grammar) { ebnf::lark(grammar)? } else { grammar.clone() };
-            match lead_in {
-                "" => grammar,
-                _ => format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}"),
-            }
-        }
+        Constraint::Grammar(grammar) => match lead_in {
+            "" => grammar.clone(),
+            _ => format!("start: {lead_in}grammar\ngrammar: %lark {{\n{grammar}\n}}"),
+        },
         Constraint::Structural(format) => format.lark(lead_in)?,
         Constraint::Calls(grammar) => grammar.lark(lead_in),
     })
@@ -271,6 +299,57 @@ struct Position {
 }
 
 impl Position {
+    /// Returns tokens that write the beginning of a number, or `None` if the constraint forbids it here. They are the
+    /// longest ones, as most tokenizers write numbers.
+    fn begin(&mut self, text: &str) -> Option<Vec<u32>> {
+        let mut rest = text.as_bytes();
+        let mut ids = Vec::new();
+        while !rest.is_empty() {
+            let longest =
+                (1..=rest.len()).rev().find_map(|end| Some((end, *self.numbers.get(&rest[..end])?)));
+            let (end, id) = longest?;
+            ids.push(id);
+            rest = &rest[end..];
+        }
+        let is_allowed = self.matcher.validate_tokens(&ids).is_ok_and(|allowed| allowed == ids.len());
+        (is_allowed && !ids.is_empty()).then_some(ids)
+    }
+
+    /// Returns whether the text may end, or continue with something else, after the tokens of a number.
+    fn may_end_after(&self, ids: &[u32]) -> bool {
+        let mut after = self.clone();
+        for &id in ids {
+            if after.accept(id).is_err() {
+                return false;
+            }
+        }
+        after.end_number();
+        if after.is_complete() {
+            return true;
+        }
+        let Ok(next) = allowed(&mut after.matcher) else { return false };
+        next.iter().any(|id| !after.continues_ended_number(id))
+    }
+
+    /// The library admits a name of `patternProperties` or `additionalProperties` twice in an object. It remains
+    /// admitted if there is no other one.
+    fn forbid_repeated_names(&self, mask: &mut SimpleVob) {
+        let Some(follower) = &self.follower else { return };
+        if !follower.is_at_further_name() {
+            return;
+        }
+        let trie = self.tokens.tok_trie();
+        let mut others = mask.clone();
+        for id in mask.iter() {
+            if follower.repeats_name(trie.token(id)) {
+                others.disallow_token(id);
+            }
+        }
+        if !others.is_zero() {
+            *mask = others;
+        }
+    }
+
     /// Returns whether a token would continue a number that has ended.
     fn continues_ended_number(&self, id: u32) -> bool {
         let first = self.tokens.tok_trie().token(id).first();
@@ -281,9 +360,22 @@ impl Position {
     }
 }
 
+impl Clone for Position {
+    fn clone(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+            tokens: Arc::clone(&self.tokens),
+            numbers: Arc::clone(&self.numbers),
+            follower: self.follower.clone(),
+            number_ends: self.number_ends,
+        }
+    }
+}
+
 impl GuideState for Position {
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError> {
-        let mask = allowed(&mut self.matcher)?;
+        let mut mask = allowed(&mut self.matcher)?;
+        self.forbid_repeated_names(&mut mask);
         let bits = mask.as_slice();
         for (id, logit) in logits.iter_mut().enumerate() {
             let is_allowed = bits.get(id / 32).is_some_and(|bits| bits & (1 << (id % 32)) != 0);
@@ -312,19 +404,26 @@ impl GuideState for Position {
         self.follower.as_ref().map_or(NumberEffect::None, effect)
     }
 
-    /// The longest tokens, as most tokenizers write numbers.
-    fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
-        let mut rest = text.as_bytes();
-        let mut ids = Vec::new();
-        while !rest.is_empty() {
-            let longest =
-                (1..=rest.len()).rev().find_map(|end| Some((end, *self.numbers.get(&rest[..end])?)));
-            let (end, id) = longest?;
-            ids.push(id);
-            rest = &rest[end..];
+    /// Alternatives are compared by some of their numbers. Only the library knows what the text so far has excluded.
+    fn narrow(&mut self, field: &mut NumberField) {
+        field.may_follow_space =
+            ('0'..='9').chain(['-']).any(|first| self.begin(&format!(" {first}")).is_some());
+        if let Some(numbers) = field.numbers.narrowed(|text| self.spell(text).is_some()) {
+            field.numbers = Arc::new(numbers);
         }
-        let is_allowed = self.matcher.validate_tokens(&ids).is_ok_and(|allowed| allowed == ids.len());
-        (is_allowed && !ids.is_empty()).then_some(ids)
+    }
+
+    /// Some schemas need a fixed number of digits after the point.
+    fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
+        let mut text = text.to_owned();
+        for _ in 0..=ZEROS_MAX {
+            let ids = self.begin(&text)?;
+            if self.may_end_after(&ids) {
+                return Some(ids);
+            }
+            text.push_str(if text.contains('.') { "0" } else { ".0" });
+        }
+        None
     }
 
     fn end_number(&mut self) {

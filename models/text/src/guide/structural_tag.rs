@@ -11,8 +11,8 @@ use ntl_core::guide::GuideError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::failed;
 use super::json_schema::{self, Whitespace};
-use super::{ebnf, failed};
 
 /// Maximum size of a grammar in bytes. Marks and triggers are repeated in it, so it may be much larger than its tag.
 const LARK_BYTES_MAX: usize = 1 << 20;
@@ -240,14 +240,13 @@ impl Rules {
             Format::Sequence { .. } => String::new(),
             Format::ConstString { value } => quoted(value),
             Format::JsonSchema { json_schema, style: JsonStyle::Json } => {
-                json_schema::check(json_schema)?;
-                let schema = json_schema::with_whitespace(json_schema, &Whitespace::default());
+                let schema = json_schema::prepared(json_schema)?;
+                let schema = json_schema::with_whitespace(&schema, &Whitespace::default());
                 self.add("", format!("%json {schema}"))?
             }
             Format::Regex { pattern } => self.add("", format!("/{}/", regex_to_lark(pattern, "d")))?,
             Format::Grammar { grammar } => {
-                super::check_grammar(grammar)?;
-                let lark = if ebnf::is_ebnf(grammar) { ebnf::lark(grammar)? } else { grammar.clone() };
+                let lark = super::lark(grammar)?;
                 self.add("", format!("%lark {{\n{lark}\n}}"))?
             }
             Format::TagsWithSeparator { tags, separator, at_least_one, stop_after_first } => {

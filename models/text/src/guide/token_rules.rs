@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect};
+use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
 
 use super::failed;
 use crate::tokenizer::Tokenizer;
@@ -121,6 +121,12 @@ impl GuideState for RestrictedPath {
 
     fn number_effect(&self, id: u32) -> NumberEffect {
         self.inner.as_ref().map_or(NumberEffect::None, |inner| inner.number_effect(id))
+    }
+
+    fn narrow(&mut self, field: &mut NumberField) {
+        if let Some(inner) = &mut self.inner {
+            inner.narrow(field);
+        }
     }
 
     fn spell(&mut self, text: &str) -> Option<Vec<u32>> {

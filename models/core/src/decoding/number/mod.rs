@@ -72,6 +72,8 @@ pub(super) struct SearchRow {
     pub(super) row: PathRow,
     /// See [`Root::is_reported`].
     pub(super) is_reported: bool,
+    /// Whether a space may precede the number.
+    pub(super) may_follow_space: bool,
 }
 
 /// Searches a number of a structured text in at most `nodes_max` nodes.
@@ -87,8 +89,9 @@ pub(super) fn field_search(
     let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
     let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision };
-    let SearchRow { row, is_reported } = first;
-    let root = Root { row, state: NumberState::START, is_reported };
+    let SearchRow { row, is_reported, may_follow_space } = first;
+    let state = if may_follow_space { NumberState::START } else { NumberState::AFTER_SPACE };
+    let root = Root { row, state, is_reported };
     let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
     Box::new(if job.mass_min > 0.0 { tree.reporting_refused(vocabulary) } else { tree })
 }

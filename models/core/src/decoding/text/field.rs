@@ -77,7 +77,11 @@ impl FieldRules {
         let rules = self.rules.for_schema(&field.numbers);
         let estimation = self.job.estimation(&field.numbers);
         let nodes_max = (nodes_left / 2).max(1);
-        let first_row = SearchRow { row: row.clone(), is_reported: self.is_reported };
+        let first_row = SearchRow {
+            row: row.clone(),
+            is_reported: self.is_reported,
+            may_follow_space: field.may_follow_space,
+        };
         let tree = field_search(&self.job, &self.vocabulary, rules, estimation, first_row, nodes_max);
         FieldSearch { tree, field, chosen, has_space, row }
     }

@@ -65,7 +65,8 @@ impl GuideState for ThreeNumbers {
             _ => {
                 let path = format!("$[{}]", self.written.matches(' ').count());
                 let numbers = Arc::new(SchemaNumbers::new(vec![integers]).unwrap());
-                NumberEffect::Begins { field: NumberField { call: None, path, numbers }, has_space: false }
+                let field = NumberField { call: None, path, numbers, may_follow_space: false };
+                NumberEffect::Begins { field, has_space: false }
             }
         }
     }

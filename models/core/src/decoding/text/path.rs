@@ -111,12 +111,14 @@ impl Path {
 
     /// Returns the number of a structured text that begins with the token `id`. `row` is the row that predicts
     /// the token.
-    pub(super) fn field_start(&self, id: u32, row: PathRow, rules: &Rules) -> Option<FieldStart> {
+    pub(super) fn field_start(&mut self, id: u32, row: PathRow, rules: &Rules) -> Option<FieldStart> {
         if rules.fields.is_none() || self.field.is_some() {
             return None;
         }
-        match self.guide.as_ref()?.number_effect(id) {
-            NumberEffect::Begins { field, has_space } => {
+        let guide = self.guide.as_mut()?;
+        match guide.number_effect(id) {
+            NumberEffect::Begins { mut field, has_space } => {
+                guide.narrow(&mut field);
                 Some(FieldStart { field, chosen: id, has_space, row })
             }
             NumberEffect::None | NumberEffect::BeginsInside | NumberEffect::Continues => None,

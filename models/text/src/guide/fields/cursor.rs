@@ -26,9 +26,10 @@ struct Container {
 /// The position in an object or a list.
 #[derive(Debug, Clone)]
 enum Position {
-    /// The name of the present value, as the text has it without quotes.
+    /// The name of the present value, as the text has it without quotes, and the names before it.
     Object {
         name: Vec<u8>,
+        before: Arc<Vec<String>>,
     },
     List {
         index: usize,
@@ -69,20 +70,47 @@ impl Cursor {
         self.state == State::Number && continues_number(byte)
     }
 
+    /// Returns whether the text is before or in a name of an object that has other names.
+    pub(super) fn is_at_further_name(&self) -> bool {
+        let last = self.containers.last().map(|container| &container.position);
+        let is_further = matches!(last, Some(Position::Object { before, .. }) if !before.is_empty());
+        is_further && matches!(self.state, State::BeforeName | State::Name { .. })
+    }
+
+    /// Returns whether the bytes complete a name that the object has already.
+    pub(super) fn repeats_name(&self, bytes: &[u8]) -> bool {
+        if !bytes.contains(&b'"') {
+            return false;
+        }
+        let mut cursor = self.clone();
+        for &byte in bytes {
+            cursor.read_byte(byte);
+            if cursor.state == State::AfterName {
+                break;
+            }
+        }
+        match cursor.containers.last() {
+            Some(Container { position: Position::Object { name, before }, .. }) => {
+                cursor.state == State::AfterName && before.contains(&unescaped(name))
+            }
+            _ => false,
+        }
+    }
+
     /// The numbers of the value that comes next.
     pub(super) fn field(&self) -> Option<NumberField> {
         if self.state != State::BeforeValue {
             return None;
         }
         let numbers = Arc::new(self.schema.numbers(&self.place())?);
-        Some(NumberField { call: None, path: self.path(), numbers })
+        Some(NumberField { call: None, path: self.path(), numbers, may_follow_space: true })
     }
 
     /// The place of the next value.
     fn place(&self) -> Place {
         match self.containers.last() {
             None => self.schema.root(),
-            Some(Container { place, position: Position::Object { name } }) => {
+            Some(Container { place, position: Position::Object { name, .. } }) => {
                 self.schema.property(place, &unescaped(name))
             }
             Some(Container { place, position: Position::List { index } }) => self.schema.item(place, *index),
@@ -95,7 +123,7 @@ impl Cursor {
         for container in &self.containers {
             path += &match &container.position {
                 Position::List { index } => format!("[{index}]"),
-                Position::Object { name } => {
+                Position::Object { name, .. } => {
                     let name = unescaped(name);
                     let mut characters = name.chars();
                     let is_plain =
@@ -121,7 +149,7 @@ impl Cursor {
             State::Name { is_escaped } => match byte {
                 b'"' if !is_escaped => State::AfterName,
                 _ => {
-                    if let Some(Container { position: Position::Object { name }, .. }) =
+                    if let Some(Container { position: Position::Object { name, .. }, .. }) =
                         self.containers.last_mut()
                     {
                         name.push(byte);
@@ -134,7 +162,7 @@ impl Cursor {
                     State::AfterValue
                 }
                 b' ' | b'\t' | b'\r' | b'\n' => state,
-                b'{' => self.enter(Position::Object { name: Vec::new() }),
+                b'{' => self.enter(Position::Object { name: Vec::new(), before: Arc::default() }),
                 b'[' => self.enter(Position::List { index: 0 }),
                 b'}' | b']' => {
                     self.containers.pop();
@@ -160,7 +188,8 @@ impl Cursor {
     /// After a comma.
     fn next_value(&mut self) -> State {
         match self.containers.last_mut().map(|container| &mut container.position) {
-            Some(Position::Object { name }) => {
+            Some(Position::Object { name, before }) => {
+                Arc::make_mut(before).push(unescaped(name));
                 name.clear();
                 State::BeforeName
             }

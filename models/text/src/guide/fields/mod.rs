@@ -55,6 +55,16 @@ impl Follower {
         self.json().is_some_and(|cursor| cursor.continues_number(byte))
     }
 
+    /// Returns whether the text is before or in a name of an object that has other names.
+    pub(super) fn is_at_further_name(&self) -> bool {
+        self.json().is_some_and(Cursor::is_at_further_name)
+    }
+
+    /// Returns whether a token with these bytes gives an object the same name twice.
+    pub(super) fn repeats_name(&self, bytes: &[u8]) -> bool {
+        self.json().is_some_and(|cursor| cursor.repeats_name(bytes))
+    }
+
     /// The numbers of the value that comes next.
     fn field(&self) -> Option<NumberField> {
         match self {

@@ -3,8 +3,7 @@
 use ntl_core::numbers::{Decimal, Multiples, NumberBound, NumberSet};
 use serde_json::{Map, Value};
 
-/// Keywords that only limit numbers. A schema with one of them is about a number.
-const ABOUT_NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+use super::super::number_keywords::{ABOUT_NUMBERS, just_above};
 
 /// Returns the numbers that all of `schemas` admit, or `None` if they admit none or do not mention numbers.
 pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
@@ -25,51 +24,49 @@ pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
             is_integer |= !has("number");
         }
     }
-    let low = bound(schemas, "minimum", "exclusiveMinimum", f64::max);
-    let high = bound(schemas, "maximum", "exclusiveMaximum", f64::min);
+    let low = bound(schemas, "minimum", "exclusiveMinimum", 1.0);
+    let high = bound(schemas, "maximum", "exclusiveMaximum", -1.0);
     let steps = schemas.iter().filter_map(|schema| decimal(schema.get("multipleOf")?));
     let steps: Vec<Decimal> = steps.chain(is_integer.then(|| decimal(&Value::from(1))).flatten()).collect();
     let multiples = if steps.is_empty() { None } else { Some(Multiples::common(&steps)?) };
     let bounded = NumberSet::Bounded { low, high, multiples };
-    let lists = schemas.iter().filter_map(|schema| match (schema.get("const"), schema.get("enum")) {
-        (Some(only), _) => Some(std::slice::from_ref(only)),
-        (None, Some(Value::Array(values))) => Some(values.as_slice()),
-        _ => None,
-    });
-    let lists: Vec<&[Value]> = lists.collect();
-    let Some((first, others)) = lists.split_first() else { return is_named.then_some(bounded) };
-    let is_in_all = |value: &&Value| others.iter().all(|list| list.contains(value));
-    let listed = first.iter().filter(is_in_all).filter_map(decimal);
-    let listed: Vec<Decimal> = listed.filter(|value| bounded.contains(*value)).collect();
+    let mut listed: Option<Vec<Decimal>> = None;
+    for schema in schemas {
+        let values = match (schema.get("const"), schema.get("enum")) {
+            (Some(only), _) => std::slice::from_ref(only),
+            (None, Some(Value::Array(values))) => values.as_slice(),
+            _ => continue,
+        };
+        let mut numbers: Vec<Decimal> = values.iter().filter_map(decimal).collect();
+        numbers.retain(|number| listed.as_ref().is_none_or(|listed| listed.contains(number)));
+        listed = Some(numbers);
+    }
+    let Some(mut listed) = listed else { return is_named.then_some(bounded) };
+    listed.retain(|number| bounded.contains(*number));
     (!listed.is_empty()).then_some(NumberSet::Listed(listed))
 }
 
-/// The strictest bound. The older drafts have a boolean that makes the other bound exclusive.
+/// The strictest bound. An inclusive one may only stand for an exclusive one. `sign`: 1 for a lower bound, and -1 for
+/// an upper one.
 fn bound(
     schemas: &[&Map<String, Value>],
     inclusive: &str,
     exclusive: &str,
-    strictest: fn(f64, f64) -> f64,
+    sign: f64,
 ) -> Option<NumberBound> {
-    let of_schema = |schema: &&Map<String, Value>| {
-        let included = schema.get(inclusive).and_then(Value::as_f64);
-        let excluded = match schema.get(exclusive) {
-            Some(Value::Bool(true)) => included,
-            other => other.and_then(Value::as_f64),
-        };
-        [(included, false), (excluded, true)]
-    };
-    let all: Vec<(f64, bool)> = schemas
-        .iter()
-        .flat_map(of_schema)
-        .filter_map(|(value, is_exclusive)| Some((value?, is_exclusive)))
-        .collect();
-    let value = all.iter().map(|&(value, _)| value).reduce(strictest)?;
-    let is_exclusive =
-        all.iter().any(|&(other, is_exclusive)| is_exclusive && other.total_cmp(&value).is_eq());
-    // No number beyond 1e20 is read.
-    let value = Decimal::shortest_f64(value)?.canonical();
-    Some(NumberBound { value, is_exclusive })
+    let mut strictest: Option<(f64, NumberBound)> = None;
+    for schema in schemas {
+        for (keyword, is_exclusive) in [(exclusive, true), (inclusive, false)] {
+            let Some(bound) = schema.get(keyword).and_then(Value::as_f64) else { continue };
+            let least = if is_exclusive { just_above(bound * sign) } else { bound * sign };
+            if strictest.is_some_and(|(other, _)| other >= least) {
+                continue;
+            }
+            let value = Decimal::shortest_f64(bound)?.canonical();
+            strictest = Some((least, NumberBound { value, is_exclusive }));
+        }
+    }
+    strictest.map(|(_, bound)| bound)
 }
 
 fn decimal(value: &Value) -> Option<Decimal> {
@@ -104,8 +101,11 @@ mod tests {
                 json!([{"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 5}]),
                 Some(["2", "4", "4"]),
             ),
-            (json!([{"type": "integer", "minimum": 1, "exclusiveMinimum": true}]), Some(["2", "8", "1000"])),
-            (json!([{"type": "integer", "minimum": 1, "exclusiveMinimum": false}]), Some(["1", "8", "1000"])),
+            (json!([{"type": "integer", "minimum": 1}, {"exclusiveMinimum": 1}]), Some(["2", "8", "1000"])),
+            (
+                json!([{"exclusiveMinimum": 3, "minimum": 3.0000000000000004}]),
+                Some(["3.000001", "7.7", "1000"]),
+            ),
             (
                 json!([{"type": "number", "multipleOf": 0.5}, {"multipleOf": 0.75}]),
                 Some(["0", "7.5", "1000.5"]),
@@ -115,6 +115,7 @@ mod tests {
             (json!([{"enum": [1, 5, 9], "type": "integer", "minimum": 2}]), Some(["5", "9", "9"])),
             (json!([{"const": 4}]), Some(["4", "4", "4"])),
             (json!([{"enum": [1, 2]}, {"enum": [2, 3]}]), Some(["2", "2", "2"])),
+            (json!([{"enum": [1, 2]}, {"enum": [1.0, 3]}, {"const": 1}]), Some(["1", "1", "1"])),
             (json!([{"enum": ["x", null]}]), None),
             (json!([{"type": "string"}]), None),
             (json!([{"type": "string", "minimum": 1}]), None),
