@@ -1,10 +1,10 @@
 //! Work that would hold up the threads of the runtime: reading long bodies, chat templates, tokenizing,
 //! compiling constraints.
 //!
-//! Invariants: a client has at most as many pieces of such work running as there are processors, and all clients
-//! together a quarter more, so that its memory is bounded, the engines keep their share, and a client with nothing
-//! running need not wait for another client's work. Others wait, round-robin by client. The work of a request that
-//! is gone does not start, and ends at its next check ([`check_wanted`]).
+//! A client has at most as many pieces of such work running as there are processors, and all clients together
+//! a quarter more. This bounds the memory, and a client with nothing running need not wait for another
+//! client's work. Waiting clients are served round-robin. The work of a request that is gone does not start,
+//! and ends at its next check ([`check_wanted`]).
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -37,8 +37,8 @@ impl Drop for GoneOnDrop {
     }
 }
 
-/// Runs `work` of a client, which processes `bytes` bytes: inline if they are few, otherwise on the blocking thread
-/// pool.
+/// Runs `work` of a client, which processes `bytes` bytes: inline if they are few, otherwise on the blocking
+/// thread pool.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     client: u64,
     bytes: usize,
@@ -70,7 +70,8 @@ pub(crate) fn is_gone() -> bool {
     GONE.with_borrow(|gone| gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed)))
 }
 
-/// Ends work that nobody waits for any more: nobody reads the error. Work of several parts calls this before each.
+/// Ends the work of a request that is gone, whose error is not read. Work of several parts calls this before
+/// each.
 pub(crate) fn check_wanted() -> Result<(), AppError> {
     if is_gone() { Err(AppError::Internal) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
 //! A number of permits that clients share fairly: of threads, or of bytes.
 //!
 //! In: requests of a client for some permits. Out: [`Permits`], which return them when they are dropped.
-//! Invariants: clients are served round-robin, and each client's requests in order of arrival; no client holds
-//! more than its maximum, except with a single request, so that others find free permits; every wait ends.
+//! Clients are served round-robin, and each client's requests in order of arrival. No client holds more than
+//! its maximum, except with a single request, so that others find free permits. Every wait ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,8 +95,8 @@ impl State {
         }
     }
 
-    /// Takes the permits of the next request. After a request that does not fit, only those of clients without
-    /// permits are served, so that small requests cannot starve a large one.
+    /// Takes the permits of the next request. After a request that does not fit, only clients without permits
+    /// are served, so that small requests cannot starve a large one.
     fn next(&mut self, client_max: usize) -> Option<(u64, Waiting)> {
         for waiting in &mut self.clients {
             waiting.requests.retain(|request| !request.granted.is_closed());

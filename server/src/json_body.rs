@@ -25,8 +25,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A response of at most this many bytes is written inline, in well under a millisecond.
 const INLINE_BYTES_MAX: usize = 32 << 10;
 
-/// Runs `work`, which writes a client's response of about `bytes` bytes: inline if they are few, otherwise on the
-/// blocking thread pool.
+/// Runs `work`, which writes a client's response of about `bytes` bytes: inline if they are few, otherwise on
+/// the blocking thread pool.
 pub(crate) async fn build<T: Send + 'static>(
     client: u64,
     bytes: usize,

@@ -21,7 +21,7 @@ fn url(listener: &Listener) -> String {
     format!("{scheme}://{address}")
 }
 
-/// What a person can do first, and the path of its page.
+/// Returns the first thing that a person can do, and the path of its page.
 fn first_page(settings: &HttpSettings) -> (&'static str, &'static str) {
     if settings.playground { ("ask it", "/") } else { ("check it", "/health") }
 }

@@ -26,8 +26,9 @@ struct PrefillLimits {
 
 const SHARED: PrefillLimits = PrefillLimits { times: 1.0, steps: 3.0 };
 
-/// While only one client uses the engine. Each prefill costs about a step more than a part of a longer one. A new client
-/// waits for one, so more steps would delay its first token beyond five times its time on a quiet server.
+/// While only one client uses the engine. Each prefill costs about a step more than a part of a longer one. A
+/// new client waits for one unless the model can be interrupted, so more steps would delay its first token
+/// beyond five times its time on a quiet server.
 const ALONE: PrefillLimits = PrefillLimits { times: 2.0, steps: 14.0 };
 
 /// Time of steps that follows a prefill of one client, in units of its time, before that client may prefill

@@ -151,8 +151,8 @@ impl Runner {
             || self.running.iter().any(|job| job.stall.is_none() && is_new(job.client()))
     }
 
-    /// Computes a pass of these clients. If there is only one, serves the clients that come meanwhile. Returns the time
-    /// that these took as well.
+    /// Computes a pass of these clients. If there is only one, serves the clients that come meanwhile.
+    /// Returns the time that these took as well.
     fn pass<T>(
         &mut self,
         model: &mut dyn BatchModel,
@@ -225,8 +225,8 @@ impl Runner {
         job.stall.and_then(|stall| stall.since.checked_add(self.limits.unread_time_max))
     }
 
-    /// Ends jobs whose client is gone or stalled for too long, or whose deadline has passed, except those whose pass is
-    /// interrupted. Returns `true` if there were any.
+    /// Ends jobs whose client is gone or stalled for too long, or whose deadline has passed, except those
+    /// whose pass is interrupted. Returns `true` if there were any.
     fn end_dropped(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
         let now = Instant::now();
         let queued = queue.take_dropped(now);
@@ -489,7 +489,8 @@ impl Runner {
         }
     }
 
-    /// Steps all jobs that are not stalled, except those whose pass is interrupted. Returns `true` if there were any.
+    /// Steps all jobs that are not stalled, except those whose pass is interrupted. Returns `true` if there
+    /// were any.
     fn step(&mut self, model: &mut dyn BatchModel, queue: &mut Queue) -> bool {
         self.steps += 1;
         let clients = self.clients(queue);

@@ -103,8 +103,8 @@ pub(crate) fn stepping(running: &[Running]) -> HashSet<u64> {
 /// Collects at most `rows_max` rows from all jobs for step number `step`. The client that has waited longest
 /// is scheduled first; ties go to the client with the fewest rows last time. Each client gets an equal share,
 /// regardless of how many jobs it has, and each of its jobs gets an equal part of that share. Unused rows go
-/// to later jobs and clients, so that large searches use the rows that texts leave unused. The client `barred` gets
-/// none. `ask` returns `None` for a job that does not take part.
+/// to later jobs and clients, so that large searches use the rows that texts leave unused. The client
+/// `barred` gets none. `ask` returns `None` for a job that does not take part.
 pub(crate) fn collect_rows(
     running: &mut [Running],
     rows_max: usize,

@@ -196,7 +196,8 @@ impl Causal {
         }
     }
 
-    /// Computes the next layers of a pass, given the hidden states before them. Returns the hidden states before layer
+    /// Computes the next layers of a pass, given the hidden states before them. Returns the hidden states
+    /// before layer
     /// `end`, or keeps those between two layers if `interruption` is due there.
     fn some_layers(
         &self,
@@ -217,8 +218,9 @@ impl Causal {
         Ok(Some(x))
     }
 
-    /// Writes the keys and values of rows in the last layer, given the hidden states before it. Returns the hidden states
-    /// after it of the rows after the first `prompts` contexts, `[R, hidden]`, if there are any.
+    /// Writes the keys and values of rows in the last layer, given the hidden states before it. Returns the
+    /// hidden states after it of the rows after the first `prompts` contexts, `[R, hidden]`, if there are
+    /// any.
     fn last_layer(
         &self,
         x: Tensor,

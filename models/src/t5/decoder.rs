@@ -108,7 +108,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Begins to compute the hidden states of a step's rows, which are grouped by context, from the embeddings
+    /// Begins to compute the hidden states of a step's rows, which are grouped by context, from the
+    /// embeddings
     /// `[R, d_model]` of their tokens.
     pub(super) fn begin(&self, x: Tensor, groups: &[RowGroup]) -> Result<PartialStep> {
         let x = match &self.positions {
@@ -151,7 +152,8 @@ impl Decoder {
         Ok(StepProgress::Complete(graphs.compute(step.x, inputs, layers)?))
     }
 
-    /// Computes the hidden states after the next layers; after the last one they are normalised if the decoder is.
+    /// Computes the hidden states after the next layers; after the last one they are normalised if the
+    /// decoder is.
     fn layers(
         &self,
         step: PartialStep,

@@ -21,14 +21,15 @@ use crate::ops::{AdaptedRows, AdapterWeights, ModelResult, Placement, compute_er
 /// its caches. A longer prompt is encoded alone.
 const TOKENS_AT_ONCE: usize = 256;
 
-/// Number of tokens per thread that are encoded on the CPU before the first check of an interruption. Fewer would mostly
-/// read weights.
+/// Number of tokens per thread that are encoded on the CPU before the first check of an interruption. Fewer
+/// would mostly read weights.
 const PART_TOKENS: usize = 64;
 
 /// The next part is longer if one takes less time.
 const PART_TIME: Duration = Duration::from_millis(20);
 
-/// Work on a part of a long prompt before the next check of an interruption, in the unit of `PrefillChunk::work`.
+/// Work on a part of a long prompt before the next check of an interruption, in the unit of
+/// `PrefillChunk::work`.
 const PART_WORK: f64 = 32.0;
 
 /// An encoder with the prompts that are not computed completely.
@@ -174,7 +175,8 @@ impl PromptEncoder {
     /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns.
     ///
     /// Prompts for which there is enough work are encoded together. A longer one is encoded in parts on the
-    /// CPU, and as a whole on a device. On the CPU the rest is left for a later call if `interruption` is due.
+    /// CPU, and as a whole on a device. On the CPU the rest is left for a later call if `interruption` is
+    /// due.
     pub(super) fn prefill(
         &mut self,
         chunks: &[PrefillChunk],

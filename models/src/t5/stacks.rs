@@ -81,7 +81,8 @@ impl Stacks {
         Ok(OpenedContext { context, first_token: self.start_id, prefill })
     }
 
-    /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns. Returns early if
+    /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns. Returns early
+    /// if
     /// `interruption` is due.
     pub(super) fn prefill(
         &mut self,

@@ -26,8 +26,8 @@ use crate::telemetry::LogFormat;
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// TOML file with the names of these flags as keys, such as `port = 8000` or `model = ["t5=models/t5"]`. Relative
-    /// paths in it begin at its directory
+    /// TOML file with the names of these flags as keys, such as `port = 8000` or `model = ["t5=models/t5"]`.
+    /// Relative paths in it begin at its directory
     #[arg(long, env = "NTL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]

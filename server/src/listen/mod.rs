@@ -73,8 +73,8 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// after four.
 const QUEUE_MAX: i32 = 4096;
 
-/// Maximum number of connections of the operators' socket, and of one address. The server answers its requests
-/// immediately.
+/// Maximum number of connections of the operators' socket, and of one address. The server answers its
+/// requests immediately.
 const ADMIN_CONNECTIONS_MAX: usize = 32;
 const ADMIN_ADDRESS_CONNECTIONS_MAX: usize = 28;
 

@@ -1,7 +1,7 @@
 //! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` with vLLM's bodies, on the operators' port.
 //!
-//! Only directories within the directory of `--adapters-from` are loaded. Links are resolved before the check, and not
-//! followed after it.
+//! Only directories within the directory of `--adapters-from` are loaded. Links are resolved before the
+//! check, and not followed after it.
 
 use std::path::{Path, PathBuf};
 

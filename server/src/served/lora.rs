@@ -68,7 +68,8 @@ pub(crate) struct LoraWeights {
 pub(crate) enum AdapterFolder {
     /// Named by the configuration. Its links may change.
     Configured(PathBuf),
-    /// Named by a request and checked. Its path has no links, and one that is put there later is not followed.
+    /// Named by a request and checked. Its path has no links, and one that is put there later is not
+    /// followed.
     Checked(PathBuf),
 }
 

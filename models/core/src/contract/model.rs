@@ -150,7 +150,7 @@ pub trait Interruption {
     /// Returns whether there is any. Models call it between layers, so it must be cheap.
     fn is_due(&mut self) -> bool;
 
-    /// Does some of it. It may open, compute and close contexts, except those of the call.
+    /// Does some of it. It may open, compute and close contexts that are not part of the call.
     fn serve(&mut self, model: &mut dyn BatchModel);
 }
 
@@ -190,8 +190,8 @@ pub trait BatchModel: Send {
     /// After an error the contexts of the call are no longer usable and should be closed.
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError>;
 
-    /// Like [`prefill`](Self::prefill), but serves `interruption` in the middle, or returns early if it is due. Models with
-    /// short calls do neither.
+    /// Like [`prefill`](Self::prefill), but serves `interruption` in the middle, or returns early if it is
+    /// due. Models with short calls do neither.
     fn prefill_interruptibly(
         &mut self,
         chunks: &[PrefillChunk],

@@ -48,8 +48,8 @@ fn a_client_without_running_jobs_needs_the_same_steps_under_any_load() {
     }
 }
 
-/// Returns the calls of a model with eight layers, after a four-token text of the other client that arrives during the
-/// first step of these jobs is complete.
+/// Returns the calls of a model with eight layers, after a four-token text of the other client that arrives
+/// during the first step of these jobs is complete.
 fn calls_beside(jobs: Vec<Job>) -> Vec<Call> {
     let recorded = start_with_layers(8, None, plenty());
     let crowd = recorded.engine.submit_all(jobs).unwrap();

@@ -1,7 +1,8 @@
-//! Limits of the factor by which a tokenizer makes a text longer, so that a small prompt cannot need gigabytes.
+//! Limits of the factor by which a tokenizer makes a text longer, so that a small prompt cannot need
+//! gigabytes.
 
-/// Maximum factor by which replacements may make a text longer. Real ones replace a character with one or a few;
-/// the rules of NFKC replace one with 18.
+/// Maximum factor by which replacements may make a text longer. Real ones replace a character with one or a
+/// few; the rules of NFKC replace one with 18.
 pub(super) const GROWTH_MAX: usize = 128;
 
 /// Returns the length of the longest of several zero-terminated strings, in characters.

@@ -13,8 +13,8 @@ use super::EncodeError;
 use super::growth::{GROWTH_MAX, longest_string};
 use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling, check_name, named_byte};
 
-/// Maximum number of parts of a normalizer, a pre-tokenizer, a decoder or a post-processor. Each reads the whole text.
-/// Real ones have up to 30.
+/// Maximum number of parts of a normalizer, a pre-tokenizer, a decoder or a post-processor. Each reads the
+/// whole text. Real ones have up to 30.
 const PARTS_MAX: usize = 256;
 
 /// Maximum number of special tokens that the post-processor adds to a text. Real ones add up to four.
@@ -151,6 +151,12 @@ fn check_rules(normalizer: &Value) -> Result<(), String> {
     normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_rules)
 }
 
+/// Returns the zero-terminated replacements of rules, which are after the size of a trie and the trie.
+fn replacements(rules: &[u8]) -> &[u8] {
+    let Some((&size, rest)) = rules.split_first_chunk() else { return &[] };
+    rest.get(u32::from_le_bytes(size) as usize..).unwrap_or_default()
+}
+
 /// Decodes base64. Returns `None` if the text is not base64.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
@@ -178,8 +184,8 @@ fn base64_digit(character: u8) -> Option<u32> {
     })
 }
 
-/// Returns the maximum factor by which a part of the tokenizer makes a text longer. Rejects parts that would turn a
-/// small text into a huge one.
+/// Returns the maximum factor by which a part of the tokenizer makes a text longer. Rejects parts that would
+/// turn a small text into a huge one.
 fn check_growth(field: &str, part: Option<&impl Serialize>) -> Result<usize, String> {
     let description = description(field, part)?;
     let growth = grown(1, &description)?;
@@ -209,8 +215,8 @@ fn count(description: &Value) -> usize {
     parts(description).map_or(1, |parts| parts.iter().map(count).sum())
 }
 
-/// Returns the maximum length of a text, in characters, after a part that gets `length` characters. A text has at
-/// least one character, so that the result for 1 is a factor.
+/// Returns the maximum length of a text, in characters, after a part that gets `length` characters. A text
+/// has at least one character, so that the result for 1 is a factor.
 fn grown(length: usize, description: &Value) -> Result<usize, String> {
     if let Some(parts) = parts(description) {
         return parts.iter().try_fold(length, grown);
@@ -225,7 +231,7 @@ fn grown(length: usize, description: &Value) -> Result<usize, String> {
         Some("Prepend") => length.saturating_add(characters(&description["prepend"]).unwrap_or(1)),
         Some("Precompiled") => {
             let rules = description[RULES].as_str().and_then(decoded).unwrap_or_default();
-            length.saturating_mul(longest_string(&rules).max(1))
+            length.saturating_mul(longest_string(replacements(&rules)).max(1))
         }
         _ => {
             let Some(content) = characters(&description["content"]) else { return Ok(length) };

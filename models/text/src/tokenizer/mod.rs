@@ -139,7 +139,8 @@ impl Tokenizer {
         })
     }
 
-    /// Returns the maximum factor by which encoding makes a text longer before it splits the text into tokens.
+    /// Returns the maximum factor by which encoding makes a text longer before it splits the text into
+    /// tokens.
     pub fn growth(&self) -> usize {
         match &self.source {
             Source::Library(tokenizer) => tokenizer.growth(),
