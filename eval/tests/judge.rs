@@ -242,7 +242,7 @@ fn pairs_are_judged_in_both_orders() {
 
 #[test]
 fn the_metrics_of_judgements_are_listed_after_the_requested_ones() {
-    let (folder, file) = file(ANSWERS);
+    let (folder, file) = file(&ANSWERS.repeat(2));
     let mock = grader();
     let results = folder.path().join("out");
     let task =

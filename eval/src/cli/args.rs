@@ -65,8 +65,8 @@ pub struct DataArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folders of runs (as `--out` wrote them), or folders up to three levels above several: then each run gets
-    /// its report, and the named folder a page that shows them side by side.
+    /// Folders of runs (as `--out` wrote them), or folders up to three levels above several: then each run
+    /// gets its report, and the named folder a page that shows them side by side.
     #[arg(value_name = "DIR", required = true)]
     pub folders: Vec<PathBuf>,
 }

@@ -33,8 +33,8 @@ pub struct CompareArgs {
     /// compared.
     #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
-    /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table for
-    /// each set of items, with a test of every run against the best one.
+    /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table
+    /// for each set of items, with a test of every run against the best one.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["a", "b", "compared"])]
     pub leaderboard: Option<PathBuf>,
     /// Metric that ranks the runs of `--leaderboard`. Default: the one that the runs show first.
@@ -85,7 +85,8 @@ fn two_names(text: &str) -> Result<[String; 2], String> {
 }
 
 impl CompareArgs {
-    /// Returns the settings of the comparison. `run` are the settings of the task, whose `--json` counts as well.
+    /// Returns the settings of the comparison. `run` are the settings of the task, whose `--json` counts as
+    /// well.
     pub fn settings(&self, run: Option<&RunSettings>) -> CompareSettings {
         let format = if run.is_some_and(|run| run.output.json) { Format::Json } else { self.format() };
         CompareSettings { bootstrap: self.bootstrap(), items_max: self.items, format }

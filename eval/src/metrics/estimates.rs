@@ -56,7 +56,8 @@ pub struct EstimateScores {
     pub values: IndexMap<String, Metric>,
     /// The estimate with the best value. Ties go to the first.
     pub best: String,
-    /// The estimates that equal the best one on every item, as the trimmed mean equals the mean without a trim.
+    /// The estimates that equal the best one on every item, as the trimmed mean equals the mean without a
+    /// trim.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub equal_to_best: Vec<String>,
     /// The difference of each other estimate from the mode, by name.
@@ -129,8 +130,8 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     scores
 }
 
-/// Returns the difference of an estimate from the mode by each metric that both have. The p-values are corrected
-/// together.
+/// Returns the difference of an estimate from the mode by each metric that both have. The p-values are
+/// corrected together.
 fn against_mode(
     items: &Items,
     metrics: &[Measured<'_>],
@@ -358,7 +359,7 @@ mod tests {
             weighted_sum: truth + 1.0,
         };
         let rows: Vec<Row> = (0..60)
-            .map(|truth| f64::from(truth))
+            .map(f64::from)
             .map(|truth| Row { estimates: Some(estimates(truth)), ..Row::read(truth, truth) })
             .collect();
         let rmse = &scores(&rows)["rmse"];

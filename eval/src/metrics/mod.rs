@@ -202,8 +202,8 @@ impl Metric {
     }
 }
 
-/// Returns the interval between the 2.5% and the 97.5% quantile of the values of [`RESAMPLES`] resamples, or `None` if more than a tenth of them
-/// have no value.
+/// Returns the interval between the 2.5% and the 97.5% quantile of the values of [`RESAMPLES`] resamples, or
+/// `None` if more than a tenth of them have no value.
 pub fn bootstrap_interval(drawn: &mut [f64]) -> Option<Interval> {
     let enough = drawn.len() >= (RESAMPLES - RESAMPLES / 10) as usize;
     enough.then(|| percentile_interval(drawn, 0.025)).flatten()
@@ -246,9 +246,9 @@ impl Draw {
         Some(Studied { value: self.value?, deviation: self.deviation? })
     }
 
-    /// Returns the interval of a metric from the draws of resamples: of percentiles, widened to the studentised
-    /// interval if the items vary and most resamples have a standard error. If few items differ from 0, the
-    /// studentised interval alone is too narrow.
+    /// Returns the interval of a metric from the draws of resamples: of percentiles, widened to the
+    /// studentised interval if the items vary and most resamples have a standard error. If few items differ
+    /// from 0, the studentised interval alone is too narrow.
     pub(super) fn interval(
         self,
         info: &MetricInfo,

@@ -86,8 +86,8 @@ pub(super) fn module_metrics(report: &Report, default: &[&'static str]) -> Vec<&
     shown
 }
 
-/// Returns one row per metric, with the best estimate in bold, and the estimate that the run uses for it. Empty
-/// if too few items have distributions.
+/// Returns one row per metric, with the best estimate in bold, and the estimate that the run uses for it.
+/// Empty if too few items have distributions.
 pub(super) fn estimates(report: &Report) -> Table {
     let columns = [
         words(&["metric"]),

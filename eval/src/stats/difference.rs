@@ -11,8 +11,8 @@
 //!
 //! If each item of both sides is 0 or 1, as in accuracy, only the items that one side alone has matter. The
 //! permutation test is then McNemar's exact test, which needs no symmetry, and the interval is Bonett and
-//! Price's (2012). All other intervals come from the bootstrap. An interval excludes 0 exactly if p is at most
-//! [`LEVEL`]: if p is larger, the interval is widened to include 0.
+//! Price's (2012). All other intervals come from the bootstrap. An interval excludes 0 exactly if p is at
+//! most [`LEVEL`]: if p is larger, the interval is widened to include 0.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -67,7 +67,7 @@ impl Spread {
         if !a.iter().chain(b).all(is_bit) {
             return Self::of_terms(Terms::new(a, b));
         }
-        let count = |wanted: f64| a.iter().zip(b).filter(|(a, b)| *b - *a == wanted).count();
+        let count = |wanted: f64| a.iter().zip(b).filter(|(a, b)| (*b - *a - wanted).abs() < 0.5).count();
         Self::Shares(OneSided { only_a: count(-1.0), only_b: count(1.0) })
     }
 
@@ -77,8 +77,8 @@ impl Spread {
 }
 
 impl OneSided {
-    /// Returns the 95% interval of the difference of two shares of the same `n` items (Bonett and Price 2012):
-    /// a Wald interval with one more item on each side.
+    /// Returns the 95% interval of the difference of two shares of the same `n` items (Bonett and Price
+    /// 2012): a Wald interval with one more item on each side.
     fn interval(self, n: usize) -> Interval {
         let n = n as f64 + 2.0;
         let a = (self.only_a as f64 + 1.0) / n;

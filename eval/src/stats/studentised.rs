@@ -1,8 +1,8 @@
-//! The studentised bootstrap of one statistic (Efron 1979, Hall 1988): each resample counts by its distance in
-//! its own standard errors, so that a sample without large values has a wide interval.
+//! The studentised bootstrap of one statistic (Efron 1979, Hall 1988): each resample counts by its distance
+//! in its own standard errors, so that a sample without large values has a wide interval.
 //!
-//! In: a statistic and the standard deviation of its influences, of the items and of resamples. Out: plausible
-//! values of the true statistic, whose quantiles are the ends of an interval.
+//! In: a statistic and the standard deviation of its influences, of the items and of resamples. Out:
+//! plausible values of the true statistic, whose quantiles are the ends of an interval.
 
 use super::Interval;
 use super::weighted::mean_in_order;
@@ -87,8 +87,8 @@ pub fn deviation(influence: &[f64], weights: &[f64]) -> Option<f64> {
     mean_in_order(&squares, weights).map(f64::sqrt)
 }
 
-/// Returns the share of their sum that the largest twentieth of the values has, at least one value. `None` if a
-/// value is negative, or if all are 0.
+/// Returns the share of their sum that the largest twentieth of the values has, at least one value. `None` if
+/// a value is negative, or if all are 0.
 pub fn share_of_largest(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));

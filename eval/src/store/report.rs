@@ -107,8 +107,8 @@ impl Report {
         names.into_iter().map(|name| (name, self.metrics.get(name))).collect()
     }
 
-    /// Returns the metrics of tables: those to show, except for metrics of fewer than [`ITEMS_MIN`] items. Shares
-    /// stay, because their interval holds for any number of items.
+    /// Returns the metrics of tables: those to show, except for metrics of fewer than [`ITEMS_MIN`] items.
+    /// Shares stay, because their interval holds for any number of items.
     pub fn printed_metrics(&self) -> Vec<(&str, Metric)> {
         let mut metrics = self.metrics_to_show();
         metrics.retain(|(name, metric)| !is_of_too_few(name, metric));

@@ -104,8 +104,8 @@ mod tests {
         assert!(cases.len() >= 6);
     }
 
-    /// Every value of a scale with step 0.1 or 0.01, from every interval of it. Compared in floating point, 3.4
-    /// widened by 3.3 does not contain 0.1.
+    /// Every value of a scale with step 0.1 or 0.01, from every interval of it. Compared in floating point,
+    /// 3.4 widened by 3.3 does not contain 0.1.
     #[test]
     fn the_interval_contains_every_truth_whose_score_is_at_most_the_offset() {
         assert!(3.4 - (3.4 - 0.1) > 0.1, "the differences are not exact");
