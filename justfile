@@ -76,11 +76,11 @@ gpu-check *ARGS:
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
-# Compares the numbers of real engines with native ones; NTL_ENGINES is a directory with engines and a model (docs/REMOTE.md).
+# Compares the numbers of real engines with native ones; NTL_ENGINES is a directory with engines and a model (server/conformance/README.md).
 remote-check *ARGS:
     NTL_LM_EVAL= server/conformance/run test_remote.py {{ARGS}}
 
-# Compares fields and shapes with those of a real vLLM; NTL_ENGINES is a directory with vLLM and a chat model (docs/REMOTE.md).
+# Compares fields and shapes with those of a real vLLM; NTL_ENGINES is a directory with vLLM and a chat model (server/conformance/README.md).
 vllm-check *ARGS:
     NTL_LM_EVAL= server/conformance/run test_vllm.py {{ARGS}}
 

@@ -1,6 +1,6 @@
-"""Real engines from NTL_ENGINES, a directory with a model and engines that serve it, as docs/REMOTE.md describes.
+"""Real engines from NTL_ENGINES, a directory with a model and engines that serve it, as README.md describes.
 
-An engine that runs already is used at NTL_VLLM_URL or NTL_LLAMA_CPP_URL; it has to compute in f32, as docs/REMOTE.md says."""
+An engine that runs already is used at NTL_VLLM_URL or NTL_LLAMA_CPP_URL; it has to compute in f32, as README.md says."""
 
 import contextlib
 import os
