@@ -45,7 +45,8 @@ pub struct QualityArgs {
     /// Element types; the others are compared with the first
     #[arg(long, value_delimiter = ',', default_value = "f32,f16,bf16,q8_0,int8", value_parser = str::parse::<DtypeChoice>)]
     dtypes: Vec<DtypeChoice>,
-    /// Element types of keys and values: auto, bf16, fp8; each is combined with every element type of the weights
+    /// Element types of keys and values: auto, bf16, fp8; each is combined with every element type of the
+    /// weights
     #[arg(long, value_delimiter = ',', default_value = "auto", value_parser = str::parse::<KvCacheDtype>)]
     kv_cache_dtypes: Vec<KvCacheDtype>,
 }

@@ -1,6 +1,7 @@
 //! Paths to a value in JSON: `$.rooms[0].area`, `$['a b']`. Other parts of JSONPath are not supported.
 //!
-//! In: any spelling of a path. Out: the spelling that ntl-server uses, so that paths can be compared as texts.
+//! In: any spelling of a path. Out: the spelling that ntl-server uses, so that paths can be compared as
+//! texts.
 
 use std::fmt;
 use std::str::FromStr;

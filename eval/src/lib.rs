@@ -2,8 +2,8 @@
 //!
 //! Data goes one way: command line ([`cli`]) → [`settings`] → run ([`session`]; [`run`]: ask, extract, score;
 //! over the items of [`tasks`] and [`data`]) → files ([`store`]) → [`metrics`] → [`report`], [`compare`] and
-//! [`calibrate`]. [`app`] dispatches the commands. A model is reached over HTTP and in no other way. The library exists so that
-//! tests and the binary share it.
+//! [`calibrate`]. [`app`] dispatches the commands. A model is reached over HTTP and in no other way. The
+//! library exists so that tests and the binary share it.
 
 pub mod app;
 pub mod calibrate;

@@ -12,7 +12,8 @@ use ntl_eval::error::{OutputError, UsageError};
 use ntl_eval::run::runner::RunError;
 use ntl_eval::session::Interrupted;
 
-/// Exit statuses of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 plus the signal's number.
+/// Exit statuses of a program that Ctrl-C ends, and of one that writes into a closed pipe: 128 plus the
+/// signal's number.
 const INTERRUPTED: u8 = 130;
 const OUTPUT_CLOSED: u8 = 141;
 

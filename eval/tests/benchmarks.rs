@@ -1,5 +1,5 @@
-//! The tasks `nupa`, `regression-in-context` and `densities`: answers and distributions against an independent
-//! computation (`data/benchmarks/make.py`), and runs against a scripted server.
+//! The tasks `nupa`, `regression-in-context` and `densities`: answers and distributions against an
+//! independent computation (`data/benchmarks/make.py`), and runs against a scripted server.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 

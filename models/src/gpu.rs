@@ -108,7 +108,8 @@ impl Drop for ContextOnDrop {
 /// Nanoseconds that this process has waited for logits of GPUs.
 static WAITED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the time that this process has waited for logits of GPUs. In the rest of a step, the host enqueues the work.
+/// Returns the time that this process has waited for logits of GPUs. In the rest of a step, the host enqueues
+/// the work.
 pub fn gpu_wait() -> Duration {
     Duration::from_nanos(WAITED.load(Ordering::Relaxed))
 }

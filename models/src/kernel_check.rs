@@ -1,8 +1,9 @@
-//! Compares this program's kernels with the same operations on the CPU, on small inputs, before a model uses them.
+//! Compares this program's kernels with the same operations on the CPU, on small inputs, before a model uses
+//! them.
 //!
-//! Kernels cannot be tested on all GPUs before a release. A kernel that gives another result, or that fails, is turned off with a
-//! warning. The model then works, only slower. A comparison with candle's operations on the GPU would make the driver compile most of
-//! candle's kernels, which models do not use.
+//! Kernels cannot be tested on all GPUs before a release. A kernel that gives another result, or that fails,
+//! is turned off with a warning. The model then works, only slower. A comparison with candle's operations on
+//! the GPU would make the driver compile most of candle's kernels, which models do not use.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,8 +21,8 @@ use crate::ops::{
 /// Element types that were checked, by device: of models, and of keys and values.
 static CHECKED: Mutex<Vec<(DeviceLocation, [DType; 2])>> = Mutex::new(Vec::new());
 
-/// Checks the kernels for elements of type `dtype` with keys and values of type `kv`, and for f32, once per process, and turns off
-/// those that are wrong.
+/// Checks the kernels for elements of type `dtype` with keys and values of type `kv`, and for f32, once per
+/// process, and turns off those that are wrong.
 ///
 /// # Errors
 /// If a kernel breaks the GPU, so that nothing can be computed any more. The message names the kernel.
@@ -164,8 +165,8 @@ impl Inputs<'_> {
         Ok(results)
     }
 
-    /// Rows of a tree and of a long text, whose keys are split among blocks, for every number of heads that the kernel
-    /// computes together, and for heads that it cannot load in one piece.
+    /// Rows of a tree and of a long text, whose keys are split among blocks, for every number of heads that
+    /// the kernel computes together, and for heads that it cannot load in one piece.
     fn slot_attentions(&self) -> Result<Vec<Tensor>> {
         const CAPACITY: u32 = 600;
         let slots = |count: u32| (0..count).map(|at| (at * 7 + 3) % CAPACITY).collect::<Vec<_>>();

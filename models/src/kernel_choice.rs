@@ -34,8 +34,8 @@ impl KernelChoice {
     /// Applies the choice to an opened GPU, elements of type `dtype`, and keys and values of type `kv`.
     ///
     /// # Errors
-    /// If a kernel breaks the GPU, or if keys and values are fp8, which candle's operations do not support, and
-    /// a kernel for them is off.
+    /// If a kernel breaks the GPU, or if keys and values are fp8, which candle's operations do not support,
+    /// and a kernel for them is off.
     #[cfg(feature = "cuda")]
     pub(crate) fn apply(self, device: &Device, dtype: DType, kv: DType) -> Result<(), LoadError> {
         match self {

@@ -61,8 +61,8 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
     complete(Causal::load(files, &causal)?, Causal::adapters, tokenizer, &causal.place)
 }
 
-/// Loads RegressLM's PyTorch model. No adapters fit it, because its attention is stored as joint layers and its
-/// queries and keys are reordered.
+/// Loads RegressLM's PyTorch model. No adapters fit it, because its attention is stored as joint layers and
+/// its queries and keys are reordered.
 fn load_torch(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     let place = &options.place()?;
     let config = TorchConfig::read(files)?;

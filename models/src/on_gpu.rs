@@ -1,5 +1,5 @@
-//! A model on a GPU. It measures how long the GPU needs for a prefill, whose call returns earlier, and finds out after a
-//! failed call whether the GPU still computes.
+//! A model on a GPU. It measures how long the GPU needs for a prefill, whose call returns earlier, and finds
+//! out after a failed call whether the GPU still computes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Repeats the layers of a model's steps on a GPU as CUDA graphs.
 //!
-//! The host needs longer to launch the kernels of a small step than the GPU to run them. A graph launches all of them with
-//! one call. It repeats one shape of steps, for other rows, other keys and other tokens: those are in tables that it reads.
+//! The host needs longer to launch the kernels of a small step than the GPU to run them. A graph launches all
+//! of them with one call. It repeats one shape of steps, for other rows, other keys and other tokens: those
+//! are in tables that it reads.
 
 #[cfg(not(feature = "cuda"))]
 use candle_core::{Result, Tensor};
@@ -43,15 +44,15 @@ mod on_gpu {
     use crate::ops::own_kernels::OwnKernel;
     use crate::ops::{Placement, StepInputs, without_backtrace};
 
-    /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate results: up to 7 MB
-    /// for Llama 2 7B and 32 rows (calculated).
+    /// Maximum number of shapes, and so of graphs. Each graph keeps the memory of one step's intermediate
+    /// results: up to 7 MB for Llama 2 7B and 32 rows (calculated).
     const SHAPES_MAX: usize = 128;
 
     /// The failpoint before a computation that may be recorded.
     const RECORDING: &str = "cuda-graph-recording";
 
-    /// The largest difference between a replay and the same step without it, relative to the largest number. Both launch the
-    /// same kernels, so that they should be equal.
+    /// The largest difference between a replay and the same step without it, relative to the largest number.
+    /// Both launch the same kernels, so that they should be equal.
     const DIFFERENCE_MAX: f32 = 0.01;
 
     /// The graphs of one model.
@@ -82,8 +83,9 @@ mod on_gpu {
             Self { shapes: RefCell::new(is_on.then(Vec::new)), recorder: Recorder::default() }
         }
 
-        /// Returns `layers(x)`. `layers` may read the embeddings `x` f32 `[R, d_model]`, which it may overwrite, the tables of
-        /// its inputs, and tensors that live as long as the model. `inputs` are `None` if a step cannot be repeated.
+        /// Returns `layers(x)`. `layers` may read the embeddings `x` f32 `[R, d_model]`, which it may
+        /// overwrite, the tables of its inputs, and tensors that live as long as the model. `inputs` are
+        /// `None` if a step cannot be repeated.
         pub(crate) fn compute(
             &self,
             x: Tensor,
@@ -114,7 +116,8 @@ mod on_gpu {
             }
         }
 
-        /// Computes a step whose shape is at this stage. Returns its hidden states and the next stage, or why there can be none.
+        /// Computes a step whose shape is at this stage. Returns its hidden states and the next stage, or why
+        /// there can be none.
         fn next(
             &self,
             stage: Option<Stage>,

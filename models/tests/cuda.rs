@@ -290,7 +290,8 @@ fn assert_answers(name: &str, mut model: Box<dyn BatchModel>) {
     }
 }
 
-/// Logits of greedy steps of one to three contexts with prompts of different lengths, several steps of each number of rows.
+/// Logits of greedy steps of one to three contexts with prompts of different lengths, several steps of each
+/// number of rows.
 fn logits_of_many_steps(model: &mut dyn BatchModel) -> Vec<f32> {
     let mut all = Vec::new();
     for contexts in [1, 2, 1, 3] {

@@ -28,13 +28,13 @@ use ntl_text::checkpoint::CheckpointFiles;
 const TOKENS: usize = 104;
 const HIDDEN: usize = 16;
 
-/// Maximum numbers of launches (kernels, matmuls, copies, fills and graphs), uploads, allocations, synchronisations, and look-ups of
-/// kernels by name.
+/// Maximum numbers of launches (kernels, matmuls, copies, fills and graphs), uploads, allocations,
+/// synchronisations, and look-ups of kernels by name.
 #[derive(Clone, Copy)]
 struct Budget(&'static str, [u64; 5]);
 
-/// Maximum number of modules that the driver compiles: four of candle's for each model. It has machine code of
-/// this program's kernels.
+/// Maximum number of modules that the driver compiles: four of candle's for each model. It has machine code
+/// of this program's kernels.
 const COMPILED: u64 = 24;
 
 const T5_BUDGETS: [Budget; 5] = [
@@ -250,7 +250,8 @@ fn open(model: &mut dyn BatchModel, prompts: &[Prompt]) -> (Vec<OpenedContext>, 
     (opened, Counts::read().since(&before))
 }
 
-/// Runs greedy steps of all contexts and returns the counts of the last one, whose shape of steps has occurred before.
+/// Runs greedy steps of all contexts and returns the counts of the last one, whose shape of steps has
+/// occurred before.
 fn step(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Counts {
     let mut counts = None;
     for node in 0..13u32 {

@@ -1,8 +1,8 @@
 //! The router: which path leads to which handler, through which layers.
 //!
-//! From the outside in: request ids, addresses of clients behind proxies, counting, the name of the server, cross-origin rules, panics; then, for routes that do work, the
-//! API key, admission (loaded, not draining, memory left). Routes are added with their description
-//! (`routes!`), so `GET /openapi.json` cannot miss one.
+//! From the outside in: request ids, addresses of clients behind proxies, counting, the name of the server,
+//! cross-origin rules, panics; then, for routes that do work, the API key, admission (loaded, not draining,
+//! memory left). Routes are added with their description (`routes!`), so `GET /openapi.json` cannot miss one.
 
 use std::any::Any;
 use std::sync::LazyLock;
@@ -105,7 +105,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(tokens::info))
 }
 
-/// Routes that load and unload adapters. The description leaves them out, because they are not on the port of the API.
+/// Routes that load and unload adapters. The description leaves them out, because they are not on the port of
+/// the API.
 fn adapters() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(lora::load)).routes(routes!(lora::unload))
 }

@@ -149,7 +149,8 @@ impl RefusalReason {
             AppError::OfPrompt { param, error } => format!("`{param}`: {}", Self::of(error).0),
             AppError::Invalid { param: Some(param), .. } => {
                 let rest = message.strip_prefix(&format!("`{param}`")).unwrap_or(&message);
-                // The server chose these words. After a colon follow the words of a library or of a chat template.
+                // The server chose these words. After a colon follow the words of a library or of a chat
+                // template.
                 if rest.starts_with(' ') {
                     message
                 } else {

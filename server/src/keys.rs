@@ -75,8 +75,8 @@ impl ApiKeys {
         self.0.file.is_some()
     }
 
-    /// Reads the file again, if there is one, and logs the result. If it cannot be used, the present keys stay. Requests that
-    /// are at work are not checked again.
+    /// Reads the file again, if there is one, and logs the result. If it cannot be used, the present keys
+    /// stay. Requests that are at work are not checked again.
     pub fn reload(&self) {
         let Shared { flags, file: Some(file), keys: current } = &*self.0 else { return };
         match keys(flags, Some(file)) {
@@ -177,8 +177,8 @@ fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyEr
     Ok(numbered.collect())
 }
 
-/// Reads the name and the secret of `KEY` or `NAME KEY`. The error of a line must not show it, since it may be
-/// a key.
+/// Reads the name and the secret of `KEY` or `NAME KEY`. The error of a line must not show it, since it may
+/// be a key.
 fn key_line(text: &str) -> Option<(Option<String>, String)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (name, secret) = match words[..] {

@@ -44,7 +44,8 @@ pub(crate) fn names_a_model(path: &str) -> bool {
     runs_a_model(path) || [TOKENIZE, DETOKENIZE, TOKENIZER_INFO].contains(&path)
 }
 
-/// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its duration.
+/// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its
+/// duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
     [CHAT, COMPLETIONS, RESPONSES, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING].contains(&path)
 }

@@ -13,8 +13,8 @@ pub struct Reloaded {
 }
 
 impl Reloaded {
-    /// Reads the files again and logs the results. The present contents of a file or a directory that cannot be used
-    /// stay.
+    /// Reads the files again and logs the results. The present contents of a file or a directory that cannot
+    /// be used stay.
     pub fn reload(&self) {
         let Some(app) = self.app.upgrade() else { return };
         let keys = &app.settings.api_keys;

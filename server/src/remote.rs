@@ -1,5 +1,5 @@
-//! Loads a model that another engine computes: finds the engine, opens the tokenizer, and compares it with the
-//! engine's.
+//! Loads a model that another engine computes: finds the engine, opens the tokenizer, and compares it with
+//! the engine's.
 //!
 //! In: a [`RemoteModel`]. Out: a connected model. The tokenizer, the chat template and the number grammar are
 //! ours, for a directory without weights.

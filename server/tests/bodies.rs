@@ -1,5 +1,5 @@
-//! The memory of request bodies while they are parsed, and of responses until they are read, as counted by the
-//! allocator.
+//! The memory of request bodies while they are parsed, and of responses until they are read, as counted by
+//! the allocator.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 

@@ -369,8 +369,9 @@ fn memory_that_runs_out_while_a_model_loads_ends_the_server_with_the_reason() {
 #[ignore = "needs a device whose memory a test can choose: lab/fake-cuda/check"]
 fn memory_that_runs_out_fails_the_requests_of_its_step_and_no_other() {
     let memory = [("NTL_FAKE_CUDA_MEMORY", MEMORY.to_string())];
-    // The chunks of a prefill depend on time. There is never room for the attention of an encoder, which computes a
-    // prompt in one chunk, nor for all prompts that the prefix cache of a decoder-only model keeps.
+    // The chunks of a prefill depend on time. There is never room for the attention of an encoder, which
+    // computes a prompt in one chunk, nor for all prompts that the prefix cache of a decoder-only model
+    // keeps.
     let long = |digit: usize, repeats| format!("{digit} ").repeat(repeats);
     let prompts: Vec<String> = (0..120).map(|digit| long(digit, 60)).collect();
     for (checkpoint, prompt) in [("t5-v11", json!(long(1, 500))), ("llama-ntl", json!(prompts))] {

@@ -15,15 +15,15 @@ const WEIGHT_MAX: f32 = 0.01;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Adapters")]
 pub(super) struct AdapterArgs {
-    /// Number of adapters. Each batch is then measured twice, without and with adapters, in alternation; its prompts
-    /// use the adapters in turn
+    /// Number of adapters. Each batch is then measured twice, without and with adapters, in alternation; its
+    /// prompts use the adapters in turn
     #[arg(long, default_value_t = 0)]
     adapters: usize,
     /// Rank of every adapter
     #[arg(long, default_value_t = 16)]
     adapter_rank: usize,
-    /// Ends of the names of the layers that the adapters change, such as `q_proj,v_proj`. Default: all linear layers
-    /// except the output layer
+    /// Ends of the names of the layers that the adapters change, such as `q_proj,v_proj`. Default: all linear
+    /// layers except the output layer
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     adapter_modules: Vec<String>,
 }

@@ -40,8 +40,8 @@ pub struct DecodeArgs {
     #[arg(long, default_value_t = 32)]
     new_tokens: usize,
     /// Numbers of concurrent prompts, separated by commas. `-` reads commands from standard input and writes
-    /// one line of JSON for each: `8` measures a batch of 8, `prefill 8` measures one token of each prompt, `ids 8`
-    /// returns the ids it decodes, `roofline` compares with the memory bandwidth
+    /// one line of JSON for each: `8` measures a batch of 8, `prefill 8` measures one token of each prompt,
+    /// `ids 8` returns the ids it decodes, `roofline` compares with the memory bandwidth
     #[arg(long, default_value = "1,8,32")]
     batch: String,
     /// Number of compute threads. Default: all CPUs

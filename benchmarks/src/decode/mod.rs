@@ -1,9 +1,9 @@
 //! Greedy decoding in this process, like `generate` in other libraries: the encoder or the prompt, then a
 //! fixed number of tokens.
 //!
-//! In: token ids. Out: seconds. The greedy ids come from a separate run that is not timed.
-//! Timed answers continue after the end-of-sequence token ([`TextJob::ignore_eos`]), so that every run has the same
-//! length. [`command`] prints the results.
+//! In: token ids. Out: seconds. The greedy ids come from a separate run that is not timed. Timed answers
+//! continue after the end-of-sequence token ([`TextJob::ignore_eos`]), so that every run has the same length.
+//! [`command`] prints the results.
 
 pub mod adapters;
 pub mod command;
@@ -40,7 +40,8 @@ pub struct Run {
     pub first_seconds: f64,
     /// Mean time between two tokens of an answer.
     pub step_seconds: f64,
-    /// The part of `step_seconds` in which the host waits for the GPU. In the rest it enqueues the GPU's work.
+    /// The part of `step_seconds` in which the host waits for the GPU. In the rest it enqueues the GPU's
+    /// work.
     pub wait_seconds: f64,
     /// The share of the steps whose layers a GPU replayed as a CUDA graph.
     pub replayed: f64,
@@ -68,7 +69,8 @@ impl Decoder {
         self.run_jobs(jobs, self.new_tokens)
     }
 
-    /// Texts that do not end at the end-of-sequence token. To ban it would need all logits of each row on the host.
+    /// Texts that do not end at the end-of-sequence token. To ban it would need all logits of each row on the
+    /// host.
     fn timed(&self) -> TextJob {
         TextJob { max_tokens: self.new_tokens, ignore_eos: true, ..TextJob::default() }
     }

@@ -37,9 +37,8 @@ struct AnswerTokens {
 
 type Shape = (&'static str, fn() -> Plan);
 
-/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 1.25 GB for t5gemma-s, 0.73 GB for regresslm-s, 4.4 GB
-/// for tinyllama. This tinyllama
-/// accepts longer prompts than the original.
+/// File sizes: 3 GB for t5-large, 11.4 GB for t5-3b and flan-t5-xl, 1.25 GB for t5gemma-s, 0.73 GB for
+/// regresslm-s, 4.4 GB for tinyllama. This tinyllama accepts longer prompts than the original.
 const SHAPES: [Shape; 12] = [
     ("t5-small", || T5Shape::v1_0(512, 2048, 6, 8).plan()),
     ("t5-base", || T5Shape::v1_0(768, 3072, 12, 12).plan()),

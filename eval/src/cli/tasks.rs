@@ -50,8 +50,8 @@ pub enum Task {
     /// Questions about texts, answered in words (SuperGLUE MultiRC).
     #[command(after_help = EXIT_CODES)]
     Multirc(Box<MultircArgs>),
-    /// Arithmetic, comparisons, digits and conversions of integers, floats, fractions and scientific notation,
-    /// in four lengths (NUPA).
+    /// Arithmetic, comparisons, digits and conversions of integers, floats, fractions and scientific
+    /// notation, in four lengths (NUPA).
     #[command(after_help = EXIT_CODES)]
     Nupa(Box<NupaArgs>),
     /// Values of unknown functions, after noisy examples in the prompt (Friedman 1 to 3, linear).
@@ -161,8 +161,8 @@ pub struct ArithmeticArgs {
     pub common: Common,
 }
 
-/// `--data`: a file with one JSON object per line (or a JSON array, CSV or TSV) with the fields `input`, `target`
-/// and `space`, compressed by gzip or not. `--limit` counts per space. Every metric uses the median.
+/// `--data`: a file with one JSON object per line (or a JSON array, CSV or TSV) with the fields `input`,
+/// `target` and `space`, compressed by gzip or not. `--limit` counts per space. Every metric uses the median.
 #[derive(Debug, Args)]
 pub struct CodeRegressionArgs {
     /// Spaces to evaluate, such as `KBSS,APPS`. Default: all.

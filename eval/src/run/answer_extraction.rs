@@ -1,8 +1,8 @@
 //! Extracts the number that an answer states.
 //!
-//! [`value`] is this program's rule, and [`stated`] the one for answers in a prescribed form. [`LmEvalFilter`]
-//! has the two rules of lm-eval's task `gsm8k` (version 3), which normalises the extracted text and the target
-//! before it compares them. The rule of the NTL paper is in `ntl_paper::numbers`.
+//! [`value`] is this program's rule, and [`stated`] the one for answers in a prescribed form.
+//! [`LmEvalFilter`] has the two rules of lm-eval's task `gsm8k` (version 3), which normalises the extracted
+//! text and the target before it compares them. The rule of the NTL paper is in `ntl_paper::numbers`.
 
 use std::sync::LazyLock;
 
@@ -55,9 +55,9 @@ const NUMBER: &str = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:/[0-9]+|(?:\.[0-
 /// The words and signs before a result.
 const EQUALS: &str = r"(?:[=:\x{2248}\x{2192}]|\b(?:is|are|equals|gives|becomes)\b(?:\s+(?:approximately|about|exactly|equal\s+to))*)";
 
-/// Returns the number that answers a question with a prescribed form, as written. It is on the first line that
-/// has numbers: the one that the line begins with, unless it is an operand; otherwise the one after the last
-/// `is` or `=`, or the last one.
+/// Returns the number that answers a question with a prescribed form, as written. It is on the first line
+/// that has numbers: the one that the line begins with, unless it is an operand; otherwise the one after the
+/// last `is` or `=`, or the last one.
 pub fn stated(text: &str, form: Form) -> Option<&str> {
     static ANY: LazyLock<Regex> = LazyLock::new(|| regex(&format!("-?{NUMBER}")));
     static RESULT: LazyLock<Regex> = LazyLock::new(|| regex(&format!(r"{EQUALS}[\s*$]*(-?{NUMBER})")));
@@ -85,8 +85,8 @@ pub fn stated(text: &str, form: Form) -> Option<&str> {
 }
 
 /// Returns whether the number that a line begins with only repeats the question, as in `744 + 543 = 1287`,
-/// `744 divided by 543 is 1` and `7/4 is 1.75`. `rest` is the line after it, and `result` the number after the
-/// last `is` or `=`, with the line after that.
+/// `744 divided by 543 is 1` and `7/4 is 1.75`. `rest` is the line after it, and `result` the number after
+/// the last `is` or `=`, with the line after that.
 fn is_operand(number: &str, rest: &str, result: Option<(&str, &str)>, form: Form) -> bool {
     static OPERATOR: LazyLock<Regex> =
         LazyLock::new(|| regex(&format!(r"^\s*[-+*/%\x{{d7}}\x{{f7}}]\s*\(*{NUMBER}")));

@@ -186,7 +186,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Drops stored answers. The files are only appended to, since other runs may share the cache: an answer of null counts as missing.
+    /// Drops stored answers. The files are only appended to, since other runs may share the cache: an answer
+    /// of null counts as missing.
     fn forget(&mut self, requests: &[Request], keys: &[String], indices: &[usize]) -> Result<(), RunError> {
         for &index in indices {
             keep(&mut self.journal, &requests[index].id, &keys[index], &Value::Null)?;

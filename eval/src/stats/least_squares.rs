@@ -77,7 +77,8 @@ mod tests {
         let rows: Vec<Vec<f64>> = [1.0, 2.0, 3.0, 4.0].iter().map(|&x| vec![x]).collect();
         let exact = predict(&rows, &[3.0, 5.0, 7.0, 9.0], &[10.0]).unwrap();
         assert!((exact.value - 21.0).abs() < 1e-12 && exact.sd < 1e-6, "{exact:?}");
-        // By hand: slope 0.6 and intercept 1, residuals 0.4, -1.2, 1.2, -0.4; at the mean the leverage is 1/4.
+        // By hand: slope 0.6 and intercept 1, residuals 0.4, -1.2, 1.2, -0.4; at the mean the leverage is
+        // 1/4.
         let noisy = predict(&rows, &[2.0, 1.0, 4.0, 3.0], &[2.5]).unwrap();
         assert!((noisy.value - 2.5).abs() < 1e-12, "{noisy:?}");
         assert!((noisy.sd - (3.2 / 2.0 * 1.25_f64).sqrt()).abs() < 1e-12, "{noisy:?}");

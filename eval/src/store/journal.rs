@@ -6,8 +6,8 @@
 //! answer. A last line without its end, which a crash may leave, is cut off once the rest is accepted. Files
 //! whose first line has no checksum, from before there were any, are read without them.
 //!
-//! One run at a time writes a journal, and holds its lock. Several processes may write a cache: each holds the
-//! lock while it opens the file and while it appends a line.
+//! One run at a time writes a journal, and holds its lock. Several processes may write a cache: each holds
+//! the lock while it opens the file and while it appends a line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, TryLockError};

@@ -43,8 +43,9 @@ pub struct Sample {
     /// `mass_closed`, `mass_open`, `plain_mean`, `unbounded`, `number_reason`, `quantiles`,
     /// `unbounded_quantiles`, `interval`, `crps`, `crps_bounds`, `log_score`, `winkler`, `perplexity`,
     /// `losses`; of tasks that prescribe a form `exact_digits`, `digit_match`, `length_difference`; with a
-    /// known distribution `crps_excess`, `kl`, `total_variation`, `true_coverage`, `sharpness`; of judgements `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`,
-    /// `consistent`, `order_difference`, `order_distance`, `wins`, `verdict`, `preferred`.
+    /// known distribution `crps_excess`, `kl`, `total_variation`, `true_coverage`, `sharpness`; of judgements
+    /// `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`, `consistent`,
+    /// `order_difference`, `order_distance`, `wins`, `verdict`, `preferred`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
     /// Why there is no answer.

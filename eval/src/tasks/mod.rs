@@ -56,8 +56,8 @@ pub fn word(suites: &mut [Suite], template: &Template, run: &RunSettings) -> Res
 /// Default of `--max-tokens`.
 const SHORT_ANSWER_TOKENS: u64 = 32;
 
-/// Returns which number of a text is the answer to a question in the user's words. An answer that may be long,
-/// or that a chat model writes, may begin with a chain of thought.
+/// Returns which number of a text is the answer to a question in the user's words. An answer that may be
+/// long, or that a chat model writes, may begin with a chain of thought.
 fn number_rule(run: &RunSettings) -> NumberRule {
     let is_short = run.max_tokens.is_none_or(|tokens| tokens.get() <= SHORT_ANSWER_TOKENS);
     match (run.mode, run.server.api) {

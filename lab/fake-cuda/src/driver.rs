@@ -1,4 +1,5 @@
-//! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on it.
+//! The state of the fake device (memory, modules, streams, events and counts), and the effect of each call on
+//! it.
 //!
 //! Work is checked and counted when it is enqueued, and done in order when the host waits for the device. So
 //! a host that reads a result too early, or frees memory too early, finds no result, and a call returns
@@ -233,8 +234,8 @@ impl Driver {
         self.enqueue(NodeKind::Copy, move |driver| {
             driver.memory.check("an upload", to, bytes)?.set_written(to, bytes, true);
             let from = kept.as_ref().map_or(from as *const u8, |kept| kept.as_ptr());
-            // SAFETY: the table contains the target. The source is ours, or pinned memory, which is freed only after
-            // all work is done.
+            // SAFETY: the table contains the target. The source is ours, or pinned memory, which is freed
+            // only after all work is done.
             unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
             Ok(())
         });
@@ -257,7 +258,8 @@ impl Driver {
                 if driver.numerics {
                     source.check_written("a download", from, bytes)?;
                 }
-                // SAFETY: the table contains the source. The target is the caller's, who waits, or pinned memory.
+                // SAFETY: the table contains the source. The target is the caller's, who waits, or pinned
+                // memory.
                 unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
                 Ok(())
             });

@@ -6,8 +6,8 @@ use std::thread::ThreadId;
 
 use crate::fault::{Code, Fault};
 
-/// Kinds of nodes, with their `CUgraphNodeType`. Allocations and releases have no work: memory that a capture allocates stays
-/// valid.
+/// Kinds of nodes, with their `CUgraphNodeType`. Allocations and releases have no work: memory that a capture
+/// allocates stays valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     Kernel = 0,

@@ -1,8 +1,8 @@
 //! Device memory: host memory with a table of allocations, and of the bytes that something has written.
 //!
 //! Invariant: `Memory::check` accepts an address range only if it lies inside one live allocation. There is a
-//! gap after each allocation, so that a range beyond the end of one never lies inside the next. Addresses of freed
-//! allocations are not used again soon, so that a late access to one is found.
+//! gap after each allocation, so that a range beyond the end of one never lies inside the next. Addresses of
+//! freed allocations are not used again soon, so that a late access to one is found.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashSet, VecDeque};

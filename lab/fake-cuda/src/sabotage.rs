@@ -1,6 +1,6 @@
-//! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`, `kernel`,
-//! `pointer`, `graph`, `wrong:PREFIX`, `hide:PREFIX`, or
-//! `address:FILE`, `misaligned:FILE`, `launch:FILE` or `ecc:FILE`.
+//! Deliberate faults, to show that tests and programs detect them: `NTL_FAKE_CUDA_BREAK` is `stride`,
+//! `kernel`, `pointer`, `graph`, `wrong:PREFIX`, `hide:PREFIX`, or `address:FILE`, `misaligned:FILE`,
+//! `launch:FILE` or `ecc:FILE`.
 
 use std::path::PathBuf;
 

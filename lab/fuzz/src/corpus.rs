@@ -33,8 +33,8 @@ pub(crate) fn adapter(folder: &str, name: &str) -> Vec<u8> {
     file(&format!("{ADAPTERS}/{folder}/{name}"))
 }
 
-/// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if there
-/// is no such directory.
+/// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if
+/// there is no such directory.
 pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let read = |place: &str| {
         let mut files = BTreeMap::new();

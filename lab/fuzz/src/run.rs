@@ -128,8 +128,8 @@ impl Reader {
     }
 }
 
-/// Prints no panics of readers. Some are expected, and with `RUST_BACKTRACE` the symbols of a backtrace use more memory than
-/// an input may.
+/// Prints no panics of readers. Some are expected, and with `RUST_BACKTRACE` the symbols of a backtrace use
+/// more memory than an input may.
 fn keep_panics_of_readers_quiet() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

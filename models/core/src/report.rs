@@ -8,8 +8,8 @@ use crate::token::TokenLogprob;
 /// Engines round log-probabilities, so that their probabilities may add up to a little more than 1.
 const EXCESS_MAX: f64 = 1e-3;
 
-/// Several passes of an engine over the same tokens round differently, so that the probabilities of their parts may add
-/// up to still more.
+/// Several passes of an engine over the same tokens round differently, so that the probabilities of their
+/// parts may add up to still more.
 const MERGED_EXCESS_MAX: f64 = 0.2;
 
 /// Log-probabilities above 0 by at most this are rounding.
@@ -55,8 +55,8 @@ impl NextTokenReport {
         Self::within(tokens, cut, EXCESS_MAX)
     }
 
-    /// Like [`new`](Self::new), of the reports of several passes over the same tokens. `uncertain`: the probability
-    /// that the reported ids may have in addition.
+    /// Like [`new`](Self::new), of the reports of several passes over the same tokens. `uncertain`: the
+    /// probability that the reported ids may have in addition.
     ///
     /// # Errors
     /// As for [`new`](Self::new).

@@ -1,7 +1,8 @@
 //! Characters that must not reach a log, a terminal or an error message as they are.
 
-/// Returns whether a character controls how text is shown instead of being shown: control characters, line and
-/// paragraph separators, and the characters that set the direction of text, which make a text look like another one.
+/// Returns whether a character controls how text is shown instead of being shown: control characters, line
+/// and paragraph separators, and the characters that set the direction of text, which make a text look like
+/// another one.
 pub fn is_unprintable(character: char) -> bool {
     let is_separator = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(

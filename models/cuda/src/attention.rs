@@ -24,7 +24,8 @@ const WARPS: usize = THREADS / 32;
 /// multiple of [`HELD`] elements.
 const HEADS: [usize; 4] = [1, 2, 4, 8];
 
-/// Number of multiprocessors of a large GPU. If rows and heads do not fill them with blocks, their keys are split.
+/// Number of multiprocessors of a large GPU. If rows and heads do not fill them with blocks, their keys are
+/// split.
 const MULTIPROCESSORS: usize = 132;
 /// Minimum number of keys per block if they are split.
 pub const KEYS_OF_A_PART: usize = 256;
@@ -49,8 +50,8 @@ pub struct SlotAttention<'a> {
 }
 
 impl SlotAttention<'_> {
-    /// Computes the attention of `q` f32 `[R, H * D]` to `slab` `[2 * capacity, G * D]`: keys of all slots, then
-    /// their values, in `dtype` or fp8. Returns the shape of `q` in `dtype`.
+    /// Computes the attention of `q` f32 `[R, H * D]` to `slab` `[2 * capacity, G * D]`: keys of all slots,
+    /// then their values, in `dtype` or fp8. Returns the shape of `q` in `dtype`.
     pub fn attend(&self, q: &Tensor, slab: &Tensor, dtype: DType) -> Result<Tensor> {
         let rows = self.rows;
         let heads = self.heads;

@@ -1,4 +1,5 @@
-//! Records the launches of a computation as a CUDA graph, which repeats all of them with one call of the driver.
+//! Records the launches of a computation as a CUDA graph, which repeats all of them with one call of the
+//! driver.
 
 use std::cell::OnceCell;
 
@@ -24,7 +25,8 @@ pub struct Graph {
     _workspace: Tensor,
 }
 
-// SAFETY: its handles are not bound to a thread, and calls for them need `&self` of an object that is not `Sync`.
+// SAFETY: its handles are not bound to a thread, and calls for them need `&self` of an object that is not
+// `Sync`.
 unsafe impl Send for Graph {}
 
 /// Records graphs, which share cuBLAS's memory.
@@ -35,12 +37,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Computes `compute(x)`, and records it. Returns its result, and the graph or the reason why there is none.
+    /// Computes `compute(x)`, and records it. Returns its result, and the graph or the reason why there is
+    /// none.
     ///
     /// No other thread may use the stream of the device meanwhile: its work would become part of the graph.
     ///
-    /// `compute` must always launch the same kernels and matmuls. They may read `x`, `tables`, and tensors that live as long as
-    /// the graph, and may overwrite `x`, but not `tables`.
+    /// `compute` must always launch the same kernels and matmuls. They may read `x`, `tables`, and tensors
+    /// that live as long as the graph, and may overwrite `x`, but not `tables`.
     ///
     /// # Errors
     /// If the computation fails.
@@ -82,8 +85,8 @@ impl Recorder {
             Ok(Graph { graph, device, inputs, output, _results: results, _workspace: workspace })
         });
         if recorded.is_err() {
-            // Memory that was allocated during the capture cannot be freed. cudarc would report this in a later call, and
-            // another computation would fail.
+            // Memory that was allocated during the capture cannot be freed. cudarc would report this in a
+            // later call, and another computation would fail.
             let _ = stream.context().check_err();
         }
         recorded
@@ -99,7 +102,8 @@ impl Recorder {
 }
 
 impl Graph {
-    /// Computes the same for another `x` and other tables, of the same shapes. The next replay overwrites the result.
+    /// Computes the same for another `x` and other tables, of the same shapes. The next replay overwrites the
+    /// result.
     pub fn replay(&self, x: &Tensor, tables: &[Tensor]) -> Result<Tensor> {
         let stream = self.device.cuda_stream();
         let given = std::iter::once(x).chain(tables);
@@ -120,8 +124,8 @@ impl Graph {
     }
 }
 
-/// Fails if a graph has nodes other than kernels and fills. A copy from the host would read memory that is not there any
-/// more, and memory that is allocated would be allocated again in each replay.
+/// Fails if a graph has nodes other than kernels and fills. A copy from the host would read memory that is
+/// not there any more, and memory that is allocated would be allocated again in each replay.
 fn check_nodes(graph: &CudaGraph) -> Result<()> {
     let kinds = node_kinds(graph.cu_graph()).w()?;
     let repeatable = [CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL, CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET];

@@ -62,7 +62,8 @@ pub(crate) fn cached_suffix(dtype: DType) -> Result<&'static str> {
     if dtype == DType::F8E4M3 { Ok(dtype.as_str()) } else { suffix(dtype) }
 }
 
-/// Returns the number of elements and the reach of biases f32 `[H, 2 * reach + 1]` for `heads` heads; zeros for none.
+/// Returns the number of elements and the reach of biases f32 `[H, 2 * reach + 1]` for `heads` heads; zeros
+/// for none.
 pub(crate) fn reach(bias: Option<&Tensor>, heads: usize) -> Result<(usize, usize)> {
     match bias.map(Tensor::dims2).transpose()? {
         Some((of_heads, distances)) if of_heads == heads && distances % 2 == 1 => {

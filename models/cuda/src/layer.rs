@@ -28,7 +28,8 @@ pub fn norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, dtype:
     Ok(out)
 }
 
-/// Adds `y` f32 `[M, W]`, or the same row `[W]` for all, to `x` f32 `[M, W]` in place. No other tensor may share the storage of `x`.
+/// Adds `y` f32 `[M, W]`, or the same row `[W]` for all, to `x` f32 `[M, W]` in place. No other tensor may
+/// share the storage of `x`.
 pub fn add(x: &Tensor, y: &Tensor) -> Result<()> {
     let ((rows, width), device) = (x.dims2()?, gpu(x)?);
     let is_one_row = y.rank() == 1;
@@ -37,9 +38,9 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<()> {
         .tensor(y, DType::F32, if is_one_row { width } else { rows * width })?
         .int(width)?
         .int(usize::from(is_one_row))?;
-    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `x`, for each of which `y` has a row
-    // of as many elements, or one for all. `x` is written through a shared borrow: it is device memory, which only later
-    // launches on the single stream read.
+    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `x`, for each of
+    // which `y` has a row of as many elements, or one for all. `x` is written through a shared borrow: it is
+    // device memory, which only later launches on the single stream read.
     unsafe { call.launch(Grid::of_rows(rows, width)) }
 }
 
@@ -67,8 +68,8 @@ pub fn activate(x: &Tensor, activation: Activation, is_gated: bool, dtype: DType
         .int(width)?
         .int(activation as usize)?
         .int(usize::from(is_gated))?;
-    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `out`, for each of which `x`
-    // has a row of as many elements, or twice as many if they are gated.
+    // SAFETY: the arguments match the kernel's parameters. Its blocks process the rows of `out`, for each of
+    // which `x` has a row of as many elements, or twice as many if they are gated.
     unsafe { call.launch(Grid::of_rows(rows, width))? };
     Ok(out)
 }

@@ -1,6 +1,6 @@
 //! The CUDA functionality that `ntl-server` needs in addition to candle: the driver's version, the order and
-//! the free memory of GPUs, settings of an opened GPU, CUDA graphs, and matmul with f32 accumulation. Custom kernels compute
-//! steps, prompts and logits (`kernels`). Empty without the feature `cuda`.
+//! the free memory of GPUs, settings of an opened GPU, CUDA graphs, and matmul with f32 accumulation. Custom
+//! kernels compute steps, prompts and logits (`kernels`). Empty without the feature `cuda`.
 #![cfg(feature = "cuda")]
 #![expect(
     unsafe_code,

@@ -15,7 +15,8 @@ use half::{bf16, f16};
 use crate::launch::{address, output};
 
 /// Multiplies `a` `[.., M, K]` by the transpose of `b` `[.., N, K]`, both contiguous and of the same type:
-/// f32, f16 or bf16. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer `[B, .., K]`.
+/// f32, f16 or bf16. Returns f32 `[.., M, N]`. `b` may consist of the first rows of each matrix in a longer
+/// `[B, .., K]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let Sizes { m, n, .. } = Sizes::of(a.layout(), b.layout())?;
     let Device::Cuda(device) = a.device() else { candle_core::bail!("this product is for GPUs") };
@@ -30,7 +31,8 @@ pub fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor, factor: f32) -> Result<
     sum.inplace_op3(a, b, &Gemm { alpha: factor, beta: 1.0 })
 }
 
-/// Elements f32 of a workspace: 32 MiB, the largest default of cuBLAS, so that it can choose the same kernels.
+/// Elements f32 of a workspace: 32 MiB, the largest default of cuBLAS, so that it can choose the same
+/// kernels.
 const WORKSPACE: usize = 8 << 20;
 
 /// Returns memory that cuBLAS can use in [`with_workspace`].
@@ -39,11 +41,13 @@ pub(crate) fn workspace(device: &CudaDevice) -> Result<Tensor> {
     unsafe { Tensor::empty(WORKSPACE, DType::F32, &Device::Cuda(device.clone())) }
 }
 
-/// Calls `work`, whose matmuls use this memory, and do not allocate any. It must live until they are computed.
+/// Calls `work`, whose matmuls use this memory, and do not allocate any. It must live until they are
+/// computed.
 pub(crate) fn with_workspace<T>(device: &CudaDevice, memory: &Tensor, work: impl FnOnce() -> T) -> Result<T> {
     let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
     let start = address(device, memory, DType::F32, WORKSPACE)?;
-    // SAFETY: the memory has this size. candle computes everything on one stream, so that nothing else uses it meanwhile.
+    // SAFETY: the memory has this size. candle computes everything on one stream, so that nothing else uses
+    // it meanwhile.
     unsafe { sys::cublasSetWorkspace_v2(*blas.handle(), start as *mut _, WORKSPACE * 4).result() }.w()?;
     let value = work();
     // SAFETY: this is the handle's stream. Setting it lets cuBLAS use its own memory again.

@@ -115,16 +115,17 @@ impl HeadBatch<'_> {
             .int(groups)?
             .int(rows)?
             .int(keys / groups)?;
-        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query and for each key and
-        // value. It skips rows after the last and clamps slots to the existing ones, regardless of their values,
-        // and these are within `q` and `kv`.
+        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query and for each key
+        // and value. It skips rows after the last and clamps slots to the existing ones, regardless of their
+        // values, and these are within `q` and `kv`.
         unsafe { call.launch(Grid::of_rows(groups * rows + keys, heads * dim))? };
         Ok(PackedHeads { q, kv })
     }
 
     /// Returns softmax weights in `dtype` for scores f32 `[C * G, H / G * M, N]`, which are scaled, become
-    /// `cap * tanh(score / cap)` if there is a cap, and are biased by `bias` f32 `[H, 2 * reach + 1]` according to the distance from query to key. The weights of
-    /// keys that a query does not see are 0, regardless of their scores.
+    /// `cap * tanh(score / cap)` if there is a cap, and are biased by `bias` f32 `[H, 2 * reach + 1]`
+    /// according to the distance from query to key. The weights of keys that a query does not see are 0,
+    /// regardless of their scores.
     pub fn weights(
         &self,
         scores: &Tensor,
@@ -174,8 +175,8 @@ impl HeadBatch<'_> {
             .int(heads)?
             .int(dim)?
             .int(rows)?;
-        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query, and skips rows that
-        // `out` does not have.
+        // SAFETY: the arguments match the kernel's parameters. It has blocks for each query, and skips rows
+        // that `out` does not have.
         unsafe { call.launch(Grid::of_rows(self.groups * rows, heads * dim)) }
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use candle_core::cuda::cudarc::driver::{CudaEvent, DriverError, sys};
 
 unsafe extern "C" {
-    /// The first version of the function. cudarc calls the second one, which drivers before CUDA 12.8 lack. With them, a
-    /// program that refers to it ends while it is loaded, before `check_driver` can give the reason.
+    /// The first version of the function. cudarc calls the second one, which drivers before CUDA 12.8 lack.
+    /// With them, a program that refers to it ends while it is loaded, before `check_driver` can give the
+    /// reason.
     fn cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) -> sys::CUresult;
 }
 

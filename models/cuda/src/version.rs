@@ -56,8 +56,8 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// Fails if the driver is too old for this program. candle's kernels are PTX, which a driver compiles only if it is as
-/// new as their compiler.
+/// Fails if the driver is too old for this program. candle's kernels are PTX, which a driver compiles only if
+/// it is as new as their compiler.
 pub fn check_driver() -> Result<(), String> {
     let Some(program) = CudaVersion::parse(env!("NTL_NVCC_VERSION")) else { return Ok(()) };
     let driver = driver_version().map_err(|error| format!("the driver's version is unknown: {error}"))?;

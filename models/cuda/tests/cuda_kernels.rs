@@ -390,7 +390,8 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
     }
 }
 
-/// All finite fp8 numbers that are not negative, in order: multiples of 2^-9, then eight numbers for each exponent.
+/// All finite fp8 numbers that are not negative, in order: multiples of 2^-9, then eight numbers for each
+/// exponent.
 fn fp8_numbers() -> Vec<f64> {
     let number = |code: i32| match (code / 8, code % 8) {
         (0, mantissa) => f64::from(mantissa) / 512.0,
@@ -642,8 +643,8 @@ fn heads_are_packed_and_results_are_written_back_to_their_rows() {
             for (head, row) in (0..heads).flat_map(|head| rows[..3].iter().map(move |row| (head, row))) {
                 want.extend_from_slice(&q_values[row * q_width + head * dim..][..dim]);
             }
-            // The second group has padding, whose contents are unspecified. A tensor is copied to the host as a whole, so the
-            // first group becomes a separate tensor.
+            // The second group has padding, whose contents are unspecified. A tensor is copied to the host as
+            // a whole, so the first group becomes a separate tensor.
             let of_the_first = (packed.q.narrow(0, 0, num_kv_heads).unwrap() + 0.0).unwrap();
             assert_close("queries", &of_the_first, dtype, &want);
             for (part, at) in packed.kv.unwrap().iter().zip([source.keys_at, source.values_at]) {

@@ -1,7 +1,7 @@
 //! Keeps the threads of a pool awake during a pass of a model.
 //!
-//! A pass consists of hundreds of short parallel parts. rayon's threads fall asleep in the serial code between them,
-//! and waking one takes as long as some parts.
+//! A pass consists of hundreds of short parallel parts. rayon's threads fall asleep in the serial code
+//! between them, and waking one takes as long as some parts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ pub(crate) fn awake<T>(compute: impl FnOnce() -> T) -> T {
     let caller = rayon::current_thread_index();
     let ended = AtomicBool::new(false);
     rayon::in_place_scope(|scope| {
-        // A broadcast reaches each thread once. The caller could take over a spawned job while it waits for others.
+        // A broadcast reaches each thread once. The caller could take over a spawned job while it waits for
+        // others.
         scope.spawn_broadcast(|_, thread| {
             if caller != Some(thread.index()) {
                 help(&ended);

@@ -1,5 +1,5 @@
-//! Memory for jobs that are tasks instead of sequences of an engine's thread. They share [`CacheBudget`] with all
-//! engines, and wait for it without blocking a thread.
+//! Memory for jobs that are tasks instead of sequences of an engine's thread. They share [`CacheBudget`] with
+//! all engines, and wait for it without blocking a thread.
 //!
 //! Invariant: a job reserves all of its memory together, so that no job waits for memory while it holds some.
 
@@ -20,8 +20,8 @@ pub struct JobMemory {
     meter: MemoryGauge,
     /// Notified when memory that a job waits for may be free.
     freed: Arc<Notify>,
-    /// Held by the job that waits for memory of the general pool. The others wait for it in their order, so that small
-    /// jobs cannot starve a large one.
+    /// Held by the job that waits for memory of the general pool. The others wait for it in their order, so
+    /// that small jobs cannot starve a large one.
     turn: Mutex<()>,
     waiting: AtomicUsize,
 }
@@ -52,7 +52,8 @@ impl JobMemory {
         Self { budget, job_bytes_max, meter, freed, turn: Mutex::default(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Reduces a job's node budget to the memory; `bytes` is the memory of a job that decodes a number of nodes.
+    /// Reduces a job's node budget to the memory; `bytes` is the memory of a job that decodes a number of
+    /// nodes.
     ///
     /// # Errors
     /// [`EngineError::TooLarge`] if the job cannot run at all.
@@ -60,8 +61,8 @@ impl JobMemory {
         limit_to_memory(job, self.job_bytes_max, bytes)
     }
 
-    /// Reserves memory, and waits until there is enough. Only the first running job of a client may use the reserved
-    /// pool.
+    /// Reserves memory, and waits until there is enough. Only the first running job of a client may use the
+    /// reserved pool.
     pub async fn reserve(&self, bytes: u64, is_first: bool) -> JobReservation {
         let bytes = bytes.min(self.job_bytes_max);
         let _turn = if is_first { None } else { Some(self.turn.lock().await) };

@@ -1,7 +1,8 @@
 //! The batch engine: one thread owns a model and decodes all requests on it. Each turn of its loop computes
 //! parts of some prompts and steps all decoded rows. Jobs join and leave between turns.
 //!
-//! In: [`Job`](ntl_core::contract::Job)s through a bounded queue. Out: events, one channel per job. Invariants:
+//! In: [`Job`](ntl_core::contract::Job)s through a bounded queue. Out: events, one channel per job.
+//! Invariants:
 //!
 //! * clients are scheduled round-robin and get equal shares of steps and memory, regardless of how many jobs
 //!   they have;

@@ -48,8 +48,8 @@ impl Default for EngineLimits {
     }
 }
 
-/// Reduces a job's node budget to `max` bytes; `bytes` is the memory of a job that decodes a number of nodes. Fails if
-/// the job cannot run at all.
+/// Reduces a job's node budget to `max` bytes; `bytes` is the memory of a job that decodes a number of nodes.
+/// Fails if the job cannot run at all.
 pub(crate) fn limit_to_memory(
     job: &mut Job,
     max: u64,

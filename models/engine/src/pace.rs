@@ -136,9 +136,9 @@ impl Pace {
         steps.max(limits.times * time_max.as_secs_f64())
     }
 
-    /// Returns the number of rows of a step while only one client uses the engine, at most `rows_max`: as many as
-    /// take no longer than its prefills, so that a new client does not wait longer for a step. (The rows of a long
-    /// prompt with log-probabilities may each attend to thousands of positions.)
+    /// Returns the number of rows of a step while only one client uses the engine, at most `rows_max`: as
+    /// many as take no longer than its prefills, so that a new client does not wait longer for a step. (The
+    /// rows of a long prompt with log-probabilities may each attend to thousands of positions.)
     pub(crate) fn rows_max_alone(&mut self, time_max: Duration, rows_max: usize) -> usize {
         let limit = self.seconds(&ALONE, 1, time_max);
         let mut rows = rows_max;

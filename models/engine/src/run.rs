@@ -193,8 +193,8 @@ impl Runner {
         }
     }
 
-    /// Returns the error of the requests of a failed call, after checking whether the device still computes. If so, evicts
-    /// all prefixes, because later calls would fail as well if these fill the device's memory.
+    /// Returns the error of the requests of a failed call, after checking whether the device still computes.
+    /// If so, evicts all prefixes, because later calls would fail as well if these fill the device's memory.
     fn failure(&mut self, model: &mut dyn BatchModel, error: &ModelError) -> EngineError {
         let Err(lost) = guarded(&*self.observer, || model.check_device()) else {
             if let Some(prefixes) = model.evictable_cache() {

@@ -98,7 +98,8 @@ impl Activation {
                 simd.select_f32s(simd.less_than_f32s(x, zero), zero, x)
             }
             Self::Silu => sigmoid_times(simd, x, x),
-            // x (1 + tanh(z)) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3), and (1 + tanh(z)) / 2 = sigmoid(2 z).
+            // x (1 + tanh(z)) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3), and (1 + tanh(z)) / 2 = sigmoid(2
+            // z).
             Self::GeluTanh => {
                 let square = simd.mul_f32s(x, x);
                 let inner = simd.mul_add_f32s(square, simd.splat_f32s(0.044_715), simd.splat_f32s(1.0));

@@ -170,7 +170,8 @@ pub(super) fn soft_cap<S: Simd>(simd: S, values: &mut [f32], cap: f32) {
     }
 }
 
-/// Computes `cap * tanh(|value| / cap)` with tanh(x) = (1 - p) / (1 + p), p = e^(-2 x), and restores the sign.
+/// Computes `cap * tanh(|value| / cap)` with tanh(x) = (1 - p) / (1 + p), p = e^(-2 x), and restores the
+/// sign.
 #[inline(always)]
 fn capped<S: Simd>(simd: S, value: S::f32s, cap: f32) -> S::f32s {
     let one = simd.splat_f32s(1.0);
@@ -200,8 +201,8 @@ const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
 /// Coefficients of the powers of e, the highest one first.
 const TAYLOR: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 
-/// Returns e to the power of each lane, for values of at most 0, with an error of at most 2 units in the last place; 0
-/// below -87.3. NaN stays NaN.
+/// Returns e to the power of each lane, for values of at most 0, with an error of at most 2 units in the last
+/// place; 0 below -87.3. NaN stays NaN.
 ///
 /// Splits `x = n ln 2 + r` (Cody and Waite) and uses the Taylor polynomial of `r`, |r| <= ln(2) / 2. The
 /// softmax of `ntl-core` has a separate `exp` with one term fewer, which rounds differently.

@@ -2,8 +2,8 @@
 //! candidates over the next-token probabilities that it reports.
 //!
 //! [`engine`] turns jobs into events. It sends queries through the trait [`NextTokens`], which [`Upstream`]
-//! implements over HTTP: `wire` has the formats of engines, `replicas` chooses among several URLs, and `client`
-//! sends requests.
+//! implements over HTTP: `wire` has the formats of engines, `replicas` chooses among several URLs, and
+//! `client` sends requests.
 
 mod client;
 pub mod engine;

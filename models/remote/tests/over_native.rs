@@ -1,5 +1,5 @@
-//! Numbers and structured texts over reports of native checkpoints against the same checkpoints themselves, and
-//! the round trips that they cost.
+//! Numbers and structured texts over reports of native checkpoints against the same checkpoints themselves,
+//! and the round trips that they cost.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -350,7 +350,8 @@ async fn the_numbers_of_a_union_over_an_engine_equal_the_native_ones() {
     compare_structured(&json!({"oneOf": [variant("p", 0, 0.25), variant("q", 50, 1.0)]})).await;
 }
 
-/// Writes a text natively and over an engine. Returns the number of tokens that the engine offered in each request.
+/// Writes a text natively and over an engine. Returns the number of tokens that the engine offered in each
+/// request.
 async fn compare_structured(schema: &Value) -> Vec<usize> {
     let files = tiny("llama-ntl");
     let prompt = Prompt::from(vec![1, 10, 14, 20]);
@@ -390,8 +391,8 @@ async fn compare_structured(schema: &Value) -> Vec<usize> {
     upstream.free_texts.lock().unwrap().clone()
 }
 
-/// An OpenAI-style server with the tokens of a checkpoint. It writes numbers of one digit, with other probabilities
-/// after every text.
+/// An OpenAI-style server with the tokens of a checkpoint. It writes numbers of one digit, with other
+/// probabilities after every text.
 struct Styled {
     tokenizer: Arc<Tokenizer>,
     texts: TokenTexts,
@@ -469,8 +470,8 @@ impl NextTokens for Styled {
     }
 }
 
-/// With few alternatives, bounds are wide. A check of them is worth something only if the texts of digits name tokens, so
-/// that bounds are narrower than the range.
+/// With few alternatives, bounds are wide. A check of them is worth something only if the texts of digits
+/// name tokens, so that bounds are narrower than the range.
 #[tokio::test]
 async fn bounds_hold_with_few_alternatives_whose_texts_name_digits_and_are_narrower_than_the_range() {
     let ambiguous = Styled::new(&tiny("llama-ntl"), Some(5));

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 const FILE: &str = "adapter_config.json";
 
-/// Fields that change the computation in ways that are not supported. They are unset if they are false, null, empty
-/// or missing.
+/// Fields that change the computation in ways that are not supported. They are unset if they are false, null,
+/// empty or missing.
 const UNSUPPORTED: [&str; 10] = [
     "use_dora",
     "use_qalora",
@@ -107,8 +107,8 @@ impl AdapterConfig {
         Ok(Self { alpha, alpha_pattern, rank, rank_stabilized: stored.use_rslora, base, modules_to_save })
     }
 
-    /// Returns whether the adapter stores a module completely: its name, or the name of a module that contains it, has
-    /// one of the ends in `modules_to_save`.
+    /// Returns whether the adapter stores a module completely: its name, or the name of a module that
+    /// contains it, has one of the ends in `modules_to_save`.
     pub(super) fn saves(&self, module: &str) -> bool {
         let parents = module.match_indices('.').map(|(dot, _)| &module[..dot]);
         let mut names = parents.chain([module]);

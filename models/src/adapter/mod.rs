@@ -2,8 +2,8 @@
 //!
 //! In: a directory with `adapter_config.json` and `adapter_model.safetensors`. Out: an
 //! [`Adapter`](ntl_core::contract::Adapter), with which the model computes `W x + scale * B A x` (LoRA, arXiv
-//! 2106.09685) in place of `W x`. Layers of heads that the directory stores completely (`modules_to_save`) replace the
-//! model's. Anything in a directory that the model cannot apply is an error.
+//! 2106.09685) in place of `W x`. Layers of heads that the directory stores completely (`modules_to_save`)
+//! replace the model's. Anything in a directory that the model cannot apply is an error.
 
 mod config;
 mod layers;
@@ -102,7 +102,8 @@ struct StoredModule<'a> {
     bias: Option<StoredTensor<'a>>,
 }
 
-/// Returns the name or the directory of the model that an adapter was trained on, if its configuration states it.
+/// Returns the name or the directory of the model that an adapter was trained on, if its configuration states
+/// it.
 pub fn adapter_base(files: &CheckpointFiles) -> LoadResult<Option<String>> {
     AdapterConfig::read(files).map(|config| config.base)
 }
@@ -196,8 +197,8 @@ impl AdapterReader {
         Ok(OpenAdapter { reader: self, file, weights, config, modules })
     }
 
-    /// Returns the modules that an adapter can change, with their numbers of outputs and inputs. A module in several
-    /// layers appears several times.
+    /// Returns the modules that an adapter can change, with their numbers of outputs and inputs. A module in
+    /// several layers appears several times.
     pub fn modules(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
         self.layers.iter().flat_map(|layer| {
             layer.modules.iter().map(|module| (module.name.as_str(), [module.outputs, layer.inputs]))
@@ -381,7 +382,8 @@ impl Part {
 }
 
 /// Returns the module that a tensor changes or replaces. Older files contain the adapter's name
-/// (`q_proj.lora_A.default.weight`), and newer classes of T5Gemma 2 have the encoder of texts within another module.
+/// (`q_proj.lora_A.default.weight`), and newer classes of T5Gemma 2 have the encoder of texts within another
+/// module.
 fn target(name: &str) -> Option<(String, Part)> {
     let path = name.strip_prefix(ROOT)?;
     let (module, part) = match path.strip_suffix(".weight") {

@@ -1,5 +1,5 @@
-//! Compares adapters with weights that the test merges itself, and rows of several adapters in one batch with the same
-//! rows alone, on the tiny models of `tests/data`.
+//! Compares adapters with weights that the test merges itself, and rows of several adapters in one batch with
+//! the same rows alone, on the tiny models of `tests/data`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ const HEADS: [&str; 7] = [
     "t5-classes",
 ];
 
-/// Models of every other kind: multipliers, norms of heads, ReLU and gated feed-forward parts, number embeddings,
-/// separate and merged attention to the prompt, nested backbones, heads.
+/// Models of every other kind: multipliers, norms of heads, ReLU and gated feed-forward parts, number
+/// embeddings, separate and merged attention to the prompt, nested backbones, heads.
 const TINY: [&str; 11] = [
     "granite",
     "qwen3",
@@ -216,7 +216,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Copies a model and adds `scale * B A` to its weights. Returns the modules whose weights are not in the file.
+/// Copies a model and adds `scale * B A` to its weights. Returns the modules whose weights are not in the
+/// file.
 fn merged(name: &str, tensors: &HashMap<String, Tensor>, scale: f64) -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     copy(&data(name), folder.path());
@@ -245,7 +246,8 @@ fn an_adapter_gives_the_logits_of_merged_weights_for_every_layer_of_every_kind()
     for name in CAUSAL.into_iter().chain(TINY).chain(HEADS) {
         let mut model = open(name);
         let mut modules = model.modules();
-        // The weight of a tied output layer is the table of embeddings, which adapters of other layers leave alone.
+        // The weight of a tied output layer is the table of embeddings, which adapters of other layers leave
+        // alone.
         for missing in merged(name, &model.pairs(&modules), 1.0).1 {
             assert!(missing.contains("lm_head"), "{name}: {missing}");
             modules.remove(&missing);

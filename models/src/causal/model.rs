@@ -25,8 +25,8 @@ use crate::ops::{AdaptedRows, Linear, ModelResult, Norm, Placement, Product, Wei
 use crate::step_graphs::StepGraphs;
 use crate::weights::Weights;
 
-/// Number of complete steps before first rows are computed with the ends of their prompts. The engine divides prompts by
-/// the time of steps that it has measured.
+/// Number of complete steps before first rows are computed with the ends of their prompts. The engine divides
+/// prompts by the time of steps that it has measured.
 const COMPLETE_STEPS: usize = 4;
 
 #[derive(Debug, Clone)]
@@ -175,7 +175,8 @@ impl Causal {
         Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
 
-    /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x` `[R, hidden]`.
+    /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x` `[R,
+    /// hidden]`.
     fn decode(&self, x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
         let pass = self.pass(contexts)?;
         let inputs = || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows);
@@ -185,7 +186,8 @@ impl Causal {
         self.graphs.compute(x, inputs, layers)
     }
 
-    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states `[R, hidden]` after all layers.
+    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states `[R,
+    /// hidden]` after all layers.
     fn logits(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {
         let hidden = self.norm.forward(x)?;
         let scale = self.config.multipliers.logits;

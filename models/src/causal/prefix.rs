@@ -1,9 +1,9 @@
 //! The prefix cache: blocks of earlier prompts, indexed by the tokens that lead to them.
 //!
-//! A block's keys and values depend only on the adapter and the tokens up to its end, so any prompt with the same
-//! adapter and prefix may use it. The time of a response shows whether its prefix was cached, so prompts share
-//! blocks only if their salts are equal, too. Invariants: the cached blocks use at most `bytes_max` bytes, and a block is cached only while its
-//! predecessor is.
+//! A block's keys and values depend only on the adapter and the tokens up to its end, so any prompt with the
+//! same adapter and prefix may use it. The time of a response shows whether its prefix was cached, so prompts
+//! share blocks only if their salts are equal, too. Invariants: the cached blocks use at most `bytes_max`
+//! bytes, and a block is cached only while its predecessor is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

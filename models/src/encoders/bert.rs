@@ -142,7 +142,8 @@ impl Loader<'_, Config> {
         Ok(InputLayer { positions: Some(positions), norm })
     }
 
-    /// Reads the layers. The normalisations after their parts, which `exact` reads, write the residual stream.
+    /// Reads the layers. The normalisations after their parts, which `exact` reads, write the residual
+    /// stream.
     fn encoder(&self, exact: &Self) -> LoadResult<Encoder> {
         let Config { sizes: Sizes { hidden, intermediate, .. }, eps, activation, .. } = *self.config;
         let layer = |index: usize| {

@@ -1,7 +1,7 @@
 //! Encoders with a head, which predict the values of labels: BERT, RoBERTa and ModernBERT.
 //!
-//! Blocks, prefills and pooling come from T5's encoder. This module has only the configurations and the names of
-//! tensors. Computes the same as transformers 5.24. References: BERT (arXiv 1810.04805), RoBERTa (arXiv
+//! Blocks, prefills and pooling come from T5's encoder. This module has only the configurations and the names
+//! of tensors. Computes the same as transformers 5.24. References: BERT (arXiv 1810.04805), RoBERTa (arXiv
 //! 1907.11692), ModernBERT (arXiv 2412.13663).
 
 mod bert;

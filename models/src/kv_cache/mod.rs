@@ -4,8 +4,8 @@
 //! A node's keys and values are computed and stored once, regardless of how many paths contain it. A row sees
 //! its ancestors and itself. Nothing is copied from path to path.
 //!
-//! [`KvStore`] is the memory of a device. Models see only this interface: `tensors` implements it for the CPU,
-//! `slab` for GPUs and, in tests, for their operations on the CPU.
+//! [`KvStore`] is the memory of a device. Models see only this interface: `tensors` implements it for the
+//! CPU, `slab` for GPUs and, in tests, for their operations on the CPU.
 
 mod slab;
 mod slots;

@@ -100,7 +100,8 @@ pub(crate) trait KvPass {
     fn attend(&self, layer: usize, view: usize, q: &Tensor, heads: Heads) -> Result<Tensor>;
 }
 
-/// Returns the data of a step with these rotations and adapters for CUDA graphs, or `None` if a graph cannot repeat it.
+/// Returns the data of a step with these rotations and adapters for CUDA graphs, or `None` if a graph cannot
+/// repeat it.
 pub(crate) fn step_inputs<'a>(
     kv: &dyn KvPass,
     ropes: impl Iterator<Item = &'a PassRope>,

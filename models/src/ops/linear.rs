@@ -1,5 +1,5 @@
-//! Linear layers with optional biases, and with the changes of adapters. Several layers over the same input are
-//! computed as one matmul.
+//! Linear layers with optional biases, and with the changes of adapters. Several layers over the same input
+//! are computed as one matmul.
 
 use candle_core::{DType, Result, Tensor};
 use ntl_kernels::Matrix;
@@ -163,14 +163,15 @@ impl Linear {
         self.parts(x, &AdaptedRows::default()).map(|[all]| all)
     }
 
-    /// Maps `[M, in]` to `[M, out]`, with the changes of adapters, and with their layers if they replace this one.
+    /// Maps `[M, in]` to `[M, out]`, with the changes of adapters, and with their layers if they replace this
+    /// one.
     pub(crate) fn replaceable(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Tensor> {
         let [all] = self.parts(x, rows)?;
         rows.replaced(self.site, x, all)
     }
 
-    /// Maps `[M, in]` to `[M, out]` without the bias, and without a tensor if none is needed, so that reading the
-    /// numbers copies nothing.
+    /// Maps `[M, in]` to `[M, out]` without the bias, and without a tensor if none is needed, so that reading
+    /// the numbers copies nothing.
     pub(crate) fn product(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {
         match &self.weight {
             Weight::Packed(matrix) => {
@@ -264,9 +265,9 @@ impl Linear<2> {
     }
 }
 
-/// Returns the columns of the product of `x` `[M, K]` and a weight `[N, K]` in parts: `[M, width]` for each of
-/// `widths`, which add up to `N`. One matmul per part: splitting a single result would copy every part. If `wide`,
-/// the sums stay f32.
+/// Returns the columns of the product of `x` `[M, K]` and a weight `[N, K]` in parts: `[M, width]` for each
+/// of `widths`, which add up to `N`. One matmul per part: splitting a single result would copy every part. If
+/// `wide`, the sums stay f32.
 fn product_by_part<const P: usize>(
     weight: &Tensor,
     x: &Tensor,

@@ -1,9 +1,10 @@
-//! Low-rank changes of linear layers (LoRA, arXiv 2106.09685): for the rows of an adapter, the output of a layer is
-//! `W x + B A x`.
+//! Low-rank changes of linear layers (LoRA, arXiv 2106.09685): for the rows of an adapter, the output of a
+//! layer is `W x + B A x`.
 //!
-//! One pass may contain rows of several adapters and rows without one. The matmul with `W` is computed for all
-//! rows together, and the changes adapter by adapter. Everything of an adapter is f32. On the CPU a row's change
-//! is bit-identical alone and with other rows, and added after the complete matmul, so the sum is, too.
+//! One pass may contain rows of several adapters and rows without one. The matmul with `W` is computed for
+//! all rows together, and the changes adapter by adapter. Everything of an adapter is f32. On the CPU a row's
+//! change is bit-identical alone and with other rows, and added after the complete matmul, so the sum is,
+//! too.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -223,8 +224,8 @@ impl AdaptedRows {
         layers.collect()
     }
 
-    /// Returns the output `y` `[R, outputs]` of a layer with the input `x` `[R, inputs]`, with the rows of the adapters
-    /// that replace the layer.
+    /// Returns the output `y` `[R, outputs]` of a layer with the input `x` `[R, inputs]`, with the rows of
+    /// the adapters that replace the layer.
     pub(super) fn replaced(&self, site: Option<Site>, x: &Tensor, y: Tensor) -> Result<Tensor> {
         let groups = self.replacing(site);
         if groups.is_empty() {
@@ -246,7 +247,8 @@ impl AdaptedRows {
         Tensor::cat(&outputs, 0)?.index_select(&Tensor::from_vec(sources, count, &device)?, 0)
     }
 
-    /// Adds the changes of a layer with the input `x` `[R, in]` to the parts `[R, width]` of its output, on the CPU.
+    /// Adds the changes of a layer with the input `x` `[R, in]` to the parts `[R, width]` of its output, on
+    /// the CPU.
     pub(super) fn add<const P: usize>(
         &self,
         site: Option<Site>,
@@ -274,8 +276,8 @@ impl AdaptedRows {
             .try_for_each(|(group, low_rank, rows)| low_rank.add(&group.gathered(x, inputs), rows))
     }
 
-    /// Returns the changes of a layer with the input `x` `[R, in]` as f32 `[R, outputs]`, composed of candle's
-    /// operations; `None` if no adapter changes the layer.
+    /// Returns the changes of a layer with the input `x` `[R, in]` as f32 `[R, outputs]`, composed of
+    /// candle's operations; `None` if no adapter changes the layer.
     pub(super) fn change(&self, site: Option<Site>, x: &Tensor, outputs: usize) -> Result<Option<Tensor>> {
         let groups = self.at(site);
         if groups.is_empty() {

@@ -4,8 +4,8 @@ use candle_core::{DType, Result, Tensor};
 
 use super::tensors::{slice, to_vec, uses_kernels};
 
-/// Normalisation of each row `x` with a learned scale, in f32: `x / sqrt(mean(x²) + eps) * weight` as in T5 and the Llama
-/// family; with a bias, `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` as in GPT-2.
+/// Normalisation of each row `x` with a learned scale, in f32: `x / sqrt(mean(x²) + eps) * weight` as in T5
+/// and the Llama family; with a bias, `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` as in GPT-2.
 pub(crate) struct Norm {
     weight: Tensor,
     bias: Option<Tensor>,

@@ -1,4 +1,5 @@
-//! Which operations on a GPU are computed by this program's kernels. The others are composed of candle's operations.
+//! Which operations on a GPU are computed by this program's kernels. The others are composed of candle's
+//! operations.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,5 +1,5 @@
-//! Layers of heads that adapters replace (`modules_to_save` in PEFT): the rows of such an adapter have the outputs of
-//! the adapter's layer, and the other rows of the pass keep theirs.
+//! Layers of heads that adapters replace (`modules_to_save` in PEFT): the rows of such an adapter have the
+//! outputs of the adapter's layer, and the other rows of the pass keep theirs.
 
 use candle_core::{DType, Result, Tensor};
 use ntl_kernels::Format;

@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use candle_core::Tensor;
 
-/// An intermediate result. Nothing reads the tensor, or a view of it, after this value is dropped: later results
-/// of the same step on a GPU reuse its memory.
+/// An intermediate result. Nothing reads the tensor, or a view of it, after this value is dropped: later
+/// results of the same step on a GPU reuse its memory.
 pub(crate) struct Scratch(pub(crate) Tensor);
 
 impl Deref for Scratch {

@@ -96,8 +96,8 @@ pub(super) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor, factor: f64) -> R
     sum + if (factor - 1.0).abs() > f64::EPSILON { (product * factor)? } else { product }
 }
 
-/// Adds `y` f32 `[M, N]`, or the same row `[N]` for all, to `x` f32 `[M, N]`, whose storage no other tensor may share: a GPU
-/// adds in place.
+/// Adds `y` f32 `[M, N]`, or the same row `[N]` for all, to `x` f32 `[M, N]`, whose storage no other tensor
+/// may share: a GPU adds in place.
 pub(crate) fn add(x: Tensor, y: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if super::own_kernels::OwnKernel::Addition.computes(&x) {

@@ -60,11 +60,12 @@ impl Placement {
         }
     }
 
-    /// Returns the factor by which a multiplication of a prompt's attention takes longer than one of a matmul. The
-    /// engine measures time, so the factor affects only how soon its limits are accurate.
+    /// Returns the factor by which a multiplication of a prompt's attention takes longer than one of a
+    /// matmul. The engine measures time, so the factor affects only how soon its limits are accurate.
     ///
-    /// Fitted to prompts of 1,000 and 16,000 tokens of SmolLM2-135M on two cores of Zen 4, whose times are proportional
-    /// to `matmul + factor * attention` multiplications: 1.01 for f32 and 3.1 for int8. For devices it is estimated.
+    /// Fitted to prompts of 1,000 and 16,000 tokens of SmolLM2-135M on two cores of Zen 4, whose times are
+    /// proportional to `matmul + factor * attention` multiplications: 1.01 for f32 and 3.1 for int8. For
+    /// devices it is estimated.
     pub(crate) fn attention_work(&self) -> f64 {
         match (&self.device, self.format) {
             (Device::Cpu, Format::Int8 | Format::Q8) => 3.0,

@@ -87,8 +87,8 @@ impl Decoder {
         self.layers.first().map_or(0, |layer| layer.prompt_kv.widths()[0])
     }
 
-    /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`, some of
-    /// which may have adapters.
+    /// Computes the keys and values of some tokens of prompts from their encoder output `[n, d_model]`, some
+    /// of which may have adapters.
     pub(super) fn write(
         &self,
         written: &[WrittenRows<'_>],

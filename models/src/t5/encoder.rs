@@ -75,8 +75,8 @@ impl Encoder {
 /// A long prompt on the CPU, between two parts of its computation.
 ///
 /// A layer's attention needs the keys and values of all tokens; the rest of a layer needs only one token.
-/// Stage `s` therefore computes, for some rows at a time, the rest of layer `s - 1` after its keys and values,
-/// and the queries, keys and values of layer `s`.
+/// Stage `s` therefore computes, for some rows at a time, the rest of layer `s - 1` after its keys and
+/// values, and the queries, keys and values of layer `s`.
 pub(super) struct Encoding {
     /// `[T, d_model]`: hidden states before layer `stage`, for the first `row` rows, and before the layer
     /// before it for the others.
@@ -100,8 +100,8 @@ impl Encoding {
         Ok(Self { q: zeros(queries)?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
     }
 
-    /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values of
-    /// two layers.
+    /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values
+    /// of two layers.
     fn token_bytes(d_model: usize, [queries, keys]: [usize; 2]) -> usize {
         (d_model + queries + 4 * keys) * size_of::<f32>()
     }

@@ -1,5 +1,5 @@
-//! Encoder-decoders over contexts and paths: T5 (v1.0, v1.1, flan, mT5), the variants of the Number Token Loss
-//! paper, T5Gemma, and RegressLM.
+//! Encoder-decoders over contexts and paths: T5 (v1.0, v1.1, flan, mT5), the variants of the Number Token
+//! Loss paper, T5Gemma, and RegressLM.
 //!
 //! [`T5`] and [`RegressionHead`] are [`BatchModel`](ntl_core::contract::BatchModel)s. The encoder runs on
 //! concatenated prompts, and each step runs the decoder on the rows of all requests. Reference: "Exploring

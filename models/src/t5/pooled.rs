@@ -1,4 +1,5 @@
-//! An encoder with a head: predicts the values of labels from the mean of its output, or from its first output.
+//! An encoder with a head: predicts the values of labels from the mean of its output, or from its first
+//! output.
 //!
 //! In: prompts. Out: one row of values per prompt, which the prefill computes. The encoders are BERT's
 //! (`crate::encoders`) and RegressLM's.

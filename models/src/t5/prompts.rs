@@ -284,7 +284,8 @@ impl PromptEncoder {
         !self.prefills.contains_key(&context)
     }
 
-    /// Returns the work for one row of the decoder that sees `positions` positions of its path and its prompt.
+    /// Returns the work for one row of the decoder that sees `positions` positions of its path and its
+    /// prompt.
     pub(super) fn work_of_decoded_row(&self, positions: usize) -> f64 {
         self.work.of_decoded_row(positions)
     }

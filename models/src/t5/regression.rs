@@ -1,10 +1,10 @@
-//! A T5 with a head (`T5ForSequenceClassification`), which predicts the values of labels and no text. With one
-//! label, the value is a number.
+//! A T5 with a head (`T5ForSequenceClassification`), which predicts the values of labels and no text. With
+//! one label, the value is a number.
 //!
 //! The input of the decoder is the prompt itself, shifted by one. The head reads the decoder's hidden state
-//! at the prompt's last end-of-sequence token. The values are computed by the prefill: first the encoder, then
-//! the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y| + 1),
-//! predictions are converted back.
+//! at the prompt's last end-of-sequence token. The values are computed by the prefill: first the encoder,
+//! then the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y|
+//! + 1), predictions are converted back.
 
 use std::collections::HashMap;
 

@@ -104,8 +104,8 @@ impl Stacks {
         row.map_or(Ok(()), |row| Err(ModelError::NotPrefilled(row.context)))
     }
 
-    /// A prompt token needs as much memory as a node, because its cross-attention keys and values have the same
-    /// width. On the CPU it also needs the memory of a partly encoded prompt.
+    /// A prompt token needs as much memory as a node, because its cross-attention keys and values have the
+    /// same width. On the CPU it also needs the memory of a partly encoded prompt.
     pub(super) fn cache_cost(&self) -> CacheCost {
         let cost = self.kv_cache.cache_cost();
         CacheCost { prompt_token: cost.prompt_token + self.prompts.token_bytes(), ..cost }

@@ -1,5 +1,5 @@
-//! Checkpoints to corrupt: the unpacked demo checkpoint, other checkpoints in memory, and ways to change their
-//! files.
+//! Checkpoints to corrupt: the unpacked demo checkpoint, other checkpoints in memory, and ways to change
+//! their files.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,6 @@
-//! Tests every `--dtype` and `--kv-cache-dtype` of the CPU on every kind of model that writes tokens: results are
-//! close to the reference in f32, and each row is bit-identical alone and in a batch. `heads` tests the others.
+//! Tests every `--dtype` and `--kv-cache-dtype` of the CPU on every kind of model that writes tokens: results
+//! are close to the reference in f32, and each row is bit-identical alone and in a batch. `heads` tests the
+//! others.
 
 use std::slice::from_ref;
 
@@ -23,7 +24,8 @@ const TOKENS: [&str; 5] =
     ["regresslm-hf-ieee", "regresslm-hf-p10", "regresslm-pt", "regresslm-pt-char", "regresslm-pt-gemma"];
 const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
-/// The maximum root mean square error of logits as a share of their spread. The error is largest for random weights.
+/// The maximum root mean square error of logits as a share of their spread. The error is largest for random
+/// weights.
 pub(crate) struct ErrorMax {
     pub(crate) usual: f32,
     /// For answers of number tokens: 2 to 3 times the largest error that was measured with AVX2.

@@ -1,5 +1,5 @@
-//! Directories of T5Gemma and of RegressLM's export that cannot be loaded: the error is one line that names the file
-//! and the field or tensor.
+//! Directories of T5Gemma and of RegressLM's export that cannot be loaded: the error is one line that names
+//! the file and the field or tensor.
 
 use serde_json::{Value, json};
 

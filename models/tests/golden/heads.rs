@@ -92,7 +92,8 @@ fn values_match_the_reference_alone_and_in_batches_bit_for_bit() {
     }
 }
 
-/// The root mean square error, as a share of the spread of all values, has the same maximum as the error of logits.
+/// The root mean square error, as a share of the spread of all values, has the same maximum as the error of
+/// logits.
 #[test]
 fn values_of_smaller_weights_are_close_to_the_reference() {
     for (name, _) in HEADS {

@@ -327,8 +327,8 @@ fn a_precision_of_zero_settles_mode_and_median_within_few_nodes() {
     }
 }
 
-/// Maximum change of the probability of all numbers, or of the most probable one, and of the trimmed mean as a
-/// share of the standard deviation, due to rounding of weights or of keys and values.
+/// Maximum change of the probability of all numbers, or of the most probable one, and of the trimmed mean as
+/// a share of the standard deviation, due to rounding of weights or of keys and values.
 const CHANGES: [(DtypeChoice, KvCacheDtype, f64); 6] = [
     (DtypeChoice::F32, KvCacheDtype::Auto, 0.001),
     (DtypeChoice::F32, KvCacheDtype::Bf16, 0.01),

@@ -1,5 +1,5 @@
-//! Compares RegressLM's exports with their classes under transformers 4.53, its PyTorch model with the original
-//! code, and the distributions of their numbers with enumerations of all answers.
+//! Compares RegressLM's exports with their classes under transformers 4.53, its PyTorch model with the
+//! original code, and the distributions of their numbers with enumerations of all answers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -330,7 +330,8 @@ fn default_trees_bound_the_exact_estimates_of_every_number() {
                 else {
                     panic!("{name}: no golden of the second number")
                 };
-                // The likeliest first number is followed by the likeliest second one: that alone has this mass.
+                // The likeliest first number is followed by the likeliest second one: that alone has this
+                // mass.
                 let spelling =
                     case["distribution"]["constrained"]["mode_sequence"]["log_prob"].as_f64().unwrap();
                 let least = spelling.exp() * second["mode_probability"].as_f64().unwrap();

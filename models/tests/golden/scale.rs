@@ -36,7 +36,8 @@ fn probability(outcome: &NumberOutcome, value: f64) -> f64 {
     leaves.filter(|leaf| (leaf.value - value).abs() < 1e-9).map(|leaf| leaf.probability).sum()
 }
 
-/// The pieces of the fixtures have one digit or several, spaces, points and signs, or are digits at powers of ten.
+/// The pieces of the fixtures have one digit or several, spaces, points and signs, or are digits at powers of
+/// ten.
 fn a_scale_has_the_probabilities_of_the_full_tree(fixtures: Fixtures) {
     for name in fixtures.only(&["t5-ntl-was", "t5-ce", "t5-rt", "llama-ntl"]) {
         let engine = engine(fixtures, name);

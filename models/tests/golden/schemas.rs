@@ -1,5 +1,5 @@
-//! Random JSON schemas about numbers, with a small validator that shares no code with the server: every text is
-//! valid, and every number has the distribution of a brute force.
+//! Random JSON schemas about numbers, with a small validator that shares no code with the server: every text
+//! is valid, and every number has the distribution of a brute force.
 
 use std::sync::Arc;
 

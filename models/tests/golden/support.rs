@@ -30,8 +30,8 @@ impl Fixtures {
         }
     }
 
-    /// Returns the available checkpoints among `names`. There is only one tiny checkpoint of each kind, and one
-    /// kind has only that.
+    /// Returns the available checkpoints among `names`. There is only one tiny checkpoint of each kind, and
+    /// one kind has only that.
     pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
         let lacks: &[&str] = match self {
             Self::Tiny => &["t5-ntl-mse", "t5-rt-ntl", "llama-ce", "regresslm-hf-ieee", "regresslm-pt-char"],

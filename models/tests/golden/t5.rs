@@ -11,8 +11,8 @@ use crate::support::{
 
 const TOLERANCE: f32 = 1e-4;
 
-/// Returns the tolerance of logits. One case is ill-conditioned: the golden values, in single precision, differ by 7e-5 from
-/// logits in double precision.
+/// Returns the tolerance of logits. One case is ill-conditioned: the golden values, in single precision,
+/// differ by 7e-5 from logits in double precision.
 fn tolerance(checkpoint: &str, case: &str) -> f32 {
     if (checkpoint, case) == ("t5-rt-ntl", "gsm8k") { 2.0 * TOLERANCE } else { TOLERANCE }
 }

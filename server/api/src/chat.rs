@@ -91,8 +91,8 @@ pub struct ChatRequest {
     pub stream: Option<bool>,
     /// Options of the stream. Only with `stream`.
     pub stream_options: Option<StreamOptions>,
-    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
-    /// with the distribution of every number that the schema names.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the
+    /// schema with the distribution of every number that the schema names.
     pub number: Option<NumberRequest>,
     /// Repeat the last message before the response if the assistant wrote that message, as in vLLM. Default
     /// false.
@@ -110,8 +110,8 @@ pub struct ChatRequest {
     pub reasoning_effort: Option<String>,
     /// Functions that the model may call, if its chat template supports tools; at most 128.
     pub tools: Option<Vec<ChatTool>>,
-    /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
-    /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
+    /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A
+    /// function: it calls this one. `allowed_tools`: it calls only these. Default `auto`.
     pub tool_choice: Option<ChatToolChoice>,
     /// Whether a message may have several calls. Default true.
     pub parallel_tool_calls: Option<bool>,
@@ -206,9 +206,9 @@ pub struct ChatChoice {
     pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
     pub number: Option<Number>,
-    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
-    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
-    /// of a structured text comes after its text.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text,
+    /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
+    /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,
@@ -232,9 +232,9 @@ pub struct ChatChunkChoice {
     pub stop_reason: Option<StopReasonValue>,
     /// The number and its distribution, if requested.
     pub number: Option<Number>,
-    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
-    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
-    /// of a structured text comes after its text.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text,
+    /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
+    /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,

@@ -1,4 +1,5 @@
-//! `POST /classify` and `POST /pooling`: the values that a model with a head predicts for its labels, in vLLM's shapes.
+//! `POST /classify` and `POST /pooling`: the values that a model with a head predicts for its labels, in
+//! vLLM's shapes.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,8 @@ use crate::completions::{Prompts, Usage};
 use crate::models::TruncationSide;
 use crate::whole::whole;
 
-/// Body of a request for the values of labels. One of `input` and `messages` is required. Null means the default
-/// in every field; unknown fields are errors.
+/// Body of a request for the values of labels. One of `input` and `messages` is required. Null means the
+/// default in every field; unknown fields are errors.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,10 +25,11 @@ pub struct ClassificationRequest {
     pub input: Option<Prompts>,
     /// A conversation for the chat template, instead of `input`.
     pub messages: Option<Vec<ChatRequestMessage>>,
-    /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default false.
+    /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default
+    /// false.
     pub add_generation_prompt: Option<bool>,
-    /// Only with `messages`: whether the last message remains open, as if the assistant had only begun it. Not
-    /// with `add_generation_prompt`: true. Default false.
+    /// Only with `messages`: whether the last message remains open, as if the assistant had only begun it.
+    /// Not with `add_generation_prompt`: true. Default false.
     pub continue_final_message: Option<bool>,
     /// Only with `messages`: additional variables for the template.
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
@@ -36,7 +38,8 @@ pub struct ClassificationRequest {
     /// Maximum number of tokens of each input; the others are dropped. -1 for as many as the model takes.
     #[serde(default, deserialize_with = "whole")]
     pub truncate_prompt_tokens: Option<i64>,
-    /// Only with `truncate_prompt_tokens`: the end at which tokens are dropped. Default: the side of the model.
+    /// Only with `truncate_prompt_tokens`: the end at which tokens are dropped. Default: the side of the
+    /// model.
     pub truncation_side: Option<TruncationSide>,
     /// Whether values become probabilities, by the activation of the model. Default true.
     pub use_activation: Option<bool>,

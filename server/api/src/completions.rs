@@ -128,18 +128,18 @@ pub struct StructuredOutputs {
     pub choice: Option<Vec<String>>,
     /// The text must follow this grammar, in the Lark syntax of llguidance.
     pub grammar: Option<String>,
-    /// The parts of the text between marks, in the form of xgrammar, as an object or a string:
-    /// `{"format": {"type": "triggered_tags", ...}}`, or the older `{"structures": [...], "triggers": [...]}`.
+    /// The parts of the text between marks, in the form of xgrammar, as an object or a string: `{"format":
+    /// {"type": "triggered_tags", ...}}`, or the older `{"structures": [...], "triggers": [...]}`.
     pub structural_tag: Option<Value>,
     /// Whether the text must be a JSON object. Default false.
     pub json_object: Option<bool>,
-    /// Only for JSON, `response_format` included: the regular expression of the whitespace between two tokens.
-    /// Default: up to two spaces, or a line break with up to 16 spaces or tabs.
+    /// Only for JSON, `response_format` included: the regular expression of the whitespace between two
+    /// tokens. Default: up to two spaces, or a line break with up to 16 spaces or tabs.
     pub whitespace_pattern: Option<String>,
     /// Only for JSON, `response_format` included: no whitespace between tokens. Default false.
     pub disable_any_whitespace: Option<bool>,
-    /// Only for JSON, `response_format` included: objects have only the properties that the schema lists, unless it
-    /// says otherwise in `additionalProperties`. Default false.
+    /// Only for JSON, `response_format` included: objects have only the properties that the schema lists,
+    /// unless it says otherwise in `additionalProperties`. Default false.
     pub disable_additional_properties: Option<bool>,
 }
 
@@ -201,8 +201,8 @@ pub struct CompletionRequest {
     /// `max_tokens` tokens.
     #[serde(default, deserialize_with = "whole")]
     pub allowed_token_ids: Option<Vec<u32>>,
-    /// Words that the text must not have, at most 1024. The server bans the tokens that spell a word at the beginning
-    /// of a text, after other text and after a space; other tokens may spell the same word.
+    /// Words that the text must not have, at most 1024. The server bans the tokens that spell a word at the
+    /// beginning of a text, after other text and after a space; other tokens may spell the same word.
     #[schema(max_items = 1024)]
     pub bad_words: Option<Vec<String>>,
     /// Equal requests with the same seed have the same text. Default: a random seed.
@@ -250,7 +250,8 @@ pub struct CompletionRequest {
     pub prompt_logprobs: Option<i64>,
     /// Return the token ids of prompt and text in each choice. Default false.
     pub return_token_ids: Option<bool>,
-    /// Only with `logprobs`: name tokens by their ids, as `token_id:5`, instead of their texts. Default false.
+    /// Only with `logprobs`: name tokens by their ids, as `token_id:5`, instead of their texts. Default
+    /// false.
     pub return_tokens_as_token_ids: Option<bool>,
     /// A constraint on the text.
     pub structured_outputs: Option<StructuredOutputs>,
@@ -284,11 +285,11 @@ pub struct CompletionRequest {
     pub length_penalty: Option<f64>,
     /// When a beam search ends. Default false.
     pub early_stopping: Option<EarlyStoppingOption>,
-    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the schema
-    /// with the distribution of every number that the schema names.
+    /// Decode a number with its distribution instead of a text. With a JSON schema: write a text of the
+    /// schema with the distribution of every number that the schema names.
     pub number: Option<NumberRequest>,
-    /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
-    /// but its time, which otherwise shows whether the same prefix was sent before.
+    /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a
+    /// response but its time, which otherwise shows whether the same prefix was sent before.
     pub cache_salt: Option<String>,
     /// Decode like the `generate` of the paper's code, even if it differs from training: xVal checkpoints
     /// then read all numbers that they have written as 1 and treat every position as the first. No effect on
@@ -383,9 +384,9 @@ pub struct Choice {
     pub cumulative_logprob: Option<f64>,
     /// The number and its distribution, if requested.
     pub number: Option<Number>,
-    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text, or
-    /// those that the model writes one after the other, of which `number` is the first. In a stream, each number
-    /// of a structured text comes after its text.
+    /// All numbers of an answer that has several: those that a JSON schema names, in the order of the text,
+    /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
+    /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,

@@ -44,8 +44,8 @@ pub struct LabelRequest {
     pub item_first: Option<bool>,
     /// Whether texts get the special tokens of training. Default true.
     pub add_special_tokens: Option<bool>,
-    /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a response
-    /// but its time.
+    /// Prompts of one API key share cached prefixes only if this text is equal. It changes nothing in a
+    /// response but its time.
     pub cache_salt: Option<String>,
     /// Accepted, and changes nothing: all requests have the same priority.
     pub priority: Option<i64>,

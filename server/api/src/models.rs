@@ -41,8 +41,8 @@ pub struct Model {
     /// `ntl-server`.
     pub owned_by: String,
     /// Kind of checkpoint: `t5`, `t5-rt`, `t5-xval`, `t5-regression-head`, `t5gemma`, `t5gemma2`,
-    /// `regresslm`, `regresslm-head`, a decoder-only architecture such as `llama`, or a model with a head such
-    /// as `llama-head`.
+    /// `regresslm`, `regresslm-head`, a decoder-only architecture such as `llama`, or a model with a head
+    /// such as `llama-head`.
     pub kind: String,
     /// Whether an encoder processes the prompt and a decoder the answer. If not, both form one sequence.
     #[serde(default)]
@@ -75,8 +75,8 @@ pub struct Model {
     pub engine: Option<String>,
     /// With `remote`: the version of the engine, if it reports one.
     pub engine_version: Option<String>,
-    /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or how many
-    /// of the most probable ones it returned.
+    /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or
+    /// how many of the most probable ones it returned.
     pub alternatives: Option<Alternatives>,
     /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
     #[serde(default)]

@@ -122,8 +122,8 @@ pub enum TerminatorOption {
 pub enum MethodName {
     /// Exact expansion of the tree of all texts that are numbers.
     Tree,
-    /// Numbers drawn from the model: at temperature 1 or, in dedicated tokens, with the sampling fields of the
-    /// request.
+    /// Numbers drawn from the model: at temperature 1 or, in dedicated tokens, with the sampling fields of
+    /// the request.
     Sample,
     /// The most probable complete numbers of a beam search.
     Beam,
@@ -299,8 +299,8 @@ pub struct NumberOptions {
     #[schema(maximum = 1000)]
     #[serde(default, deserialize_with = "whole")]
     pub support: Option<u64>,
-    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In a
-    /// structured text: maximum number of decimals, by default `decimals_max`.
+    /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In
+    /// a structured text: maximum number of decimals, by default `decimals_max`.
     #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole")]
     pub decimals: Option<u64>,
@@ -448,16 +448,16 @@ pub enum EstimateName {
 /// One of several numbers of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LocatedNumber {
-    /// Its JSONPath in a structured text, such as `$.rooms[0].area`, or its place among the numbers of an answer:
-    /// `$[0]` is the first one.
+    /// Its JSONPath in a structured text, such as `$.rooms[0].area`, or its place among the numbers of an
+    /// answer: `$[0]` is the first one.
     pub path: String,
     /// The index of its first token among the tokens of the text, and of the first token after it.
     #[schema(value_type = Vec<u64>, min_items = 2, max_items = 2)]
     pub token_range: [u64; 2],
-    /// Its distribution. In a structured text, it is conditional on the text before it, and `value` is the number
-    /// in the text: the estimate of the objective, as the nearest number that the schema admits. If `value` is
-    /// null there, the model has written the number itself, and `reason` states why. Otherwise the distribution
-    /// is marginal over the numbers before it.
+    /// Its distribution. In a structured text, it is conditional on the text before it, and `value` is the
+    /// number in the text: the estimate of the objective, as the nearest number that the schema admits. If
+    /// `value` is null there, the model has written the number itself, and `reason` states why. Otherwise the
+    /// distribution is marginal over the numbers before it.
     pub number: Number,
 }
 

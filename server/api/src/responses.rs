@@ -27,8 +27,8 @@ pub struct ResponsesRequest {
     pub text: Option<ResponsesText>,
     /// Functions that the model may call, if its chat template supports tools; at most 128.
     pub tools: Option<Vec<ResponsesTool>>,
-    /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A function:
-    /// it calls this one. `allowed_tools`: it calls only these. Default `auto`.
+    /// `none`: the model calls no function. `auto`: it decides. `required`: it calls at least one. A
+    /// function: it calls this one. `allowed_tools`: it calls only these. Default `auto`.
     pub tool_choice: Option<ResponsesToolChoice>,
     /// Whether a response may have several calls. Default true.
     pub parallel_tool_calls: Option<bool>,
@@ -46,8 +46,8 @@ pub struct ResponsesRequest {
     /// Makes sampling reproducible.
     #[serde(default, deserialize_with = "whole")]
     pub seed: Option<i64>,
-    /// Additional parts of the response. `message.output_text.logprobs` adds the log-probabilities of the text's
-    /// tokens. The other names of OpenAI's API are about items that this server does not write.
+    /// Additional parts of the response. `message.output_text.logprobs` adds the log-probabilities of the
+    /// text's tokens. The other names of OpenAI's API are about items that this server does not write.
     pub include: Option<Vec<String>>,
     /// Number of alternatives to each token, 0 to 20. Above 0, the response has the log-probabilities without
     /// `include`, too. Default 0.
@@ -64,8 +64,8 @@ pub struct ResponsesRequest {
     pub number: Option<NumberRequest>,
     /// Additional variables for the template, such as `enable_thinking`.
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// All other fields. Some fields of completions, such as `stop`, `top_k` and `structured_outputs`, have the same
-    /// meaning here, as in vLLM.
+    /// All other fields. Some fields of completions, such as `stop`, `top_k` and `structured_outputs`, have
+    /// the same meaning here, as in vLLM.
     #[serde(flatten)]
     pub others: BTreeMap<String, Value>,
 }
@@ -248,8 +248,8 @@ pub struct ResponsesFunctionChoice {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponsesReasoning {
-    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: the variable `reasoning_effort` for the chat
-    /// template.
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: the variable `reasoning_effort` for the
+    /// chat template.
     pub effort: Option<String>,
     /// No effect: responses have no summaries.
     pub summary: Option<String>,

@@ -24,8 +24,8 @@ pub struct TokenizeRequest {
     pub content: Option<String>,
     /// A conversation for the chat template.
     pub messages: Option<Vec<ChatRequestMessage>>,
-    /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default true, or
-    /// false with `continue_final_message`.
+    /// Only with `messages`: whether the template adds the beginning of the assistant's message. Default
+    /// true, or false with `continue_final_message`.
     pub add_generation_prompt: Option<bool>,
     /// Only with `messages`: whether the text ends with the content of the last message. Default false.
     pub continue_final_message: Option<bool>,
@@ -33,8 +33,8 @@ pub struct TokenizeRequest {
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// Only with `messages`: functions that the model may call, if its chat template supports tools.
     pub tools: Option<Vec<ChatTool>>,
-    /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true, or
-    /// false with `messages`, whose template writes them.
+    /// Whether to add the special tokens that the model expects, such as the end of sequence. Default true,
+    /// or false with `messages`, whose template writes them.
     pub add_special_tokens: Option<bool>,
     /// Accepted for clients of vLLM, and changes nothing: the response always has `token_strs`.
     pub return_token_strs: Option<bool>,

@@ -1,5 +1,5 @@
-//! Code that ntl-server, ntl-eval and connections to engines share: files that flags name, certificates to trust,
-//! man pages, and texts for terminals and logs.
+//! Code that ntl-server, ntl-eval and connections to engines share: files that flags name, certificates to
+//! trust, man pages, and texts for terminals and logs.
 
 pub mod manual;
 pub mod printable;

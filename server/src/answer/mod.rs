@@ -34,7 +34,8 @@ pub(crate) struct Piece {
     /// Log-probability of the whole text, if a beam search found it.
     pub(crate) cumulative_logprob: Option<f64>,
     pub(crate) number: Option<Number>,
-    /// The numbers of a structured text outside of calls, or all numbers of an answer that consists of several.
+    /// The numbers of a structured text outside of calls, or all numbers of an answer that consists of
+    /// several.
     pub(crate) numbers: Vec<LocatedNumber>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,

@@ -32,8 +32,8 @@ const FUNCTION: &str = "function";
 /// Joins the parts of a message.
 const PART_SEPARATOR: &str = "\n";
 
-/// Takes the conversation of a request. Rejects unsupported content, such as images, with an error that names the
-/// field.
+/// Takes the conversation of a request. Rejects unsupported content, such as images, with an error that names
+/// the field.
 pub(crate) fn conversation(
     request: &mut ChatRequest,
     tools: Option<&ToolOffer>,
@@ -120,7 +120,8 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, Ap
     })
 }
 
-/// The token ids of a conversation, by the checkpoint's chat template. `param` is the field with its messages.
+/// The token ids of a conversation, by the checkpoint's chat template. `param` is the field with its
+/// messages.
 pub(crate) fn prompt_ids(
     param: &str,
     conversation: &Conversation,
@@ -171,8 +172,8 @@ pub(crate) fn generation_request(
     Ok((request, number))
 }
 
-/// The fields that chats and completions share, under the names of completions. `is_call`: whether the message has
-/// to call a function.
+/// The fields that chats and completions share, under the names of completions. `is_call`: whether the
+/// message has to call a function.
 fn shared_fields(
     request: ChatRequest,
     is_call: bool,

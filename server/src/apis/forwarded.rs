@@ -1,8 +1,9 @@
-//! Requests for text that another engine answers. The server forwards them as they are, within its own limits.
+//! Requests for text that another engine answers. The server forwards them as they are, within its own
+//! limits.
 //!
-//! In: the JSON of a body. Out: the same body with a limit of tokens, and its number of texts, or a 400 that names the
-//! field. A value of another type than a number is rejected where a limit applies, since engines convert
-//! texts to numbers.
+//! In: the JSON of a body. Out: the same body with a limit of tokens, and its number of texts, or a 400 that
+//! names the field. A value of another type than a number is rejected where a limit applies, since engines
+//! convert texts to numbers.
 
 use ntl_remote::EngineKind;
 use serde_json::{Map, Value, json};
@@ -21,8 +22,8 @@ const LOGPROBS: [&str; 4] = ["logprobs", "top_logprobs", "prompt_logprobs", "n_p
 /// Fields with the number of texts of a prompt. `n_cmpl` is llama.cpp's.
 const TEXTS: [&str; 3] = ["n", "best_of", "n_cmpl"];
 
-/// Fields that name the address of another engine, from which an engine of vLLM, SGLang or TensorRT-LLM fetches keys and
-/// values.
+/// Fields that name the address of another engine, from which an engine of vLLM, SGLang or TensorRT-LLM
+/// fetches keys and values.
 const ADDRESSES: [&str; 6] = [
     "kv_transfer_params",
     "ec_transfer_params",
@@ -59,8 +60,8 @@ pub(crate) struct ForwardedRequest {
     pub(crate) body: Map<String, Value>,
     /// Number of texts.
     pub(crate) sequences: u32,
-    /// The limit of tokens that the server added. If the prompt leaves less room than this, engines may reject the request
-    /// because of it, and the room is the limit.
+    /// The limit of tokens that the server added. If the prompt leaves less room than this, engines may
+    /// reject the request because of it, and the room is the limit.
     pub(crate) added_limit: Option<&'static str>,
     /// Whether the stream has token counts that the client did not request.
     pub(crate) hides_usage: bool,
@@ -145,8 +146,8 @@ fn sequences(body: &Map<String, Value>) -> Result<u32, AppError> {
     Ok(check_sequences(prompts, texts, field)? as u32)
 }
 
-/// Returns the limit that has to be added. The default of OpenAI's completions is 16 tokens; the other defaults are the
-/// rest of the context.
+/// Returns the limit that has to be added. The default of OpenAI's completions is 16 tokens; the other
+/// defaults are the rest of the context.
 fn missing_limit(
     body: &Map<String, Value>,
     route: &str,
@@ -199,7 +200,8 @@ fn check_addresses(body: &Map<String, Value>, allowed: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// Checks a value at `path`. `field` is the first name of the part of a message, an item or a tool that it belongs to.
+/// Checks a value at `path`. `field` is the first name of the part of a message, an item or a tool that it
+/// belongs to.
 fn check_part(path: &str, field: &str, value: &Value, allowed: &[String]) -> Result<(), AppError> {
     match value {
         Value::Array(items) => items

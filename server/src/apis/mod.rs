@@ -1,8 +1,8 @@
 //! The APIs: JSON bodies to and from the server's own requests and answers. Pure functions without I/O.
 //!
-//! [`completions`], [`chat`] and [`responses`] all make a [`crate::request::GenerationRequest`] and write the pieces
-//! of [`crate::answer`]; [`fields`] validates the request fields that they share, [`tools`] the functions. Invariant: every JSON body
-//! becomes a valid request or a 400 that names the field.
+//! [`completions`], [`chat`] and [`responses`] all make a [`crate::request::GenerationRequest`] and write the
+//! pieces of [`crate::answer`]; [`fields`] validates the request fields that they share, [`tools`] the
+//! functions. Invariant: every JSON body becomes a valid request or a 400 that names the field.
 
 pub(crate) mod candidates;
 pub(crate) mod chat;

@@ -1,6 +1,7 @@
 //! Texts to split: `POST /tokenize`.
 //!
-//! In: a text, or a conversation for the chat template. Out: the prompt that a completion or a chat would have.
+//! In: a text, or a conversation for the chat template. Out: the prompt that a completion or a chat would
+//! have.
 
 use ntl_api::{ChatRequest, TokenizeRequest};
 use ntl_core::Prompt;

@@ -122,9 +122,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
     /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory
-    /// on the CPU and is faster with many requests or long prompts. fp8 (8-bit floats, E4M3) needs half of the
-    /// memory of bf16, also on a GPU. Both are less exact, fp8 far more. auto is f32 on the CPU, the type of
-    /// the weights on a GPU
+    /// on the CPU and is faster with many requests or long prompts. fp8 (8-bit floats, E4M3) needs half of
+    /// the memory of bf16, also on a GPU. Both are less exact, fp8 far more. auto is f32 on the CPU, the type
+    /// of the weights on a GPU
     #[arg(
         long,
         env = "NTL_KV_CACHE_DTYPE",
@@ -152,8 +152,9 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Models that another engine computes")]
 pub(crate) struct UpstreamArgs {
-    /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), openai (any other server with
-    /// this API), or auto, which asks it. NAME is the name of the model; without it, the value is for all
+    /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), openai (any other server
+    /// with this API), or auto, which asks it. NAME is the name of the model; without it, the value is for
+    /// all
     #[arg(long = "upstream", env = "NTL_UPSTREAM", value_name = "[NAME=]ENGINE", value_delimiter = ',')]
     pub(crate) upstreams: Vec<String>,
     /// API key that is sent to the engine. It appears in no log; better set the environment variable
@@ -165,15 +166,15 @@ pub(crate) struct UpstreamArgs {
         hide_env_values = true
     )]
     pub(crate) upstream_api_keys: Vec<String>,
-    /// PEM file of certificates to trust, in addition to the system's (or `SSL_CERT_FILE` and `SSL_CERT_DIR`), for
-    /// https URLs with certificates of a private authority
+    /// PEM file of certificates to trust, in addition to the system's (or `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR`), for https URLs with certificates of a private authority
     #[arg(long = "ca-file", env = "NTL_CA_FILE", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) ca_files: Vec<String>,
     /// Folder with tokenizer.json and tokenizer_config.json of the model
     #[arg(long = "tokenizer", env = "NTL_TOKENIZER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) tokenizers: Vec<String>,
-    /// Maximum time of one response of the engine, and between two parts of a stream, in seconds; then another
-    /// replica is asked, or the server returns 504 [default: 120]
+    /// Maximum time of one response of the engine, and between two parts of a stream, in seconds; then
+    /// another replica is asked, or the server returns 504 [default: 120]
     #[arg(
         long = "upstream-timeout",
         env = "NTL_UPSTREAM_TIMEOUT",
@@ -181,8 +182,9 @@ pub(crate) struct UpstreamArgs {
         value_delimiter = ','
     )]
     pub(crate) upstream_timeouts: Vec<String>,
-    /// Maximum number of concurrent requests for next-token probabilities to an engine, and of those for texts
-    /// before and between numbers; a quarter is reserved for clients without running requests [default: 64]
+    /// Maximum number of concurrent requests for next-token probabilities to an engine, and of those for
+    /// texts before and between numbers; a quarter is reserved for clients without running requests [default:
+    /// 64]
     #[arg(
         long = "upstream-concurrency",
         env = "NTL_UPSTREAM_CONCURRENCY",
@@ -190,9 +192,9 @@ pub(crate) struct UpstreamArgs {
         value_delimiter = ','
     )]
     pub(crate) upstream_concurrencies: Vec<String>,
-    /// Field of requests for texts that the server forwards although it makes the engine connect to an address
-    /// that the client chose, such as image_url or kv_transfer_params; may be given several times. The server
-    /// rejects such fields otherwise
+    /// Field of requests for texts that the server forwards although it makes the engine connect to an
+    /// address that the client chose, such as image_url or kv_transfer_params; may be given several times.
+    /// The server rejects such fields otherwise
     #[arg(
         long = "upstream-fields",
         env = "NTL_UPSTREAM_FIELDS",
@@ -246,15 +248,16 @@ pub(crate) struct NetworkArgs {
     #[arg(long, env = "NTL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Address and port of a second listener, which answers only health, load, metrics and documentation, and
-    /// with --adapters-from loads adapters, by HTTP, and without a key except for adapters; such as 127.0.0.1:9000. Clients cannot delay it
+    /// with --adapters-from loads adapters, by HTTP, and without a key except for adapters; such as
+    /// 127.0.0.1:9000. Clients cannot delay it
     #[arg(long, env = "NTL_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Serve /metrics on the listener of --admin-listen only
     #[arg(long, env = "NTL_METRICS_ON_ADMIN_ONLY", value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_missing_value = "true", default_value_t = false, requires = "admin_listen")]
     pub(crate) metrics_on_admin_only: bool,
-    /// Address or network of a reverse proxy, such as 10.0.0.0/8; may be given several times. A request from it
-    /// is a request of the last address in X-Forwarded-For that is no such proxy
+    /// Address or network of a reverse proxy, such as 10.0.0.0/8; may be given several times. A request from
+    /// it is a request of the last address in X-Forwarded-For that is no such proxy
     #[arg(long, env = "NTL_TRUSTED_PROXIES", value_name = "NETWORK", value_delimiter = ',', value_parser = proxy_network)]
     pub(crate) trusted_proxies: Vec<IpNet>,
     /// Maximum number of open connections; a new one beyond it evicts the connection whose client the server

@@ -8,7 +8,8 @@ use ntl_remote::{ApiKey, BaseUrl, EngineKind, IDLE_CONNECTIONS_MAX, InvalidKey, 
 /// Time that an engine may take for one response, unless a flag says another one.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Requests for next-token probabilities that an engine gets at the same time, unless a flag says another number.
+/// Requests for next-token probabilities that an engine gets at the same time, unless a flag says another
+/// number.
 pub(super) const CONCURRENCY: usize = 64;
 
 /// Connections to a replica without a request of a client: unused connections, and two for health checks.
@@ -28,8 +29,8 @@ pub struct RemoteModel {
     pub tokenizer: Option<PathBuf>,
     /// Maximum time of one response.
     pub timeout: Duration,
-    /// Maximum number of concurrent requests for next-token probabilities, and of those for texts before and between
-    /// numbers.
+    /// Maximum number of concurrent requests for next-token probabilities, and of those for texts before and
+    /// between numbers.
     pub concurrency: usize,
     /// Maximum number of concurrent requests for texts that the engine answers by itself.
     pub texts_max: usize,

@@ -67,8 +67,8 @@ fn set<T: Clone, E: ToString>(
     Ok(())
 }
 
-/// The models that `[NAME=]VALUE` is about, and the value. Text before `=` that does not name a model belongs to
-/// the value, since keys and paths may contain `=`.
+/// The models that `[NAME=]VALUE` is about, and the value. Text before `=` that does not name a model belongs
+/// to the value, since keys and paths may contain `=`.
 fn targets<'a, 't>(
     models: &'a mut [ModelConfig],
     flag: &'static str,

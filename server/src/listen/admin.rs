@@ -1,5 +1,5 @@
-//! The operators' listener. It has a separate thread and runtime, so that it answers even while all threads of
-//! the main runtime work.
+//! The operators' listener. It has a separate thread and runtime, so that it answers even while all threads
+//! of the main runtime work.
 
 use std::{io, thread};
 

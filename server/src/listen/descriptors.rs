@@ -1,5 +1,5 @@
-//! File descriptors: every connection takes one, and the operating system limits them (`ulimit -n`). Clients and
-//! engines on other servers share them.
+//! File descriptors: every connection takes one, and the operating system limits them (`ulimit -n`). Clients
+//! and engines on other servers share them.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,9 +12,9 @@ const OTHERS: usize = 32;
 const ADMIN: usize = ADMIN_CONNECTIONS_MAX + ADMIN_WAITING_MAX;
 
 impl ConnectionSettings {
-    /// Raises the limit of file descriptors. Returns settings, and a number of connections to engines of at most
-    /// `upstream`, with at most as many connections as there are descriptors, apart from those of the operators' port
-    /// if there is one.
+    /// Raises the limit of file descriptors. Returns settings, and a number of connections to engines of at
+    /// most `upstream`, with at most as many connections as there are descriptors, apart from those of the
+    /// operators' port if there is one.
     pub(crate) fn within_descriptors(self, upstream: usize, has_admin: bool) -> (Self, usize) {
         let admin = if has_admin { ADMIN } else { 0 };
         let needed = self.connections_max + self.waiting_max + upstream + OTHERS + admin;

@@ -201,7 +201,8 @@ metrics! {
     ntl_engine_up: IntGaugeVec["model"] => IntGauge;
     /// Requests to the engine that computes a model, by replica and status
     ntl_upstream_requests_total: IntCounterVec["model", "replica", "code"];
-    /// Time of a request to the engine that computes a model, until its whole response or the start of a stream
+    /// Time of a request to the engine that computes a model, until its whole response or the start of a
+    /// stream
     ntl_upstream_request_duration_seconds: HistogramVec["model"] in REQUEST_SECONDS;
     /// Whether a replica of a model answers health checks
     ntl_upstream_up: IntGaugeVec["model", "replica"];

@@ -1,7 +1,7 @@
 //! Names of this server in requests (`Host`, `:authority`). A web page can make its own name resolve to
-//! 127.0.0.1 (DNS rebinding) and then read responses as if they were from its server, but it cannot change the
-//! name in its requests. The server therefore rejects other names if it listens on a loopback address without
-//! API keys, or if `--allowed-hosts` is given.
+//! 127.0.0.1 (DNS rebinding) and then read responses as if they were from its server, but it cannot change
+//! the name in its requests. The server therefore rejects other names if it listens on a loopback address
+//! without API keys, or if `--allowed-hosts` is given.
 
 use std::net::IpAddr;
 

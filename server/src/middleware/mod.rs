@@ -1,5 +1,5 @@
-//! The layers that every request passes on its way to a handler: request ids, counting, the name of the server,
-//! cross-origin rules, API keys, admission.
+//! The layers that every request passes on its way to a handler: request ids, counting, the name of the
+//! server, cross-origin rules, API keys, admission.
 
 pub(crate) mod admission;
 pub(crate) mod cors;

@@ -67,8 +67,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Returns the salt of the prefix cache for a request with this text as `cache_salt`. It is 0 for requests
-    /// that share one cache.
+    /// Returns the salt of the prefix cache for a request with this text as `cache_salt`. It is 0 for
+    /// requests that share one cache.
     pub(crate) fn cache_salt(self, text: Option<&str>) -> u64 {
         let owner = self.has_own_prefixes.then_some(self.id);
         if owner.is_none() && text.is_none() {

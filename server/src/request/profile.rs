@@ -17,11 +17,11 @@ use crate::error::AppError;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProfile {
     pub(crate) encoder_decoder: bool,
-    /// Number of labels whose values the model predicts instead of writing tokens. The value of a single label
-    /// is a number, which the server prints.
+    /// Number of labels whose values the model predicts instead of writing tokens. The value of a single
+    /// label is a number, which the server prints.
     pub(crate) labels: Option<usize>,
-    /// Whether a guide of ours can decide about each token of its texts. If another engine writes them, it has to
-    /// report their ids.
+    /// Whether a guide of ours can decide about each token of its texts. If another engine writes them, it
+    /// has to report their ids.
     pub(crate) guides_texts: bool,
     /// Whether the vocabulary can write numbers.
     pub(crate) spells_numbers: bool,
@@ -58,8 +58,8 @@ impl ModelProfile {
     pub(crate) fn new(info: &ModelInfo, tokenizer: &Tokenizer, grammar: &NumberGrammar) -> Self {
         let head = grammar.is_point().then_some(MethodName::Head);
         let labels = info.labels.as_ref().map(|labels| labels.names.len());
-        // Encoder-decoder models and heads are trained with transformers' default, and vLLM truncates the others
-        // on the left.
+        // Encoder-decoder models and heads are trained with transformers' default, and vLLM truncates the
+        // others on the left.
         let is_right = info.encoder_decoder || labels.is_some();
         let usual = if is_right { TruncationSide::Right } else { TruncationSide::Left };
         Self {

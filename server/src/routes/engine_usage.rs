@@ -1,8 +1,8 @@
 //! Reads the token counts in the response of an engine while it passes.
 //!
-//! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token counts of a
-//! stream that the client did not request. Invariant: at most one event of a stream, and the token counts of a body, are
-//! held back.
+//! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token
+//! counts of a stream that the client did not request. Invariant: at most one event of a stream, and the
+//! token counts of a body, are held back.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

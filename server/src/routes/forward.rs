@@ -1,10 +1,10 @@
-//! Requests for text from a model that another engine computes: they go there as they are, within the limits of this
-//! server and with the engine's name of the model and the client's `cache_salt`, and the response comes back as it
-//! arrives.
+//! Requests for text from a model that another engine computes: they go there as they are, within the limits
+//! of this server and with the engine's name of the model and the client's `cache_salt`, and the response
+//! comes back as it arrives.
 //!
-//! Such a request waits in the queue, and counts as running until its response has passed or its client is gone. Its
-//! tokens are those that the engine reports. Numbers are not forwarded: they come from our trees over the engine's
-//! next-token probabilities.
+//! Such a request waits in the queue, and counts as running until its response has passed or its client is
+//! gone. Its tokens are those that the engine reports. Numbers are not forwarded: they come from our trees
+//! over the engine's next-token probabilities.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// Returns the engine elsewhere that answers a request, if the request names such a model and requests no number.
-/// The parser rejects a malformed body later, with an error that names the field.
+/// Returns the engine elsewhere that answers a request, if the request names such a model and requests no
+/// number. The parser rejects a malformed body later, with an error that names the field.
 pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
     if addressed.number.is_some_and(|number| number != Value::Bool(false)) {
@@ -118,8 +118,8 @@ impl Bodies {
         self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
     }
 
-    /// Sends the body. If the engine rejects it, the added limit may exceed the room after the prompt. Then the room is
-    /// smaller than the limit, and the engine keeps to it by itself.
+    /// Sends the body. If the engine rejects it, the added limit may exceed the room after the prompt. Then
+    /// the room is smaller than the limit, and the engine keeps to it by itself.
     async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
         match (upstream.forward(route, &self.limited).await, &self.unlimited) {
             (Err(UpstreamError::Rejected { .. }), Some(unlimited)) => {
@@ -130,8 +130,9 @@ impl Bodies {
     }
 }
 
-/// Replaces `cache_salt` by the client's salt: clients with different keys do not share cached prefixes, even if they
-/// name the same salt. `is_known`: whether the engine knows the field; otherwise it gets one only if the client sends it.
+/// Replaces `cache_salt` by the client's salt: clients with different keys do not share cached prefixes, even
+/// if they name the same salt. `is_known`: whether the engine knows the field; otherwise it gets one only if
+/// the client sends it.
 fn set_cache_salt(fields: &mut Map<String, Value>, is_known: bool, client: Client) -> Result<(), AppError> {
     const FIELD: &str = "cache_salt";
     let text = match fields.remove(FIELD) {
@@ -173,7 +174,8 @@ impl Passing {
     /// The response, read from the engine as fast as the client reads it.
     fn into_response(self) -> Response {
         let content_type = self.response.content_type().unwrap_or_else(|| "application/json".to_owned());
-        // An error in the middle closes the connection, so that the client does not take the beginning for the whole.
+        // An error in the middle closes the connection, so that the client does not take the beginning for
+        // the whole.
         let parts = futures::stream::unfold(self, |mut passing| async move {
             let part = passing.next().await?;
             Some((part.map(Bytes::from), passing))

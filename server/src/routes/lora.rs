@@ -1,4 +1,5 @@
-//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` with vLLM's bodies, on the operators' port.
+//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` with vLLM's bodies, on the operators'
+//! port.
 //!
 //! Only directories within the directory of `--adapters-from` are loaded. Links are resolved before the
 //! check, and not followed after it.
@@ -89,8 +90,8 @@ fn taken(name: &str) -> AppError {
     AppError::field("lora_name", format!("another model or adapter has the name `{name}`"))
 }
 
-/// Returns the resolved path of a directory, if it is within the allowed one. The error does not reveal whether
-/// another path exists.
+/// Returns the resolved path of a directory, if it is within the allowed one. The error does not reveal
+/// whether another path exists.
 fn allowed(from: Option<&Path>, path: &Path) -> Result<PathBuf, AppError> {
     let outside =
         || AppError::field("lora_path", "is not a directory within the directory of --adapters-from");

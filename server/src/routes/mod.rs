@@ -1,5 +1,5 @@
-//! The handlers. Each reads a request of one of the `apis`, runs it on a model, and writes the response in the
-//! form of that API.
+//! The handlers. Each reads a request of one of the `apis`, runs it on a model, and writes the response in
+//! the form of that API.
 
 mod body;
 pub(crate) mod chat;

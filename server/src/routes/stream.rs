@@ -1,4 +1,5 @@
-//! A response as server-sent events: chunks as they are decoded, those that end it, and `[DONE]` if the API has it.
+//! A response as server-sent events: chunks as they are decoded, those that end it, and `[DONE]` if the API
+//! has it.
 //!
 //! A failure is one event and ends the stream. A client that disconnects drops the
 //! stream, which cancels its jobs.

@@ -1,8 +1,8 @@
 //! LoRA adapters: each is a served model with its own name, which its base model's engine computes.
 //!
-//! In: directories in PEFT's format. An adapter is read for the base model that it names, within the memory of
-//! `--adapter-bytes-max`. Requests keep the adapter with which they began, so adapters come and go while requests
-//! run. Not here: the routes (`routes::lora`) and SIGHUP (`reload`).
+//! In: directories in PEFT's format. An adapter is read for the base model that it names, within the memory
+//! of `--adapter-bytes-max`. Requests keep the adapter with which they began, so adapters come and go while
+//! requests run. Not here: the routes (`routes::lora`) and SIGHUP (`reload`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -136,8 +136,8 @@ pub(crate) fn adapter_files(folder: &AdapterFolder) -> Result<CheckpointFiles, L
     }
 }
 
-/// Returns the only model, or the one with the stated name. A stated directory or repository has the name of its last
-/// part.
+/// Returns the only model, or the one with the stated name. A stated directory or repository has the name of
+/// its last part.
 fn base_of<'a, R>(
     stated: Option<String>,
     models: &[(&'a str, &'a R)],

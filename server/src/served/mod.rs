@@ -72,8 +72,8 @@ impl Models {
         &self.adapter_memory
     }
 
-    /// Reads the adapter of a directory for one of these models. Metrics about its requests have this label, or its base
-    /// model's.
+    /// Reads the adapter of a directory for one of these models. Metrics about its requests have this label,
+    /// or its base model's.
     pub(crate) fn adapted(
         &self,
         name: &str,
@@ -121,8 +121,8 @@ impl Models {
         removed.is_ok()
     }
 
-    /// The model that a request names. The name may be missing or empty if only one model without an adapter is
-    /// served.
+    /// The model that a request names. The name may be missing or empty if only one model without an adapter
+    /// is served.
     pub(crate) fn resolve(&self, name: Option<&str>) -> Result<Arc<ServedModel>, AppError> {
         let all = self.all();
         let name = name.unwrap_or_default();

@@ -109,8 +109,8 @@ impl ServedModel {
         parts.with_engine(ServedEngine::Remote(remote), budget.bytes_max())
     }
 
-    /// Returns this model with an adapter under another name. Metrics count its requests under `label`, and the rest of
-    /// its work as this model's. Waits until the engine has the weights on its device.
+    /// Returns this model with an adapter under another name. Metrics count its requests under `label`, and
+    /// the rest of its work as this model's. Waits until the engine has the weights on its device.
     pub(crate) fn adapted(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
 //! The filter of log lines (`--log`, `RUST_LOG`): directives such as `debug` or `ntl_models=debug,info`.
 //!
 //! [`EnvFilter`] takes any word as a target, so a misspelt level would turn the log off. This module rejects
-//! words that are neither a level nor a target. Packages of other authors may log what they read from clients;
-//! below the level `info` they log only if the filter names them.
+//! words that are neither a level nor a target. Packages of other authors may log what they read from
+//! clients; below the level `info` they log only if the filter names them.
 
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;

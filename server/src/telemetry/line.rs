@@ -1,7 +1,8 @@
 //! Log lines as text: `TIME LEVEL TARGET: MESSAGE FIELDS`.
 //!
 //! The line of a request ([`ACCESS`]) has no target and fewer than [`ACCESS_CHARS_MAX`] characters, so that a
-//! terminal shows it whole. Other lines have at most [`CHARS_MAX`] characters. Control characters are escaped.
+//! terminal shows it whole. Other lines have at most [`CHARS_MAX`] characters. Control characters are
+//! escaped.
 
 use std::fmt;
 

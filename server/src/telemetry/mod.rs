@@ -4,8 +4,8 @@
 //! A request has two spans: a short one for log lines, and one with OpenTelemetry's attributes for traces
 //! only.
 //!
-//! Prompts are logged only with `--log-prompts` (`routes::body`); answers and keys never are. Nothing waits for
-//! the reader of standard error, see `queue`.
+//! Prompts are logged only with `--log-prompts` (`routes::body`); answers and keys never are. Nothing waits
+//! for the reader of standard error, see `queue`.
 
 mod filter;
 mod line;

@@ -1,4 +1,5 @@
-//! `/classify`, `/pooling` and the `number` of checkpoints with a head: the tiny ones of `models/tests/data/heads`.
+//! `/classify`, `/pooling` and the `number` of checkpoints with a head: the tiny ones of
+//! `models/tests/data/heads`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

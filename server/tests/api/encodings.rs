@@ -1,5 +1,5 @@
-//! Texts and numbers of checkpoints that do not write numbers in digits, from the shared fixtures and from the tiny
-//! ones of the repository.
+//! Texts and numbers of checkpoints that do not write numbers in digits, from the shared fixtures and from
+//! the tiny ones of the repository.
 
 use std::path::Path;
 

@@ -24,7 +24,8 @@ const CLASSIFY: &str = "/classify";
 const POOLING: &str = "/pooling";
 const GENERATIVE_SCORING: &str = "/generative_scoring";
 
-/// Fields that need a model with calls, or one that sees the order of its tokens: other tests show the effect.
+/// Fields that need a model with calls, or one that sees the order of its tokens: other tests show the
+/// effect.
 const SHOWN_ELSEWHERE: [(&str, &str); 2] =
     [(CHAT, "parallel_tool_calls"), (GENERATIVE_SCORING, "item_first")];
 
@@ -49,7 +50,8 @@ fn head() -> LoadedModel {
     LoadedModel { tokenizer: tokenizer_with(TEMPLATE), ..support::loaded(Box::new(model)) }
 }
 
-/// Two decoder-only models that write digits, and one with a head. The next token depends on the whole sequence.
+/// Two decoder-only models that write digits, and one with a head. The next token depends on the whole
+/// sequence.
 fn digits_server() -> Router {
     let model = || {
         let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();

@@ -1,5 +1,5 @@
-//! The effects of one API key on another one: the delay that its load causes, counted in steps of the model, and
-//! its cached prefixes.
+//! The effects of one API key on another one: the delay that its load causes, counted in steps of the model,
+//! and its cached prefixes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! A scripted model that calls functions of a test when its engine opens a context, steps or closes a context.
+//! A scripted model that calls functions of a test when its engine opens a context, steps or closes a
+//! context.
 
 use std::sync::mpsc;
 

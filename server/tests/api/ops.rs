@@ -167,7 +167,8 @@ async fn metrics_keep_to_the_text_format_and_the_contract() {
     let answer = get(&app, "/metrics").await;
     assert_eq!(answer.header(header::CONTENT_TYPE), Some("text/plain; version=0.0.4"));
     let families = families(&answer.text);
-    // Without keys there are no tokens of keys, without CUDA no kernels, and no other engine computes the model.
+    // Without keys there are no tokens of keys, without CUDA no kernels, and no other engine computes the
+    // model.
     let is_elsewhere = |name: &&str| {
         ["ntl_key_tokens_total", "ntl_gpu_kernel_off"].contains(name) || name.starts_with("ntl_upstream_")
     };

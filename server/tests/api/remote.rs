@@ -1,5 +1,5 @@
-//! A server over another server: the limits and counts of texts that the engine writes, and the effects of one API key on
-//! another one.
+//! A server over another server: the limits and counts of texts that the engine writes, and the effects of
+//! one API key on another one.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

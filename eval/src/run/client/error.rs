@@ -25,10 +25,12 @@ pub enum ClientError {
     Trust(#[from] TrustError),
     #[error("there is no endpoint")]
     NoEndpoint,
-    /// No connection, a broken connection, or no response from an endpoint that does not answer a probe either.
+    /// No connection, a broken connection, or no response from an endpoint that does not answer a probe
+    /// either.
     #[error("endpoint {endpoint} is not reachable")]
     Unreachable { endpoint: BaseUrl, source: reqwest::Error },
-    /// The endpoint sent nothing for the time of `--timeout`. `cause` is left out of messages: it adds nothing.
+    /// The endpoint sent nothing for the time of `--timeout`. `cause` is left out of messages: it adds
+    /// nothing.
     #[error(
         "endpoint {endpoint} is slow: no response within {} after the last byte; raise --timeout or lower --concurrency",
         shown(*.timeout)

@@ -14,8 +14,8 @@ pub(super) enum StreamError {
     },
 }
 
-/// Returns the body of the same response without a stream, with the fields that are read. `body` is the complete
-/// stream: lines of `data: ` and JSON, of which the last one is `[DONE]` or has a `finish_reason`.
+/// Returns the body of the same response without a stream, with the fields that are read. `body` is the
+/// complete stream: lines of `data: ` and JSON, of which the last one is `[DONE]` or has a `finish_reason`.
 pub(super) fn whole_body(body: &[u8]) -> Result<Vec<u8>, StreamError> {
     let mut choice = Choice::default();
     let mut fingerprint = Value::Null;

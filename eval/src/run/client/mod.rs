@@ -5,10 +5,10 @@
 //! retries after growing random pauses, or after the pause that `Retry-After` names. It retries twice after
 //! the other statuses that OpenAI's SDK retries (408, 409 and all from 500 on), and after no other error.
 //!
-//! The timeout counts from the last byte of a response. A server that exceeds it is either unreachable or slow,
-//! and a probe of `/v1/models` shows which. A slow server does not get the same request again.
-//! If the text of the response can be streamed, it gets the request for a stream, once. Chats are streams from
-//! the beginning, other texts once a response has exceeded the timeout: streams cost servers time.
+//! The timeout counts from the last byte of a response. A server that exceeds it is either unreachable or
+//! slow, and a probe of `/v1/models` shows which. A slow server does not get the same request again. If the
+//! text of the response can be streamed, it gets the request for a stream, once. Chats are streams from the
+//! beginning, other texts once a response has exceeded the timeout: streams cost servers time.
 //!
 //! An *outage* is the time since the first failed request that no response to any request has followed.
 //! Retries continue until the outage has lasted `unreachable_max`. While the servers answer other requests, a
@@ -17,8 +17,8 @@
 //! Servers are not trusted: bodies have a limit, and redirects to another server are not followed, because
 //! they would send the prompts there.
 //!
-//! Every response that names the fingerprint of its model must name the same one. `model_check` also compares the
-//! model itself from time to time.
+//! Every response that names the fingerprint of its model must name the same one. `model_check` also compares
+//! the model itself from time to time.
 
 mod error;
 mod event_stream;

@@ -1,8 +1,8 @@
 //! Checks before, during and after a run that the endpoints serve the same model.
 //!
-//! `/v1/models` describes a model. If it names no fingerprint, or if the endpoint only passes requests on to another
-//! server, the log-probabilities after fixed prompts are compared too, up to rounding. An endpoint that offers neither
-//! cannot be checked, and an endpoint that does not respond now is not checked now.
+//! `/v1/models` describes a model. If it names no fingerprint, or if the endpoint only passes requests on to
+//! another server, the log-probabilities after fixed prompts are compared too, up to rounding. An endpoint
+//! that offers neither cannot be checked, and an endpoint that does not respond now is not checked now.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ const TOKENS: usize = 4;
 /// Number of the most probable tokens at each position.
 const ALTERNATIVES: usize = 5;
 
-/// Maximum mean difference of the log-probabilities of the same model, also in half precision and if the server computes
-/// them together with others.
+/// Maximum mean difference of the log-probabilities of the same model, also in half precision and if the
+/// server computes them together with others.
 const ROUNDING_MAX: f64 = 0.1;
 
 /// The model of a run.
@@ -48,8 +48,8 @@ struct Position {
 }
 
 impl RunModel {
-    /// Returns whether the fingerprint of responses may be outdated: the endpoint checks another server from time to
-    /// time.
+    /// Returns whether the fingerprint of responses may be outdated: the endpoint checks another server from
+    /// time to time.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.listed.others.get("engine").is_some_and(|engine| !engine.is_null())
     }
@@ -212,8 +212,8 @@ fn difference(model: &ModelEntry, list: &[ModelEntry]) -> Option<String> {
     Some(format!("`{field}` was {was}, and is {is}"))
 }
 
-/// The mean difference of the log-probabilities that both sides report, up to the first different token, and of bounds for
-/// tokens that only one side reports.
+/// The mean difference of the log-probabilities that both sides report, up to the first different token, and
+/// of bounds for tokens that only one side reports.
 fn mean_difference(a: &[Probe], b: &[Probe]) -> f64 {
     let (mut sum, mut count) = (0.0, 0_usize);
     for (a, b) in a.iter().zip(b) {

@@ -1,6 +1,6 @@
 //! Sends all requests of a suite in phases: the questions, pairs again in the other order, requests for drawn
-//! numbers, and finally the likelihood of the true answers. If prompts have a limit, it first requests their tokens. `labels` runs a
-//! suite by a protocol, which also needs the tokens of the true answers.
+//! numbers, and finally the likelihood of the true answers. If prompts have a limit, it first requests their
+//! tokens. `labels` runs a suite by a protocol, which also needs the tokens of the true answers.
 
 mod labels;
 mod truncation;

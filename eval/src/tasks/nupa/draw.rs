@@ -238,8 +238,8 @@ impl Draw<'_> {
         (1..digits).map(|_| self.rng.random_range(0..=9)).chain([last]).map(digit).collect()
     }
 
-    /// Returns `second` with the first digits of `first`: integers share some, floats mostly the digits before
-    /// the point, scientific notation mostly the exponent.
+    /// Returns `second` with the first digits of `first`: integers share some, floats mostly the digits
+    /// before the point, scientific notation mostly the exponent.
     fn similar(&mut self, first: &Operand, second: Operand) -> Operand {
         let mut shared = |first: &str, second: &str| {
             let length = self.rng.random_range(0..first.len().min(second.len()));

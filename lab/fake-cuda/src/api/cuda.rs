@@ -1,8 +1,8 @@
 //! Functions of `libcuda.so.1`. Handles are numbers that are never reused.
 //!
-//! All of them are in the drivers of CUDA 12.0, the oldest for which the program can be built. A program that refers to a
-//! later function does not start on the fake driver. It would not start with an old driver either, and could not say that the
-//! driver is too old.
+//! All of them are in the drivers of CUDA 12.0, the oldest for which the program can be built. A program that
+//! refers to a later function does not start on the fake driver. It would not start with an old driver
+//! either, and could not say that the driver is too old.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -232,8 +232,8 @@ extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> Status {
     on_stream(stream, |driver| give(graph, driver.end_capture(stream)?))
 }
 
-/// Gives the number of nodes if `nodes` is null, and otherwise handles for as many nodes as there is space for. A node's handle
-/// is the number after its type, which is all that programs read.
+/// Gives the number of nodes if `nodes` is null, and otherwise handles for as many nodes as there is space
+/// for. A node's handle is the number after its type, which is all that programs read.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphGetNodes(graph: usize, nodes: *mut usize, count: *mut usize) -> Status {
     plain(|driver| {

@@ -1,5 +1,5 @@
-//! Finds accesses to shared memory by two threads, at least one of them a write, that no barrier orders. A device may
-//! execute them in any order, also within a warp.
+//! Finds accesses to shared memory by two threads, at least one of them a write, that no barrier orders. A
+//! device may execute them in any order, also within a warp.
 
 /// Threads per warp.
 const WARP: u32 = 32;

@@ -1,11 +1,12 @@
 //! Runs a grid: block after block, and within a block warp after warp, each until it ends or waits at a
 //! barrier.
 //!
-//! The threads of a warp run in lockstep. When they diverge, the threads at the first instruction run
-//! first. Therefore they converge again after branches and loops. Warps run alternately in ascending and
-//! descending order. Every access is checked: global memory against the live allocations, shared and local
-//! memory against their sizes, and shared memory for accesses that no barrier orders. Loads of global memory that nothing has
-//! written are faults. Shared and local memory initially consist of ones (NaN), so that unwritten memory is visible in results.
+//! The threads of a warp run in lockstep. When they diverge, the threads at the first instruction run first.
+//! Therefore they converge again after branches and loops. Warps run alternately in ascending and descending
+//! order. Every access is checked: global memory against the live allocations, shared and local memory
+//! against their sizes, and shared memory for accesses that no barrier orders. Loads of global memory that
+//! nothing has written are faults. Shared and local memory initially consist of ones (NaN), so that unwritten
+//! memory is visible in results.
 
 use super::alu::{LANES, Lanes};
 use super::program::{
@@ -374,8 +375,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Records an access. Fails if it reads global memory that nothing has written, or races with an access of another
-    /// thread to shared memory.
+    /// Records an access. Fails if it reads global memory that nothing has written, or races with an access
+    /// of another thread to shared memory.
     fn record(
         &mut self,
         warp: &Warp,

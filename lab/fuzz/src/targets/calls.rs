@@ -46,7 +46,8 @@ pub(super) const CALLS: Target = Target {
     read,
 };
 
-/// Reads a text whole and by characters, which gives the same. Calls are of known functions, with a JSON object.
+/// Reads a text whole and by characters, which gives the same. Calls are of known functions, with a JSON
+/// object.
 fn read(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let mut has_calls = false;

@@ -63,8 +63,8 @@ pub(super) const ENGINES: Target = Target {
     read: engines,
 };
 
-/// Checks that accepted reports are parts of a distribution over the vocabulary, and that no combination of them
-/// panics.
+/// Checks that accepted reports are parts of a distribution over the vocabulary, and that no combination of
+/// them panics.
 fn engines(input: &[u8]) -> Outcome {
     let Some((kind, body)) = split_named(input) else { return Outcome::Refused };
     let (engine, what) = kind.split_once(' ').unwrap_or((kind, ""));

@@ -91,8 +91,8 @@ pub(super) const NOTATION: Target = Target {
     read: notation,
 };
 
-/// Walks through numbers of the tokens that the input lists. Checks that the probabilities after each state add up
-/// to 1, and that the interval of a prefix contains all numbers that begin with it.
+/// Walks through numbers of the tokens that the input lists. Checks that the probabilities after each state
+/// add up to 1, and that the interval of a prefix contains all numbers that begin with it.
 fn notation(input: &[u8]) -> Outcome {
     let Some((&[flags, base, exponent, digits, walk], rest)) = input.split_first_chunk() else {
         return Outcome::Refused;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A handle to the weights of an adapter. Clones share the weights, which are freed with the last clone, so the
-/// requests that use an adapter keep it. Only the model for which it was read can use it.
+/// A handle to the weights of an adapter. Clones share the weights, which are freed with the last clone, so
+/// the requests that use an adapter keep it. Only the model for which it was read can use it.
 #[derive(Clone)]
 pub struct Adapter {
     id: u64,

@@ -201,8 +201,8 @@ pub trait BatchModel: Send {
         self.prefill(chunks)
     }
 
-    /// Waits until the last [`prefill`](Self::prefill) is computed, and returns the time that its device needed. `None` if
-    /// a prefill is computed when its call returns.
+    /// Waits until the last [`prefill`](Self::prefill) is computed, and returns the time that its device
+    /// needed. `None` if a prefill is computed when its call returns.
     fn prefill_time(&mut self) -> Option<Duration> {
         None
     }
@@ -234,8 +234,8 @@ pub trait BatchModel: Send {
         self.step(rows)
     }
 
-    /// Returns whether prefills had already computed a part of every row of the last [`step`](Self::step), so that its time
-    /// is not the time of a step. The first steps of a model are complete.
+    /// Returns whether prefills had already computed a part of every row of the last [`step`](Self::step), so
+    /// that its time is not the time of a step. The first steps of a model are complete.
     fn step_was_partial(&self) -> bool {
         false
     }

@@ -2,10 +2,10 @@
 //!
 //! Any part of the open mass may close, at any value of its interval. The share of the numbers up to `x` is
 //! largest if all parts that may close at or below `x` do so, and the others are not numbers. It is smallest
-//! if all parts that may close above `x` do so. A part that is certain to be numbers closes in any case. These
-//! two functions of `x` are the [`Extremes`]. Quantiles of every possible distribution lie between their
-//! quantiles, and so do means of quantiles, which a trimmed mean is. An estimate that can become an unknown
-//! value has no bounds.
+//! if all parts that may close above `x` do so. A part that is certain to be numbers closes in any case.
+//! These two functions of `x` are the [`Extremes`]. Quantiles of every possible distribution lie between
+//! their quantiles, and so do means of quantiles, which a trimmed mean is. An estimate that can become an
+//! unknown value has no bounds.
 
 use super::distribution::{Distribution, Estimation, Interval, Objective, OpenPart};
 

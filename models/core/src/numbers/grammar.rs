@@ -48,7 +48,8 @@ impl NumberGrammar {
         }
     }
 
-    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a number.
+    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a
+    /// number.
     pub fn is_point(&self) -> bool {
         self.text().is_some_and(TextGrammar::is_point)
     }

@@ -160,7 +160,8 @@ impl NumberSet {
         }
     }
 
-    /// Numbers of the set that distinguish it from the others: its ends, and numbers next to the ends of all sets.
+    /// Numbers of the set that distinguish it from the others: its ends, and numbers next to the ends of all
+    /// sets.
     fn probes(&self, all: &[Self]) -> Vec<AdmittedNumber> {
         if let Self::Listed(listed) = self {
             return listed.iter().take(PROBES_MAX).map(|&number| AdmittedNumber::plain(number)).collect();
@@ -235,8 +236,8 @@ impl SchemaNumbers {
         (!alternatives.is_empty()).then_some(Self { alternatives })
     }
 
-    /// Returns the alternatives whose numbers `admits` admits, or `None` if these are all or none. It is called with
-    /// numbers of each alternative that the others may not have.
+    /// Returns the alternatives whose numbers `admits` admits, or `None` if these are all or none. It is
+    /// called with numbers of each alternative that the others may not have.
     pub fn narrowed(&self, mut admits: impl FnMut(&str) -> bool) -> Option<Self> {
         let mut different: Vec<&NumberSet> = Vec::new();
         for set in &self.alternatives {

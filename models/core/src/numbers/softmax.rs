@@ -72,8 +72,8 @@ impl<'a> Softmax<'a> {
         matches!(self.row, LogitsRow::Report(_))
     }
 
-    /// The maximum probability of this many ids together that another engine does not report, and of what its passes
-    /// leave uncertain.
+    /// The maximum probability of this many ids together that another engine does not report, and of what its
+    /// passes leave uncertain.
     pub fn unreported_max(&self, ids: usize) -> f64 {
         let LogitsRow::Report(report) = self.row else { return 0.0 };
         let all = (1.0 - report.sum() / self.total).max(0.0);

@@ -50,8 +50,8 @@ impl GrammarLimits {
         self.thousands
     }
 
-    /// The same for numbers in JSON, which have no zeros before their first digit. The numbers have no exponent
-    /// either.
+    /// The same for numbers in JSON, which have no zeros before their first digit. The numbers have no
+    /// exponent either.
     pub fn in_json(self) -> Self {
         Self { leading_zeros: false, ..self }
     }

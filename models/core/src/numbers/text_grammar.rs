@@ -1,4 +1,5 @@
-//! The grammar of numbers in text over token ids: what each id does to a number, for each way of spelling digits.
+//! The grammar of numbers in text over token ids: what each id does to a number, for each way of spelling
+//! digits.
 //!
 //! Built once per checkpoint. A step reads only the ids that can touch a number in its state; all others
 //! share one probability, the rest of the softmax.
@@ -49,7 +50,8 @@ impl TextGrammar {
         Self { point: true, ..Self::new(std::iter::empty::<Option<NumberPiece>>(), Vec::new()) }
     }
 
-    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a number.
+    /// Returns whether the model writes no tokens and predicts labels. The value of a single label is a
+    /// number.
     pub(super) fn is_point(&self) -> bool {
         self.point
     }
@@ -164,9 +166,9 @@ impl TextGrammar {
         expansion
     }
 
-    /// Returns the ids whose effect may differ from [`Unreported::effect`] in any state, ascending: those that
-    /// are worth a request to another engine. A word after a space, for example, begins no number, like all
-    /// other words; vocabularies have tens of thousands of them.
+    /// Returns the ids whose effect may differ from [`Unreported::effect`] in any state, ascending: those
+    /// that are worth a request to another engine. A word after a space, for example, begins no number, like
+    /// all other words; vocabularies have tens of thousands of them.
     pub(super) fn distinct_ids(&self, rules: &NumberRules) -> Arc<[u32]> {
         let reads_any = |id: u32, phase: Phase| match self.piece_effect(TextState::at(phase), id, rules) {
             Some(PieceEffect::Leaves { rest, .. }) => match (self.piece(id), &rules.terminator) {

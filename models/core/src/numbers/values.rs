@@ -359,7 +359,8 @@ impl Among {
         }
     }
 
-    /// Returns whether one of the numbers in the range has a magnitude from `low` up to, not including, `end`.
+    /// Returns whether one of the numbers in the range has a magnitude from `low` up to, not including,
+    /// `end`.
     fn has_any(&self, range: SignRange, negative: bool, low: Magnitude, end: Magnitude) -> bool {
         match self {
             Self::All => true,

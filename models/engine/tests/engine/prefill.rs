@@ -1,5 +1,5 @@
-//! Prompts that are computed in chunks: what they delay, and how they end. Except on a device with a scripted time, time
-//! is not limited here, only the work of a prefill, so that chunks are exact.
+//! Prompts that are computed in chunks: what they delay, and how they end. Except on a device with a scripted
+//! time, time is not limited here, only the work of a prefill, so that chunks are exact.
 
 use std::time::{Duration, Instant};
 

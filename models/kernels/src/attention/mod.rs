@@ -1,10 +1,10 @@
 //! Softmax attention over plain slices.
 //!
 //! Rows that share keys form an [`AttentionGroup`]. The positions of a prompt are computed in [`tiles`]. Many
-//! decoded rows are computed head by head; the keys and values of a head are gathered into the nearest cache. A
-//! few decoded rows read keys and values only about once, so they read them in memory order: a few positions at
-//! a time, for all heads. The result of a decoded row is bit-identical either way. 16-bit keys and values are
-//! widened when they are read; sums are f32.
+//! decoded rows are computed head by head; the keys and values of a head are gathered into the nearest cache.
+//! A few decoded rows read keys and values only about once, so they read them in memory order: a few
+//! positions at a time, for all heads. The result of a decoded row is bit-identical either way. 16-bit keys
+//! and values are widened when they are read; sums are f32.
 //!
 //! Axes: `R` rows, `H` query heads, `G` key heads, `D` width of a head, `N` positions.
 
@@ -25,8 +25,8 @@ const SERIAL_MAX: usize = 1 << 19;
 /// Maximum number of decoded rows that one task processes. Keys and values are gathered once for all of them.
 const ROWS_MAX: usize = 32;
 
-/// Minimum number of a prompt's rows that one task processes, and maximum number of their query heads that share a key
-/// head. A tile of keys and values is gathered once for all of them.
+/// Minimum number of a prompt's rows that one task processes, and maximum number of their query heads that
+/// share a key head. A tile of keys and values is gathered once for all of them.
 const PROMPT_ROWS_MIN: usize = 16;
 const PROMPT_LANES_MAX: usize = 192;
 
@@ -221,7 +221,8 @@ pub fn attend<E: Float>(
     out
 }
 
-/// Returns the maximum number of decoded rows per task. If the heads cannot be divided evenly among threads, the rows are.
+/// Returns the maximum number of decoded rows per task. If the heads cannot be divided evenly among threads,
+/// the rows are.
 fn decoded_rows(rows: usize, heads: Heads) -> usize {
     let threads = rayon::current_num_threads();
     if heads.keys.is_multiple_of(threads) {

@@ -1,13 +1,13 @@
 //! Attention of a prompt's positions, in tiles of keys.
 //!
-//! In: a [`Task`] whose rows all see ranges of positions. A row in one query head is a *lane* of vectors, and a
-//! [`Panel`] is some vectors of lanes. The keys and values of a tile are gathered once for all lanes whose query heads
-//! share them. Scores are `[positions, lanes]`, so that a softmax of many lanes needs no sums across a vector. Each
-//! lane keeps a maximum, a total and a weighted sum of values, and rescales them when a tile has a larger score (the
-//! online softmax of Milakov and Gimelshein, arXiv 1805.02867).
+//! In: a [`Task`] whose rows all see ranges of positions. A row in one query head is a *lane* of vectors, and
+//! a [`Panel`] is some vectors of lanes. The keys and values of a tile are gathered once for all lanes whose
+//! query heads share them. Scores are `[positions, lanes]`, so that a softmax of many lanes needs no sums
+//! across a vector. Each lane keeps a maximum, a total and a weighted sum of values, and rescales them when a
+//! tile has a larger score (the online softmax of Milakov and Gimelshein, arXiv 1805.02867).
 //!
-//! Invariant: tiles begin at multiples of [`TILE`] positions, and a lane adds up its positions in order. Its result
-//! depends neither on the other lanes nor on how the prompt is divided among calls.
+//! Invariant: tiles begin at multiples of [`TILE`] positions, and a lane adds up its positions in order. Its
+//! result depends neither on the other lanes nor on how the prompt is divided among calls.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ const TILE: usize = 64;
 /// Number of positions, or of elements of a value, whose sums are computed together for all lanes of a panel.
 const SUMS: usize = 4;
 
-/// Returns the maximum number of vectors of a panel: [`SUMS`] sums of each fit the registers, with room for operands.
+/// Returns the maximum number of vectors of a panel: [`SUMS`] sums of each fit the registers, with room for
+/// operands.
 const fn vectors_max<S: Simd>() -> usize {
     if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
 }
@@ -88,7 +89,8 @@ struct Run {
     rows: Range<usize>,
 }
 
-/// The softmax sums of some lanes over the tiles so far. `L` is the number of lanes, filled up to whole vectors.
+/// The softmax sums of some lanes over the tiles so far. `L` is the number of lanes, filled up to whole
+/// vectors.
 struct Panel {
     runs: Vec<Run>,
     /// Scaled queries, `[D, L]`.
@@ -214,7 +216,8 @@ impl Panel {
         }
     }
 
-    /// Turns scores `[positions, L]` into weights, and returns the factor that rescales the earlier sums to them.
+    /// Turns scores `[positions, L]` into weights, and returns the factor that rescales the earlier sums to
+    /// them.
     #[inline(always)]
     fn weigh<S: Simd, const V: usize>(&mut self, simd: S, scores: &mut [f32]) -> [S::f32s; V] {
         let before = vectors::<S, V>(&self.largest)[0];
@@ -332,7 +335,8 @@ fn vectors_mut<S: Simd, const V: usize>(values: &mut [f32]) -> &mut [[S::f32s; V
     S::as_mut_simd_f32s(values).0.as_chunks_mut().0
 }
 
-/// Computes the scores `[positions, L]` of keys `[positions, D]` and queries `[D, L]`, each in the order of `D`.
+/// Computes the scores `[positions, L]` of keys `[positions, D]` and queries `[D, L]`, each in the order of
+/// `D`.
 #[inline(always)]
 fn score<S: Simd, const V: usize>(
     simd: S,
@@ -371,8 +375,8 @@ fn dots<S: Simd, const V: usize, const C: usize>(
     sums
 }
 
-/// Adds values `[positions, D]` with weights `[positions, L]` to the rescaled sums `[D, L]`, each in the order of
-/// positions.
+/// Adds values `[positions, D]` with weights `[positions, L]` to the rescaled sums `[D, L]`, each in the
+/// order of positions.
 #[inline(always)]
 fn add_values<S: Simd, const V: usize, const HIDES: bool>(
     simd: S,

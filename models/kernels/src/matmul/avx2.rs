@@ -96,8 +96,9 @@ impl Weights {
         Self { signed, absolute: _mm256_abs_epi8(signed) }
     }
 
-    /// Adds the products of each 4 bytes and 4 bytes of `x`, all between -127 and 127, to 8 sums. The instruction
-    /// needs an unsigned operand, so the sign of a weight moves to `x`. Two products fit into 16 bits.
+    /// Adds the products of each 4 bytes and 4 bytes of `x`, all between -127 and 127, to 8 sums. The
+    /// instruction needs an unsigned operand, so the sign of a weight moves to `x`. Two products fit into 16
+    /// bits.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(super) fn dot(self, sums: __m256i, x: __m256i) -> __m256i {

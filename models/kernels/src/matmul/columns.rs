@@ -42,7 +42,8 @@ impl<'a> Columns<'a> {
         Self { shape, parallel: multiplications > SERIAL_MAX, task: Box::new(task) }
     }
 
-    /// Returns the outputs `[M, width]` of consecutive parts, which must not have more outputs than the panels.
+    /// Returns the outputs `[M, width]` of consecutive parts, which must not have more outputs than the
+    /// panels.
     pub(super) fn split<const P: usize>(self, widths: [usize; P]) -> [Vec<f32>; P] {
         let ColumnsShape { m, width, padded } = self.shape;
         assert!(widths.iter().sum::<usize>() <= padded, "parts of {widths:?} outputs of {padded}");

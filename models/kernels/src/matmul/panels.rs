@@ -42,8 +42,8 @@ impl<T: Pod> Aligned<T> {
 pub(super) struct Registers {
     /// Number of f32 lanes in one register.
     pub(super) lanes: usize,
-    /// Number of output vectors in a panel. The sums of [`ROWS_MAX`] rows fit into registers together with the
-    /// vectors of one input.
+    /// Number of output vectors in a panel. The sums of [`ROWS_MAX`] rows fit into registers together with
+    /// the vectors of one input.
     pub(super) vectors: usize,
 }
 

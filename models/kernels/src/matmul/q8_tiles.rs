@@ -1,7 +1,7 @@
 //! int8 matmul with groups of 32 inputs and AMX tiles, for many rows.
 //!
-//! One instruction adds up a group for 16 rows and 16 outputs. AVX-512 scales the sums and adds up the groups with the
-//! operations of `vnni`, so that a row is bit-identical alone and in a batch.
+//! One instruction adds up a group for 16 rows and 16 outputs. AVX-512 scales the sums and adds up the groups
+//! with the operations of `vnni`, so that a row is bit-identical alone and in a batch.
 #![expect(
     unsafe_code,
     reason = "tile instructions and functions with target features run only if they were detected"

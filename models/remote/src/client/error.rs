@@ -80,8 +80,8 @@ impl UpstreamError {
         }
     }
 
-    /// Returns whether nothing listens at the replica. Other failures may be due to one request alone, so that
-    /// only health checks decide.
+    /// Returns whether nothing listens at the replica. Other failures may be due to one request alone, so
+    /// that only health checks decide.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }

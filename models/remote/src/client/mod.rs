@@ -2,8 +2,9 @@
 //!
 //! In: a request body. Out: a whole response body of a bounded size, or the response as it arrives. An engine
 //! is not trusted: sizes and times are bounded, redirects are not followed, and messages are cut and made
-//! printable. Dropping a future closes its connection, which cancels the request in the engine. Invariant: the API
-//! key appears in no error and no debug output, even if the engine repeats it. The same holds for paths of URLs.
+//! printable. Dropping a future closes its connection, which cancels the request in the engine. Invariant:
+//! the API key appears in no error and no debug output, even if the engine repeats it. The same holds for
+//! paths of URLs.
 
 mod error;
 mod redaction;
@@ -38,11 +39,12 @@ const FINGERPRINT: &str = "ntl-model-fingerprint";
 /// A week, which is longer than any request.
 const TIME_UNBOUNDED: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Maximum time for which an unused connection stays open. uvicorn, below vLLM, closes it after 5 seconds, and
-/// a request that is sent at that moment fails.
+/// Maximum time for which an unused connection stays open. uvicorn, below vLLM, closes it after 5 seconds,
+/// and a request that is sent at that moment fails.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// `ENFILE` and `EMFILE`, which have these numbers on all Unix systems and no stable name in the standard library.
+/// `ENFILE` and `EMFILE`, which have these numbers on all Unix systems and no stable name in the standard
+/// library.
 const DESCRIPTORS_USED_UP: [i32; 2] = [23, 24];
 
 /// Maximum number of unused connections to a replica.
@@ -119,8 +121,8 @@ impl Client {
         Ok(Self { http, api_key, redaction, fingerprint: Some(Arc::default()), timeout })
     }
 
-    /// Returns the beginning of a text from an engine for errors and logs: on one line, without control characters
-    /// and without secrets.
+    /// Returns the beginning of a text from an engine for errors and logs: on one line, without control
+    /// characters and without secrets.
     pub(crate) fn printable(&self, text: &str) -> String {
         printable(&self.redaction.message(text))
     }

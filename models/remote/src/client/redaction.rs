@@ -1,8 +1,9 @@
-//! Removes secrets from the responses of an engine, which may repeat the key of a request in an error or in a text.
+//! Removes secrets from the responses of an engine, which may repeat the key of a request in an error or in a
+//! text.
 //!
-//! In: bytes of a message or of a response. Out: the same bytes with [`MASK`] in place of every occurrence of a secret.
-//! Secrets are also found in base64, alone or within a longer text (`user:KEY`), and if some of their characters are
-//! written as `%41` or, in JSON, as `\u0041` or `\/`.
+//! In: bytes of a message or of a response. Out: the same bytes with [`MASK`] in place of every occurrence of
+//! a secret. Secrets are also found in base64, alone or within a longer text (`user:KEY`), and if some of
+//! their characters are written as `%41` or, in JSON, as `\u0041` or `\/`.
 
 use std::fmt;
 
@@ -63,7 +64,8 @@ pub(super) struct RedactedStream {
 }
 
 impl RedactedStream {
-    /// Returns the part, and what was held back before, without secrets and without a beginning of one at the end.
+    /// Returns the part, and what was held back before, without secrets and without a beginning of one at the
+    /// end.
     pub(super) fn push(&mut self, part: Vec<u8>) -> Vec<u8> {
         if self.forms.is_empty() {
             return part;
@@ -104,7 +106,8 @@ fn forms(key: &str) -> Vec<Vec<u8>> {
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The characters of base64 that consist of bits of `secret` only, if this many bytes (modulo 3) come before it.
+/// The characters of base64 that consist of bits of `secret` only, if this many bytes (modulo 3) come before
+/// it.
 fn base64_part(alphabet: &[u8; 64], secret: &[u8], bytes_before: usize) -> Vec<u8> {
     let first_bit = (8 * bytes_before).next_multiple_of(6) - 8 * bytes_before;
     let mut characters = Vec::new();
@@ -116,8 +119,8 @@ fn base64_part(alphabet: &[u8; 64], secret: &[u8], bytes_before: usize) -> Vec<u
     characters
 }
 
-/// Replaces all forms in `bytes`. Returns the result, and how many bytes it stands for: without `is_end`, a last part
-/// that may begin a form stays for later.
+/// Replaces all forms in `bytes`. Returns the result, and how many bytes it stands for: without `is_end`, a
+/// last part that may begin a form stays for later.
 fn redact(forms: &[Vec<u8>], bytes: &[u8], is_end: bool) -> (Vec<u8>, usize) {
     let mut redacted = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -17,8 +17,8 @@ use super::{Ahead, NextTokenAnswer, NextTokenQuery};
 /// Maximum number of rows of one step.
 pub(super) const ROWS_MAX: usize = 64;
 
-/// Maximum number of log-probabilities that are kept for later rows. An engine may report a whole vocabulary after
-/// each token.
+/// Maximum number of log-probabilities that are kept for later rows. An engine may report a whole vocabulary
+/// after each token.
 pub(super) const KNOWN_MAX: usize = 64 << 10;
 
 /// Numbers of greedy tokens to compute together with a row.
@@ -87,8 +87,8 @@ struct Rows {
     look_ahead: LookAhead,
 }
 
-/// A row of a decoding: the token `id` after another row. The first row has no parent, and its token is the last one of
-/// the prompt.
+/// A row of a decoding: the token `id` after another row. The first row has no parent, and its token is the
+/// last one of the prompt.
 #[derive(Clone, Copy)]
 struct Node {
     parent: Option<usize>,

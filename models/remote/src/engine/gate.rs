@@ -1,5 +1,5 @@
-//! A limit of concurrent work that no client can use up: a quarter of the permits is reserved for clients that hold
-//! none. Clients that wait are served round-robin.
+//! A limit of concurrent work that no client can use up: a quarter of the permits is reserved for clients
+//! that hold none. Clients that wait are served round-robin.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

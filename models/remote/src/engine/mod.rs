@@ -3,14 +3,14 @@
 //! In: [`Job`]s. Out: events, one channel per job. Invariants:
 //!
 //! * each job is a task, so that a slow response delays no other job;
-//! * concurrent jobs and texts are limited and shared round-robin by client. A quarter is reserved for clients without
-//!   running ones;
+//! * concurrent jobs and texts are limited and shared round-robin by client. A quarter is reserved for
+//!   clients without running ones;
 //! * a job reserves the memory that it needs from the budget of all models before it starts;
 //! * dropping a [`JobEvents`] drops the requests of its job;
 //! * results do not depend on the other jobs.
 //!
-//! Not here: how a query is sent ([`NextTokens`]), and texts without a number: the server passes them through, and
-//! [`RemoteEngine::begin_text`] counts them.
+//! Not here: how a query is sent ([`NextTokens`]), and texts without a number: the server passes them
+//! through, and [`RemoteEngine::begin_text`] counts them.
 
 mod after;
 mod client;
@@ -119,8 +119,8 @@ impl RemoteEngine {
     /// Queues the jobs of one request: all of them or none. Must be called in a tokio runtime with timers.
     ///
     /// # Errors
-    /// If a prompt is too long, a job may need more memory than there is, reports are not enough for a job, or the
-    /// queue has too few free slots.
+    /// If a prompt is too long, a job may need more memory than there is, reports are not enough for a job,
+    /// or the queue has too few free slots.
     pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
         let shared = &self.shared;
         jobs.iter_mut().try_for_each(|job| shared.check(job))?;

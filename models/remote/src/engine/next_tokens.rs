@@ -33,8 +33,8 @@ pub struct NextTokenQuery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ahead {
     pub tokens: usize,
-    /// Each is the most probable one of these ids (ascending), if the engine can choose among some. `None` means
-    /// of all ids.
+    /// Each is the most probable one of these ids (ascending), if the engine can choose among some. `None`
+    /// means of all ids.
     pub among: Option<Arc<[u32]>>,
 }
 

@@ -80,8 +80,8 @@ impl JobTask {
         if let [Event::Failed(error @ (EngineError::Upstream(_) | EngineError::Step(_)))] = &*last {
             tracing::error!(%error, "a job failed");
         }
-        // Counted before the events are sent, so that a client with the response finds it in the metrics. A single event
-        // ends all sequences.
+        // Counted before the events are sent, so that a client with the response finds it in the metrics. A
+        // single event ends all sequences.
         for sequence in 0..sequences {
             let event = last.get(sequence).or(last.first());
             shared.observer.on_end(event.map_or(EndReason::Abort, end_reason));

@@ -17,12 +17,13 @@ use super::{TextEnd, TextQuery};
 /// The end of most strings in JSON. The structure follows, which the schema decides.
 const QUOTE: &str = "\"";
 
-/// Numbers of tokens that the engine writes at a time: the first one after a refused token, then twice as many
-/// each time that all are taken.
+/// Numbers of tokens that the engine writes at a time: the first one after a refused token, then twice as
+/// many each time that all are taken.
 const TOKENS_MIN: usize = 4;
 const TOKENS_MAX: usize = 64;
 
-/// Writes all texts of a job, and returns the last event of each. `requests` returns the requests of one text.
+/// Writes all texts of a job, and returns the last event of each. `requests` returns the requests of one
+/// text.
 pub(super) async fn structured_texts<'a>(
     requests: impl Fn() -> Requests<'a>,
     prompt: &Arc<[u32]>,
@@ -114,8 +115,8 @@ impl Writer<'_> {
         among: Option<Arc<[u32]>>,
     ) -> Result<Vec<u32>, EngineError> {
         let max_tokens = tokens.min(self.text.tokens_left());
-        // No two requests of a job have the same random numbers. A request after a refused token would otherwise have
-        // those which led to that token.
+        // No two requests of a job have the same random numbers. A request after a refused token would
+        // otherwise have those which led to that token.
         let stream = self.texts * u64::from(self.job.n) + u64::from(self.number);
         self.texts += 1;
         let query = TextQuery {

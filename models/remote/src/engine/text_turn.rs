@@ -1,5 +1,5 @@
-//! The turn of a text that the engine writes by itself: it waits in the queue like a job, and counts as running until
-//! it ends.
+//! The turn of a text that the engine writes by itself: it waits in the queue like a job, and counts as
+//! running until it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

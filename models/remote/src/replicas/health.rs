@@ -9,8 +9,8 @@ use crate::client::UpstreamError;
 /// Time between two checks of a replica that is unavailable.
 const INTERVAL_DOWN: Duration = Duration::from_secs(1);
 
-/// An available replica counts as unavailable after this many failed checks in a row: an engine that is busy may
-/// miss one.
+/// An available replica counts as unavailable after this many failed checks in a row: an engine that is busy
+/// may miss one.
 const FAILURES_MAX: u32 = 2;
 
 /// One check of a replica.
@@ -36,8 +36,8 @@ pub(crate) async fn supervise(pool: Weak<ReplicaPool>, index: usize, check: impl
         match result {
             Ok(()) => {
                 failures = 0;
-                // A request may have failed while an available replica was checked. Then the next check, of its
-                // model, decides.
+                // A request may have failed while an available replica was checked. Then the next check, of
+                // its model, decides.
                 if !was_up && pool.set_up(index, true, Instant::now()) {
                     tracing::info!(replica = %base, "a replica is available again");
                 }

@@ -35,8 +35,8 @@ impl Replicas {
         Self { client, pool: Arc::new(ReplicaPool::new(replicas, observer)) }
     }
 
-    /// Sends a request to one replica after another until one answers. `affinity` names its tree. A request without one
-    /// is the client's own, so that the client can repeat it after `Retry-After`.
+    /// Sends a request to one replica after another until one answers. `affinity` names its tree. A request
+    /// without one is the client's own, so that the client can repeat it after `Retry-After`.
     pub(crate) async fn request<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
         affinity: Option<u64>,
@@ -45,7 +45,8 @@ impl Replicas {
         self.request_and_hold(affinity, exchange).await.map(|(response, _)| response)
     }
 
-    /// Like [`request`](Self::request), but also returns the lease: the request is in flight until it is dropped.
+    /// Like [`request`](Self::request), but also returns the lease: the request is in flight until it is
+    /// dropped.
     pub(crate) async fn request_and_hold<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
         affinity: Option<u64>,

@@ -2,7 +2,8 @@
 //! available one with the fewest requests in flight.
 //!
 //! A replica that fails gets no requests until a health check succeeds. If no replica is available, requests
-//! go to the one that failed first, so that an engine whose health checks fail for another reason still works.
+//! go to the one that failed first, so that an engine whose health checks fail for another reason still
+//! works.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

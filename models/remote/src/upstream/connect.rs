@@ -44,7 +44,8 @@ impl Connecting {
         self.client.printable(text)
     }
 
-    /// Describes the engine of the first replica that answers. Waits until one does: engines load for minutes.
+    /// Describes the engine of the first replica that answers. Waits until one does: engines load for
+    /// minutes.
     pub async fn detect(&self) -> Result<EngineFacts, DetectError> {
         let mut attempts = 0;
         loop {
@@ -64,8 +65,8 @@ impl Connecting {
         }
     }
 
-    /// Compares the tokenizers of all replicas that answer, and checks all replicas from now on. The others are
-    /// used once they serve the same model with the same tokenizer.
+    /// Compares the tokenizers of all replicas that answer, and checks all replicas from now on. The others
+    /// are used once they serve the same model with the same tokenizer.
     ///
     /// # Errors
     /// If a replica serves another model or has another tokenizer, or if none answers.

@@ -1,7 +1,7 @@
 //! Finds out which engine answers, which model it serves, and what it reports about next tokens.
 //!
-//! The engine names itself (`owned_by` in `/v1/models`). Prompts of a few tokens show which probabilities it can
-//! report, because this depends on versions and flags.
+//! The engine names itself (`owned_by` in `/v1/models`). Prompts of a few tokens show which probabilities it
+//! can report, because this depends on versions and flags.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -21,8 +21,8 @@ pub(super) const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
 /// Numbers of alternatives that are requested, until the engine accepts one. It may return fewer.
 const COUNTS: [usize; 6] = [1000, 100, 20, 10, 5, 1];
 
-/// Number of tokens after the prompt that shows how many alternatives an engine returns. Tokens with the same text may count
-/// once, but not at each of them.
+/// Number of tokens after the prompt that shows how many alternatives an engine returns. Tokens with the same
+/// text may count once, but not at each of them.
 const PROBE_TOKENS: usize = 16;
 
 /// Number of tokens of a prompt that shows whether an engine accepts ids.
@@ -31,8 +31,8 @@ const PROBE_IDS: usize = 7;
 /// Ids whose probabilities are requested to find out what an engine reports.
 const TRIED_IDS: [u32; 2] = [0, 1];
 
-/// Maximum difference of a log-probability with and without a restriction of the tokens to write, also in half
-/// precision. A probability after the restriction is 0 or 1.
+/// Maximum difference of a log-probability with and without a restriction of the tokens to write, also in
+/// half precision. A probability after the restriction is 0 or 1.
 const RESTRICTED_ERROR_MAX: f64 = 0.1;
 
 /// A kind of engine.
@@ -94,7 +94,8 @@ pub struct EngineFacts {
     pub reports: Reports,
     /// Maximum number of the most probable tokens that it reports.
     pub best_max: usize,
-    /// Whether it can write the most probable one of given ids, and reports the model's own probabilities then.
+    /// Whether it can write the most probable one of given ids, and reports the model's own probabilities
+    /// then.
     pub chooses_among: bool,
     /// Whether prompts may be token ids.
     pub accepts_ids: bool,
@@ -166,7 +167,8 @@ struct ModelList {
     data: Vec<Listed>,
 }
 
-/// The facts about the weights of a model that an engine reports. Other fields, such as `created`, differ from time to time.
+/// The facts about the weights of a model that an engine reports. Other fields, such as `created`, differ
+/// from time to time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Description {
     /// ntl-server.
@@ -427,8 +429,8 @@ fn is_near(a: &Position, b: &Position, id: u32) -> bool {
     logprobs.is_some_and(|(a, b)| (a - b).abs() <= RESTRICTED_ERROR_MAX)
 }
 
-/// Returns whether a llama.cpp reports given ids if they have a bias. The least probable one of some tokens must have
-/// the same probability with and without it.
+/// Returns whether a llama.cpp reports given ids if they have a bias. The least probable one of some tokens
+/// must have the same probability with and without it.
 async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamError> {
     const TRIED: usize = 8;
     const ERROR_MAX: f64 = 1e-4;
@@ -455,8 +457,8 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     Ok(llama_cpp::complete(&mut best, &biased, &ids).is_ok() && best.logprob(least.id).is_some_and(is_right))
 }
 
-/// Returns whether a llama.cpp keeps the prompt of a slot while another slot works. With automatic slots, it clears idle
-/// ones.
+/// Returns whether a llama.cpp keeps the prompt of a slot while another slot works. With automatic slots, it
+/// clears idle ones.
 async fn keeps_slots(client: &Client, base: &BaseUrl, slots: usize) -> Result<bool, UpstreamError> {
     if slots < 2 {
         return Ok(false);

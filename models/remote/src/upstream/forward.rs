@@ -1,5 +1,5 @@
-//! Requests that the engine answers by itself: their bodies go there, and its responses come back, unread except that
-//! the API key is removed.
+//! Requests that the engine answers by itself: their bodies go there, and its responses come back, unread
+//! except that the API key is removed.
 
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, OpenResponse, UpstreamError};
@@ -17,8 +17,8 @@ impl Forwarded {
         self.response.content_type()
     }
 
-    /// Waits for the next part of the body. Returns `None` after the last one. The engine waits while nothing is
-    /// read.
+    /// Waits for the next part of the body. Returns `None` after the last one. The engine waits while nothing
+    /// is read.
     pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>, UpstreamError> {
         self.response.chunk().await
     }
@@ -30,8 +30,8 @@ impl Upstream {
         matches!(self.facts.kind, EngineKind::Vllm | EngineKind::Ntl)
     }
 
-    /// Sends a body to a route, and returns the response once it has begun successfully. Another replica is tried
-    /// if none has begun.
+    /// Sends a body to a route, and returns the response once it has begun successfully. Another replica is
+    /// tried if none has begun.
     ///
     /// # Errors
     /// [`UpstreamError::Rejected`] with the engine's message if the request is wrong.

@@ -1,8 +1,8 @@
 //! The identity of the weights that an engine computes with: an engine with other ones may take over its URL.
 //!
-//! An engine that names a fingerprint, as ntl-server does, is believed. Otherwise the log-probabilities after fixed
-//! prompts are compared, up to the rounding of engines. Invariant: the fingerprint of a model changes whenever other
-//! weights are found, and returns to its former value with the former weights.
+//! An engine that names a fingerprint, as ntl-server does, is believed. Otherwise the log-probabilities after
+//! fixed prompts are compared, up to the rounding of engines. Invariant: the fingerprint of a model changes
+//! whenever other weights are found, and returns to its former value with the former weights.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,8 @@ use crate::engine::Ahead;
 use crate::wire::texts::TokenTexts;
 use crate::wire::{Alternatives, Batch, Position, Rows, WireError, check, llama_cpp, openai, vllm};
 
-/// The fixed prompts. Each is about something else, so that few changes of weights leave all of them as they are.
+/// The fixed prompts. Each is about something else, so that few changes of weights leave all of them as they
+/// are.
 const PROMPTS: [&str; 4] = [
     "The answer is",
     "Q: What is 12 + 30?\nA: 42\nQ: What is 7 * 8?\nA:",
@@ -26,11 +27,12 @@ const PROMPTS: [&str; 4] = [
 /// Maximum number of the most probable tokens that are compared after each prompt.
 const ALTERNATIVES_MAX: usize = 20;
 
-/// Maximum mean difference of the log-probabilities of the same weights, also in half precision and if the engine computes
-/// the prompts together with others.
+/// Maximum mean difference of the log-probabilities of the same weights, also in half precision and if the
+/// engine computes the prompts together with others.
 const ROUNDING_MAX: f64 = 0.1;
 
-/// A token is part of the fingerprint if its logarithm of probability is larger by this than that of every other one.
+/// A token is part of the fingerprint if its logarithm of probability is larger by this than that of every
+/// other one.
 const SURE: f64 = 0.5;
 
 /// Maximum number of different weights that are remembered.
@@ -69,8 +71,9 @@ impl Evidence {
             && mean_difference(&self.probed, &other.probed) <= ROUNDING_MAX
     }
 
-    /// Returns the engine's fingerprint, or the tokens that are surely the most probable ones after the prompts with the
-    /// mean log-probability. Rounding rarely changes it. `None` if the engine reported nothing.
+    /// Returns the engine's fingerprint, or the tokens that are surely the most probable ones after the
+    /// prompts with the mean log-probability. Rounding rarely changes it. `None` if the engine reported
+    /// nothing.
     fn fingerprint(&self) -> Option<String> {
         if let Some(fingerprint) = &self.described.fingerprint {
             return Some(fingerprint.clone());
@@ -92,7 +95,8 @@ impl Evidence {
     }
 }
 
-/// The mean difference of the log-probabilities of all tokens that both sides report, and of bounds for the others.
+/// The mean difference of the log-probabilities of all tokens that both sides report, and of bounds for the
+/// others.
 fn mean_difference(a: &[Position], b: &[Position]) -> f64 {
     let (mut sum, mut count) = (0.0, 0_usize);
     for (a, b) in a.iter().zip(b) {
@@ -100,7 +104,8 @@ fn mean_difference(a: &[Position], b: &[Position]) -> f64 {
             for token in one.best_first().iter().filter(|token| token.logprob.is_finite()) {
                 let least = match other.logprob(token.id) {
                     Some(logprob) => (token.logprob - logprob).abs(),
-                    // A token that is not reported has at most the probability of the least probable reported one.
+                    // A token that is not reported has at most the probability of the least probable reported
+                    // one.
                     None => other.cut().map_or(0.0, |cut| (token.logprob - cut).max(0.0)),
                 };
                 // One token that became impossible must not make the mean infinite.
@@ -112,7 +117,8 @@ fn mean_difference(a: &[Position], b: &[Position]) -> f64 {
     if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
-/// Returns the most probable tokens after a prompt. Empty if the engine takes texts only and none stands for the prompt.
+/// Returns the most probable tokens after a prompt. Empty if the engine takes texts only and none stands for
+/// the prompt.
 async fn probe(
     client: &Client,
     base: &BaseUrl,

@@ -1,8 +1,9 @@
 //! A model that an engine elsewhere computes: [`NextTokens`] over HTTP.
 //!
-//! Queries of one call are sent as few requests with several rows each. A request is bounded in rows and ids, and
-//! the number of requests in flight is bounded for each model and shared round-robin by client; texts are counted apart
-//! from probabilities, so that a long text delays no number. Ids are sent, never text, if the engine accepts ids.
+//! Queries of one call are sent as few requests with several rows each. A request is bounded in rows and ids,
+//! and the number of requests in flight is bounded for each model and shared round-robin by client; texts are
+//! counted apart from probabilities, so that a long text delays no number. Ids are sent, never text, if the
+//! engine accepts ids.
 
 mod connect;
 mod detect;
@@ -41,8 +42,8 @@ pub trait Vocabulary: Send + Sync + 'static {
     /// Number of ids.
     fn tokens(&self) -> usize;
 
-    /// The ids of a text, or `None` if it has none. `special` adds the special tokens that training added at the
-    /// ends.
+    /// The ids of a text, or `None` if it has none. `special` adds the special tokens that training added at
+    /// the ends.
     fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>>;
 
     /// The text of ids, without special tokens.
@@ -74,8 +75,8 @@ pub struct UpstreamConfig {
     pub check_interval: Duration,
     /// PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Maximum number of concurrent requests for probabilities, and of those for texts before and between numbers. A
-    /// quarter is for clients without running ones.
+    /// Maximum number of concurrent requests for probabilities, and of those for texts before and between
+    /// numbers. A quarter is for clients without running ones.
     pub requests_max: usize,
 }
 
@@ -113,9 +114,9 @@ impl Upstream {
         self.replicas.pool.any_is_up()
     }
 
-    /// The number of jobs after which further ones would evict the prompts of others from the caches of the engine, if
-    /// it is known. A quarter of the jobs is for clients without running ones, so the other three quarters fill the
-    /// caches.
+    /// The number of jobs after which further ones would evict the prompts of others from the caches of the
+    /// engine, if it is known. A quarter of the jobs is for clients without running ones, so the other three
+    /// quarters fill the caches.
     pub fn jobs_max(&self) -> Option<usize> {
         let slots = self.facts.slots?.saturating_mul(self.replicas.pool.len()).max(1);
         Some(slots.saturating_mul(4).div_ceil(3))
@@ -152,8 +153,8 @@ impl NextTokens for Upstream {
         self.identity.changes()
     }
 
-    /// llama.cpp adds the bias that limits the choice before it divides logits by the penalty, so that allowed tokens of
-    /// the prompt would become far less probable than other allowed ones.
+    /// llama.cpp adds the bias that limits the choice before it divides logits by the penalty, so that
+    /// allowed tokens of the prompt would become far less probable than other allowed ones.
     fn check_choices(&self, sampling: &SamplingParams) -> Result<(), EngineError> {
         let is_penalised = (sampling.repetition_penalty - 1.0).abs() > 0.0;
         if self.facts.kind == EngineKind::LlamaCpp && is_penalised {

@@ -1,5 +1,5 @@
-//! A prompt with the ids after it. All rows of a job share the prompt, and its text in JSON exists only in the bodies that
-//! are being sent.
+//! A prompt with the ids after it. All rows of a job share the prompt, and its text in JSON exists only in
+//! the bodies that are being sent.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

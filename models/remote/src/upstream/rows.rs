@@ -157,7 +157,8 @@ impl Upstream {
         checked(answers(found))
     }
 
-    /// Requests the most probable tokens from llama.cpp and, for rows that lack wanted ids, these ids with a bias.
+    /// Requests the most probable tokens from llama.cpp and, for rows that lack wanted ids, these ids with a
+    /// bias.
     async fn biased_ids(
         &self,
         context: QueryContext,
@@ -301,7 +302,8 @@ impl Upstream {
             EngineKind::LlamaCpp => llama_cpp::read(&bytes, batch),
             EngineKind::OpenAi => openai::read(&bytes, batch, &self.texts),
         };
-        // A report that is not a distribution becomes an error here, so that another replica gets the request.
+        // A report that is not a distribution becomes an error here, so that another replica gets the
+        // request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
         rows.map_err(|error| UpstreamError::NotUnderstood {
             replica: base.to_string(),
@@ -342,8 +344,8 @@ fn chunks(mut rows: &[Row], rows_max: usize) -> Vec<&[Row]> {
     chunks
 }
 
-/// Returns whether a report has what a query of the most probable tokens wants. The steps ahead are guesses. They do
-/// not justify another request.
+/// Returns whether a report has what a query of the most probable tokens wants. The steps ahead are guesses.
+/// They do not justify another request.
 fn is_enough(report: &NextTokenReport, wanted: &LogitsRequest) -> bool {
     let unreported = || 1.0 - report.tokens().iter().map(|token| token.logprob.exp()).sum::<f64>();
     match wanted {

@@ -1,7 +1,7 @@
 //! The slots of a llama.cpp. Each keeps the last prompt that it computed, and all slots compute together.
 //!
-//! A tree has a home slot. If no other tree runs, it divides its rows among several slots, if that saves more time
-//! than the other slots need for the part of the prompt that they lack.
+//! A tree has a home slot. If no other tree runs, it divides its rows among several slots, if that saves more
+//! time than the other slots need for the part of the prompt that they lack.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

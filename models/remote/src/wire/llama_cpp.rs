@@ -1,8 +1,8 @@
 //! `POST /completion` of llama.cpp's server.
 //!
-//! It reports the most probable tokens, never given ones. A bias on given ids makes them the most probable ones.
-//! The bias is the same for all of them, so that the ratios of their probabilities stay those of the model. A first
-//! request without bias has the true probability of one of them.
+//! It reports the most probable tokens, never given ones. A bias on given ids makes them the most probable
+//! ones. The bias is the same for all of them, so that the ratios of their probabilities stay those of the
+//! model. A first request without bias has the true probability of one of them.
 
 use std::collections::HashSet;
 
@@ -12,22 +12,23 @@ use serde_json::{Value, json};
 
 use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
 
-/// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"prob":1.234567812345678e-12}`, with a token
-/// of some length.
+/// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"prob":1.234567812345678e-12}`, with
+/// a token of some length.
 pub const ENTRY_BYTES: usize = 512;
 
-/// The bias on given ids. Ids that are e^32 (8e13) times less probable than another token may still be missing.
-/// llama.cpp adds it to a logit in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if
-/// the sum is below 64.
+/// The bias on given ids. Ids that are e^32 (8e13) times less probable than another token may still be
+/// missing. llama.cpp adds it to a logit in single precision, which changes a probability by a factor of at
+/// most 1 ± 4e-6 if the sum is below 64.
 const BIAS: f32 = 32.0;
 
-/// The first random number of this seed is 8e-7, and llama.cpp chooses the first of the sorted tokens whose cumulative
-/// probability exceeds it: the most probable one. A random token is often a part of a character, whose probabilities
-/// llama.cpp leaves out of its response.
+/// The first random number of this seed is 8e-7, and llama.cpp chooses the first of the sorted tokens whose
+/// cumulative probability exceeds it: the most probable one. A random token is often a part of a character,
+/// whose probabilities llama.cpp leaves out of its response.
 const GREEDY_SEED: u32 = 1_429_639;
 
-/// Number of the most probable tokens in a request without bias. With fewer, more rows lack ids of numbers, and each such
-/// row costs a second one. An entry costs llama.cpp about a microsecond, a row a pass through the model.
+/// Number of the most probable tokens in a request without bias. With fewer, more rows lack ids of numbers,
+/// and each such row costs a second one. An entry costs llama.cpp about a microsecond, a row a pass through
+/// the model.
 pub const BEST: usize = 512;
 
 /// Probability of wanted ids that may stay unreported although another request would report it.
@@ -105,8 +106,8 @@ struct Entry {
     prob: Option<f64>,
 }
 
-/// Reads a response. Each position has the most probable tokens. The positions of given ids are distributions over
-/// these ids only: [`complete`] makes use of them.
+/// Reads a response. Each position has the most probable tokens. The positions of given ids are distributions
+/// over these ids only: [`complete`] makes use of them.
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let completions = match serde_json::from_slice(bytes)? {
         Response::Several(completions) => completions,

@@ -1,8 +1,8 @@
 //! The formats of engines: bodies of requests for next-token probabilities and for text, and readers of their
 //! responses. Pure functions without I/O.
 //!
-//! A response is hostile input. A reader accepts one only if it has exactly the requested rows, each with a part
-//! of a distribution over ids of the vocabulary ([`NextTokenReport`]). Unknown fields are ignored.
+//! A response is hostile input. A reader accepts one only if it has exactly the requested rows, each with a
+//! part of a distribution over ids of the vocabulary ([`NextTokenReport`]). Unknown fields are ignored.
 
 pub mod llama_cpp;
 pub mod openai;
@@ -102,8 +102,8 @@ pub struct Position {
     passes: Option<Passes>,
 }
 
-/// A comparison of the passes of an engine over the same tokens by the token that the first one chose. They differ by
-/// rounding, since an engine computes each in another batch.
+/// A comparison of the passes of an engine over the same tokens by the token that the first one chose. They
+/// differ by rounding, since an engine computes each in another batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Passes {
     /// The sum over all passes of the probabilities that only they report, each divided by the chosen token's
@@ -245,8 +245,8 @@ pub fn check(rows: &Rows) -> Result<(), WireError> {
     rows.iter().flatten().try_for_each(|position| position.report().map(drop))
 }
 
-/// Adds the reports of another group of ids to the same rows. The rows are cut where the groups chose different
-/// tokens.
+/// Adds the reports of another group of ids to the same rows. The rows are cut where the groups chose
+/// different tokens.
 pub fn merge(rows: &mut Rows, more: Rows) {
     for (row, more) in rows.iter_mut().zip(more) {
         let mut same = 0;
@@ -325,7 +325,8 @@ mod tests {
         assert_eq!(answers[0].ahead[0].report.tokens().len(), 2);
     }
 
-    /// Two passes that report half of the probability each: the chosen token 1, and 2 in another group of ids.
+    /// Two passes that report half of the probability each: the chosen token 1, and 2 in another group of
+    /// ids.
     fn two_passes(first: f64, second: [f64; 2]) -> NextTokenReport {
         let position = |entries: &[(u32, f64)]| {
             let entries = entries.iter().map(|&(id, probability)| (Some(id), f64::ln(probability)));

@@ -67,7 +67,8 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows,
     choices.into_iter().enumerate().map(row).collect()
 }
 
-/// Returns how many alternatives the positions of a response have at most: servers may return fewer than were requested.
+/// Returns how many alternatives the positions of a response have at most: servers may return fewer than were
+/// requested.
 pub fn alternatives(bytes: &[u8]) -> Option<usize> {
     let response: Response = serde_json::from_slice(bytes).ok()?;
     match response.choices.into_iter().next()?.logprobs? {

@@ -13,8 +13,8 @@ pub struct TokenTexts {
 }
 
 impl TokenTexts {
-    /// `drops_first_space`: engines decode a token alone, and the decoder of this vocabulary drops a space at the
-    /// beginning of a text, so that ` 5` and `5` may both be reported as `5`.
+    /// `drops_first_space`: engines decode a token alone, and the decoder of this vocabulary drops a space at
+    /// the beginning of a text, so that ` 5` and `5` may both be reported as `5`.
     pub fn new(tokens: impl IntoIterator<Item = (u32, Vec<u8>)>, drops_first_space: bool) -> Self {
         let mut texts = Self { ids: HashMap::new(), drops_first_space };
         for (id, bytes) in tokens {

@@ -18,9 +18,9 @@ pub const ENTRY_BYTES: usize = 64;
 /// The beginning of the names of tokens in responses to `return_tokens_as_token_ids`.
 const ID_PREFIX: &str = "token_id:";
 
-/// The body of a request for next-token probabilities, without its prompts. The sampling parameters are neutral, because a vLLM with
-/// `--logprobs-mode processed_logprobs` reports probabilities after them, and the defaults of a model may be
-/// others.
+/// The body of a request for next-token probabilities, without its prompts. The sampling parameters are
+/// neutral, because a vLLM with `--logprobs-mode processed_logprobs` reports probabilities after them, and
+/// the defaults of a model may be others.
 pub fn body(model: &str, batch: &Batch<'_>) -> Value {
     let mut body = json!({
         "model": model,

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::{WireError, salt_text};
 use crate::engine::{TextEnd, TextQuery};
 
-/// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias is added in
-/// single precision, which changes a probability by a factor of at most 1 ± 4e-6 if the sum is below 128.
+/// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias
+/// is added in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if the sum is
+/// below 128.
 const AMONG_BIAS: f32 = 100.0;
 
 /// Text before the stop string, with the ids of text and stop string.
@@ -24,8 +25,8 @@ pub struct Written {
 /// The fields of `/v1/completions` that an engine knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextFields {
-    /// OpenAI's fields. Most of these servers do not say whether a text stopped at a stop string or at its end, so
-    /// they get none.
+    /// OpenAI's fields. Most of these servers do not say whether a text stopped at a stop string or at its
+    /// end, so they get none.
     OpenAi,
     /// Also vLLM's fields. `cache_salt`: see [`QueryContext::cache_salt`](crate::QueryContext::cache_salt).
     Extended { cache_salt: u64 },

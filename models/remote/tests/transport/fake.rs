@@ -15,8 +15,8 @@ use futures::stream;
 use ntl_remote::{TokenTexts, Vocabulary};
 use serde_json::{Value, json};
 
-/// Ids 0 to 255 are bytes, 256 begins a text, and the others are less probable and have no text. llama.cpp does not
-/// report all of them in its first response.
+/// Ids 0 to 255 are bytes, 256 begins a text, and the others are less probable and have no text. llama.cpp
+/// does not report all of them in its first response.
 pub(crate) const TOKENS: usize = 600;
 pub(crate) const BEGIN: u32 = 256;
 

@@ -1,5 +1,5 @@
-//! Next-token queries over HTTP, against engines in this process: what they report, how they fail, and what an
-//! engine that lies can do.
+//! Next-token queries over HTTP, against engines in this process: what they report, how they fail, and what
+//! an engine that lies can do.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

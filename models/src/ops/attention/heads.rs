@@ -137,8 +137,8 @@ impl QueryBatch {
         Ok(PackedQkv { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
     }
 
-    /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled, capped and
-    /// biased; 0 for keys that a query does not see.
+    /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled, capped
+    /// and biased; 0 for keys that a query does not see.
     pub(super) fn weights(
         &self,
         scores: &Tensor,

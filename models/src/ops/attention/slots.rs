@@ -18,8 +18,8 @@ use crate::ops::StepInputs;
 /// the host about as long. (Calculated, not measured.)
 const QUERIES_PLANNED: usize = 64;
 
-/// Maximum number of rows of a pass that CUDA graphs repeat. With more rows, the GPU decides how long a step takes, not the
-/// host (`docs/decisions/014-gpu-step-costs.md`).
+/// Maximum number of rows of a pass that CUDA graphs repeat. With more rows, the GPU decides how long a step
+/// takes, not the host (`docs/decisions/014-gpu-step-costs.md`).
 const REPEATED_ROWS_MAX: usize = 32;
 
 /// Minimum number of slots in a table of such a pass.
@@ -77,8 +77,8 @@ impl<'a> PassKeys<'a> {
         Ok(Self { written: numbers.narrow(0, 0, written.len())?, numbers, attentions })
     }
 
-    /// Returns the data of the pass for CUDA graphs, or `None` if it has many rows or is not computed by the kernel for
-    /// rows.
+    /// Returns the data of the pass for CUDA graphs, or `None` if it has many rows or is not computed by the
+    /// kernel for rows.
     pub(crate) fn inputs(&self) -> Option<StepInputs> {
         let rows = self.written.elem_count();
         let mut shape = vec![rows];
@@ -126,8 +126,8 @@ fn is_planned(groups: &[SlotGroup<'_>]) -> bool {
 }
 
 impl ViewAttention<'_> {
-    /// Computes softmax attention of `q` f32 `[R, H * D]` over one layer of the cache, in `dtype` or fp8. Returns
-    /// `[R, H * D]` in `dtype`.
+    /// Computes softmax attention of `q` f32 `[R, H * D]` over one layer of the cache, in `dtype` or fp8.
+    /// Returns `[R, H * D]` in `dtype`.
     pub(crate) fn attend(&self, q: &Tensor, slab: &Tensor, heads: Heads, dtype: DType) -> Result<Tensor> {
         match self {
             Self::Rows(rows) => rows.attend(q, slab, heads, dtype),
@@ -156,8 +156,8 @@ impl<'a> SlotRows<'a> {
     /// 5. the end of the slots that it sees;
     /// 6. its own index.
     ///
-    /// The slots follow the entries of all rows. If CUDA graphs can repeat the pass, their number is rounded up to a power of
-    /// two, so that tables of many steps have the same size.
+    /// The slots follow the entries of all rows. If CUDA graphs can repeat the pass, their number is rounded
+    /// up to a power of two, so that tables of many steps have the same size.
     fn table(groups: &[SlotGroup<'_>]) -> Vec<u32> {
         let mut rows = Vec::new();
         let mut slots = Vec::new();

@@ -48,8 +48,8 @@ impl T5 {
         Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
 
-    /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer of
-    /// prompts.
+    /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer
+    /// of prompts.
     pub(crate) fn load_regresslm(
         files: &CheckpointFiles,
         facts: TokenizerFacts,

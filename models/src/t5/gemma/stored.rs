@@ -1,5 +1,5 @@
-//! Reads the `config.json` of a T5Gemma, as stored by transformers 4 or 5. Defaults come from the Hugging Face
-//! classes.
+//! Reads the `config.json` of a T5Gemma, as stored by transformers 4 or 5. Defaults come from the Hugging
+//! Face classes.
 
 use ntl_text::checkpoint::{
     CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds,
@@ -115,8 +115,8 @@ impl GemmaConfig {
     }
 }
 
-/// RegressLM, computed as transformers 4.53 does by default: without the cap of scores, and with windows of the
-/// encoder that are one position shorter on both sides.
+/// RegressLM, computed as transformers 4.53 does by default: without the cap of scores, and with windows of
+/// the encoder that are one position shorter on both sides.
 impl<B: DeserializeOwned> StoredRegressLm<B> {
     fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let stored: Self = files.require_json(CONFIG_FILE)?;

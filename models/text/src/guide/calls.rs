@@ -1,4 +1,5 @@
-//! The grammar of a text that calls functions: the layout of the model's format around the schemas of the arguments.
+//! The grammar of a text that calls functions: the layout of the model's format around the schemas of the
+//! arguments.
 
 use std::fmt::Write as _;
 
@@ -44,8 +45,8 @@ impl CallGrammar {
         Ok(grammar)
     }
 
-    /// The functions, with all that may precede their arguments in a text. `bytes` returns the bytes of a special
-    /// token.
+    /// The functions, with all that may precede their arguments in a text. `bytes` returns the bytes of a
+    /// special token.
     pub(super) fn called<'a>(&self, bytes: impl Fn(u32) -> &'a [u8]) -> Vec<Called> {
         let leads = |name: &str| {
             let mut leads = vec![name.as_bytes().to_vec()];

@@ -1,7 +1,7 @@
 //! Rewrites a grammar in EBNF with `::=` (GBNF of llama.cpp, EBNF of vLLM) in the library's dialect of Lark.
 //!
-//! In: rules `name ::= …`, of which `root` matches the whole text. Out: Lark rules in the same order. A rule that leads to
-//! no recursion becomes a terminal, which the library matches as a regular expression.
+//! In: rules `name ::= …`, of which `root` matches the whole text. Out: Lark rules in the same order. A rule
+//! that leads to no recursion becomes a terminal, which the library matches as a regular expression.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;

@@ -1,7 +1,8 @@
 //! The size of the terminals of a Lark grammar, which the library replaces by their regular expressions.
 //!
-//! In: a grammar. Out: an error if its terminals, with the terminals that they name inserted, are too large. The
-//! library would build them before it counts: 60 terminals, each of which names the next one twice, have 2^60 parts.
+//! In: a grammar. Out: an error if its terminals, with the terminals that they name inserted, are too large.
+//! The library would build them before it counts: 60 terminals, each of which names the next one twice, have
+//! 2^60 parts.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,8 @@ const FIELDS_MAX: usize = 2000;
 /// Maximum number of patterns of `patternProperties`. The library intersects each two of them.
 const PATTERNS_MAX: usize = 50;
 
-/// Maximum sum of the coefficients of `multipleOf`, such as 25 for 0.25. The library needs about 20 µs for each unit.
+/// Maximum sum of the coefficients of `multipleOf`, such as 25 for 0.25. The library needs about 20 µs for
+/// each unit.
 const STEPS_MAX: u64 = 10_000;
 
 /// One space or two, or a new line with its indentation. Without a bound, some models write whitespace until
@@ -160,7 +161,8 @@ fn refers_to_pattern(root: &Value, path: &str) -> bool {
     target.and_then(Value::as_str).is_some_and(|target| target.contains("/patternProperties/"))
 }
 
-/// Makes properties of the patterns that match only one name, because the library would admit that name twice.
+/// Makes properties of the patterns that match only one name, because the library would admit that name
+/// twice.
 fn name_patterns(schema: &mut Map<String, Value>) {
     if schema.contains_key("minProperties") || schema.contains_key("maxProperties") {
         // The library supports neither with properties that are not required.
@@ -269,8 +271,8 @@ fn fields(value: &Value) -> usize {
     }
 }
 
-/// Rejects keywords that would not constrain the text, in the schemas at `paths`. Names that are not keywords of
-/// any published draft are annotations.
+/// Rejects keywords that would not constrain the text, in the schemas at `paths`. Names that are not keywords
+/// of any published draft are annotations.
 fn check_keywords(root: &Value, paths: &[String]) -> Result<(), GuideError> {
     let mut patterns = 0;
     for path in paths {

@@ -2,9 +2,9 @@
 //! or a grammar.
 //!
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
-//! every step stay within fixed limits, regardless of the constraint. The library counts most of its work; what it
-//! does not count is limited before (`grammar_size`, `json_schema`). The guides of JSON schemas and of calls
-//! also find the numbers that the schemas name (`fields`).
+//! every step stay within fixed limits, regardless of the constraint. The library counts most of its work;
+//! what it does not count is limited before (`grammar_size`, `json_schema`). The guides of JSON schemas and
+//! of calls also find the numbers that the schemas name (`fields`).
 
 mod calls;
 mod ebnf;
@@ -119,7 +119,8 @@ impl GuideCompiler {
         Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, follower }))
     }
 
-    /// Compiles on another thread with a large stack, because the library recurses with the rules of a grammar.
+    /// Compiles on another thread with a large stack, because the library recurses with the rules of a
+    /// grammar.
     fn parser(&self, lark: String) -> Result<TokenParser, GuideError> {
         let compile = || self.factory.create_parser(TopLevelGrammar::from_lark(lark));
         let outcome = std::thread::scope(|scope| {
@@ -299,8 +300,8 @@ struct Position {
 }
 
 impl Position {
-    /// Returns tokens that write the beginning of a number, or `None` if the constraint forbids it here. They are the
-    /// longest ones, as most tokenizers write numbers.
+    /// Returns tokens that write the beginning of a number, or `None` if the constraint forbids it here. They
+    /// are the longest ones, as most tokenizers write numbers.
     fn begin(&mut self, text: &str) -> Option<Vec<u32>> {
         let mut rest = text.as_bytes();
         let mut ids = Vec::new();
@@ -331,8 +332,8 @@ impl Position {
         next.iter().any(|id| !after.continues_ended_number(id))
     }
 
-    /// The library admits a name of `patternProperties` or `additionalProperties` twice in an object. It remains
-    /// admitted if there is no other one.
+    /// The library admits a name of `patternProperties` or `additionalProperties` twice in an object. It
+    /// remains admitted if there is no other one.
     fn forbid_repeated_names(&self, mask: &mut SimpleVob) {
         let Some(follower) = &self.follower else { return };
         if !follower.is_at_further_name() {
@@ -404,7 +405,8 @@ impl GuideState for Position {
         self.follower.as_ref().map_or(NumberEffect::None, effect)
     }
 
-    /// Alternatives are compared by some of their numbers. Only the library knows what the text so far has excluded.
+    /// Alternatives are compared by some of their numbers. Only the library knows what the text so far has
+    /// excluded.
     fn narrow(&mut self, field: &mut NumberField) {
         field.may_follow_space =
             ('0'..='9').chain(['-']).any(|first| self.begin(&format!(" {first}")).is_some());

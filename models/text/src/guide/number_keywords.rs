@@ -1,8 +1,8 @@
 //! The keywords about numbers of a JSON schema, in a form that the library applies exactly and cheaply.
 //!
-//! The library compares in `f64`, converts 64-bit integers to it, admits some exclusive bounds, and has a state
-//! for each remainder of `multipleOf` without counting them. In: one schema inside a larger one. Out: an
-//! equal schema whose bounds are inclusive, or an error that names the keyword.
+//! The library compares in `f64`, converts 64-bit integers to it, admits some exclusive bounds, and has a
+//! state for each remainder of `multipleOf` without counting them. In: one schema inside a larger one. Out:
+//! an equal schema whose bounds are inclusive, or an error that names the keyword.
 
 use ntl_core::guide::GuideError;
 use serde_json::{Map, Number, Value};
@@ -166,8 +166,8 @@ fn check_exact(value: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// Returns whether a number keeps its digits as an `f64` and is at most [`MAGNITUDE_MAX`]. JSON with more than
-/// 64 bits for an integer has already lost some.
+/// Returns whether a number keeps its digits as an `f64` and is at most [`MAGNITUDE_MAX`]. JSON with more
+/// than 64 bits for an integer has already lost some.
 fn is_exact(number: &Number) -> bool {
     let Some(value) = number.as_f64() else { return false };
     if value.abs() < 9_007_199_254_740_992.0 {
@@ -321,9 +321,9 @@ fn keep_listed(schema: &mut Map<String, Value>, step: Option<Step>) {
 
 /// Moves the bounds next to the first and the last multiple.
 ///
-/// The library writes all digits of a multiple, `2.50` for a step of 0.25, but a text at an inclusive bound away from 0
-/// has its digits, so neither would be admitted. It also divides in floating point, and then finds no multiple of 0.1
-/// between 0.3 and 0.3.
+/// The library writes all digits of a multiple, `2.50` for a step of 0.25, but a text at an inclusive bound
+/// away from 0 has its digits, so neither would be admitted. It also divides in floating point, and then
+/// finds no multiple of 0.1 between 0.3 and 0.3.
 fn separate_multiples(schema: &mut Map<String, Value>, step: Step) {
     let (low, high) = (LOW.bound(schema), HIGH.bound(schema).map(|bound| -bound));
     let units = step.units();

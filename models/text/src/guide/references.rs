@@ -1,7 +1,7 @@
 //! The `$ref`s of a JSON schema, in a form that the library follows.
 //!
-//! The library follows pointers without escapes. In: a schema, and pointers to all schemas inside it. Out: an equal
-//! schema without anchors and escapes in its `$ref`s.
+//! The library follows pointers without escapes. In: a schema, and pointers to all schemas inside it. Out: an
+//! equal schema without anchors and escapes in its `$ref`s.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Structural tags: texts with constrained parts between marks, such as `<call>{…}</call>`.
 //!
-//! In: formats inside each other, in the form of xgrammar, which vLLM and SGLang accept. Out: a grammar in the library's
-//! dialect of Lark. Invariant: a free text ends at the first mark that may follow it. Formats about single tokens, and
-//! values in other notations than JSON, are not supported.
+//! In: formats inside each other, in the form of xgrammar, which vLLM and SGLang accept. Out: a grammar in
+//! the library's dialect of Lark. Invariant: a free text ends at the first mark that may follow it. Formats
+//! about single tokens, and values in other notations than JSON, are not supported.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::failed;
 use super::json_schema::{self, Whitespace};
 
-/// Maximum size of a grammar in bytes. Marks and triggers are repeated in it, so it may be much larger than its tag.
+/// Maximum size of a grammar in bytes. Marks and triggers are repeated in it, so it may be much larger than
+/// its tag.
 const LARK_BYTES_MAX: usize = 1 << 20;
 
 /// A format of a text or of a part of it.
@@ -44,7 +45,8 @@ pub enum StructuralFormat {
     Or { elements: Vec<Self> },
     /// A part between two marks.
     Tag(Tag),
-    /// Text in which a trigger, which is the beginning of a tag, begins that tag. It may only be the last part of the text.
+    /// Text in which a trigger, which is the beginning of a tag, begins that tag. It may only be the last
+    /// part of the text.
     TriggeredTags {
         triggers: Vec<String>,
         tags: Vec<Tag>,

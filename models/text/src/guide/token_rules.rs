@@ -12,7 +12,8 @@ use crate::tokenizer::Tokenizer;
 pub struct TokenRules {
     /// The only ids that a text may have; empty for all.
     pub allowed: Vec<u32>,
-    /// No text has these words, as they are tokenized at the beginning of a text, after other text and after a space.
+    /// No text has these words, as they are tokenized at the beginning of a text, after other text and after
+    /// a space.
     pub bad_words: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Llama 3: `{"name": …, "parameters": …}` as the whole text, after an optional `<|python_tag|>`. Several calls are
-//! separated by `;`.
+//! Llama 3: `{"name": …, "parameters": …}` as the whole text, after an optional `<|python_tag|>`. Several
+//! calls are separated by `;`.
 
 use super::format::{CallFormat, Next, Step, next_is, object};
 use super::layout::{CallLayout, CallSymbol};

@@ -1,5 +1,5 @@
-//! Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}, …]`, and since tokenizer v11 `[TOOL_CALLS]name[ARGS]{…}` for
-//! each call, with an id in between in some versions.
+//! Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}, …]`, and since tokenizer v11
+//! `[TOOL_CALLS]name[ARGS]{…}` for each call, with an id in between in some versions.
 
 use super::format::{CallFormat, Next, Step, next_is, seek};
 use super::granite::CallList;

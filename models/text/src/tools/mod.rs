@@ -63,7 +63,8 @@ impl ToolFormat {
         .map(|(format, _)| format)
     }
 
-    /// Returns a parser for one text with calls of these functions. It drops calls after the first `calls_max`.
+    /// Returns a parser for one text with calls of these functions. It drops calls after the first
+    /// `calls_max`.
     pub fn parser(self, functions: Arc<[String]>, calls_max: usize, guidance: Guidance) -> ToolParser {
         ToolParser::new(self.reader(), functions, calls_max, guidance)
     }
@@ -134,8 +135,8 @@ impl ToolDialect {
         self.format.parser(functions, calls_max, guidance)
     }
 
-    /// Returns the id of a call, made of random hexadecimal digits. Mistral's templates accept only nine letters or
-    /// digits.
+    /// Returns the id of a call, made of random hexadecimal digits. Mistral's templates accept only nine
+    /// letters or digits.
     pub fn call_id(&self, digits: &str) -> String {
         match self.format {
             ToolFormat::Mistral => digits.chars().take(9).collect(),

@@ -36,8 +36,8 @@ pub(super) use unsupported::{
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
 
-/// Validates a request; its prompts come apart. `arguments` are the schemas of the functions that the model may call,
-/// if it has to call one. The second value is the format of the number, if the request has one.
+/// Validates a request; its prompts come apart. `arguments` are the schemas of the functions that the model
+/// may call, if it has to call one. The second value is the format of the number, if the request has one.
 pub(super) fn generation_request(
     prompts: Option<Vec<PromptInput>>,
     request: CompletionRequest,

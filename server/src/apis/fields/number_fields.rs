@@ -1,5 +1,5 @@
-//! The `number` object of a request with JSON schemas, of its text or of the arguments of functions: the numbers that
-//! the schemas name.
+//! The `number` object of a request with JSON schemas, of its text or of the arguments of functions: the
+//! numbers that the schemas name.
 
 use ntl_api::{CompletionRequest, MethodName, NumberOptions, NumberRequest};
 use ntl_core::contract::FieldsJob;
@@ -21,8 +21,9 @@ pub(in crate::apis) fn wants_number(number: Option<&NumberRequest>) -> bool {
     !matches!(number, None | Some(NumberRequest::Switch(false)))
 }
 
-/// Returns the default maximum of tokens of a message: the `room` in its context, at most `max`. A number without a
-/// structured text has another default, and `None` leaves it. `is_call`: whether the message has to call a function.
+/// Returns the default maximum of tokens of a message: the `room` in its context, at most `max`. A number
+/// without a structured text has another default, and `None` leaves it. `is_call`: whether the message has to
+/// call a function.
 pub(in crate::apis) fn message_tokens(
     request: &CompletionRequest,
     is_call: bool,

@@ -47,8 +47,8 @@ pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<
 }
 
 /// The engine's method; its seed is 0 until a job is made. `objective` and `estimation` define the estimate
-/// that `precision` is about, `sampling` the draws. The number of a number head is a tree, too: one leaf for each way to write the
-/// sign.
+/// that `precision` is about, `sampling` the draws. The number of a number head is a tree, too: one leaf for
+/// each way to write the sign.
 pub(super) fn method(
     options: &NumberOptions,
     name: MethodName,

@@ -13,7 +13,8 @@ const PARTS: [&str; 3] = ["input_text", "output_text", "text"];
 /// Joins the parts of a message.
 const PART_SEPARATOR: &str = "\n";
 
-/// Returns the messages. Calls that follow each other, or the message of the assistant, are calls of one message.
+/// Returns the messages. Calls that follow each other, or the message of the assistant, are calls of one
+/// message.
 pub(super) fn messages(
     instructions: Option<&str>,
     input: Option<ResponsesInput>,

@@ -1,7 +1,7 @@
 //! The responses API: `POST /v1/responses`, stateless.
 //!
-//! In: messages, calls of functions and their results for the chat template. Out: items of an output, or the events of
-//! a stream. Nothing is stored: a client sends the whole conversation each time.
+//! In: messages, calls of functions and their results for the chat template. Out: items of an output, or the
+//! events of a stream. Nothing is stored: a client sends the whole conversation each time.
 
 mod answers;
 mod input;

@@ -109,8 +109,8 @@ impl Path {
         self.field.as_ref().map_or(0, FieldStage::search_bytes)
     }
 
-    /// Returns the number of a structured text that begins with the token `id`. `row` is the row that predicts
-    /// the token.
+    /// Returns the number of a structured text that begins with the token `id`. `row` is the row that
+    /// predicts the token.
     pub(super) fn field_start(&mut self, id: u32, row: PathRow, rules: &Rules) -> Option<FieldStart> {
         if rules.fields.is_none() || self.field.is_some() {
             return None;
@@ -280,8 +280,8 @@ impl Path {
         Ok((0u32..).zip(logits).filter(|(_, logit)| logit.is_finite()).map(|(id, _)| id).collect())
     }
 
-    /// Adds a token that was chosen after `node`, and ends the text if a rule says so. `report`: what the client
-    /// gets to know about it.
+    /// Adds a token that was chosen after `node`, and ends the text if a rule says so. `report`: what the
+    /// client gets to know about it.
     pub(super) fn take(
         &mut self,
         token: Token,

@@ -75,8 +75,8 @@ struct Panel<'a> {
 
 #[cfg(target_arch = "x86_64")]
 impl<'a> Panel<'a> {
-    /// Requests the next panel while `tiles` tiles of rows are multiplied by this one, [`QUADS_PER_STEP`] quads in
-    /// each step.
+    /// Requests the next panel while `tiles` tiles of rows are multiplied by this one, [`QUADS_PER_STEP`]
+    /// quads in each step.
     fn ahead(self, tiles: usize) -> Ahead<'a> {
         Ahead::new(self.next, tiles * self.values.len() / (QUADS_PER_STEP * QUAD * WIDTH))
     }

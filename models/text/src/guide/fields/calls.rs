@@ -1,7 +1,8 @@
-//! The position in a text that calls functions. The arguments of each call are JSON with the schema of the function.
+//! The position in a text that calls functions. The arguments of each call are JSON with the schema of the
+//! function.
 //!
-//! The guide has checked the text, so the cursor only searches for what precedes arguments: the name of a function,
-//! and the layout after it.
+//! The guide has checked the text, so the cursor only searches for what precedes arguments: the name of a
+//! function, and the layout after it.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The position in a JSON text, followed byte by byte.
 //!
-//! The guide has checked the text, so the cursor only distinguishes values, names and structure. It reads bytes,
-//! because a token may end inside a character.
+//! The guide has checked the text, so the cursor only distinguishes values, names and structure. It reads
+//! bytes, because a token may end inside a character.
 
 use std::sync::Arc;
 

@@ -46,8 +46,8 @@ pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
     (!listed.is_empty()).then_some(NumberSet::Listed(listed))
 }
 
-/// The strictest bound. An inclusive one may only stand for an exclusive one. `sign`: 1 for a lower bound, and -1 for
-/// an upper one.
+/// The strictest bound. An inclusive one may only stand for an exclusive one. `sign`: 1 for a lower bound,
+/// and -1 for an upper one.
 fn bound(
     schemas: &[&Map<String, Value>],
     inclusive: &str,

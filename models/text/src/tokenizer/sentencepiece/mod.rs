@@ -1,5 +1,5 @@
-//! SentencePiece models, unigram (`spiece.model`) or BPE. Segments text exactly like version 0.2.2 and later of
-//! the C++ library.
+//! SentencePiece models, unigram (`spiece.model`) or BPE. Segments text exactly like version 0.2.2 and later
+//! of the C++ library.
 //!
 //! The `tokenizers` crate is not used: it splits at every space first and sums scores in double precision,
 //! which gives other ids, and it panics on a malformed model file. `slow.rs` handles added and special

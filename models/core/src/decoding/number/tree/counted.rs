@@ -72,8 +72,8 @@ impl Counted {
 /// Minimum number of parts that [`coalesce`] keeps.
 const PARTS_MIN: usize = 16;
 
-/// Joins neighbouring intervals of each number while there are more than `max` parts, but none on different sides of a
-/// quantile: the joined part would contain the quantile, and widen its bounds.
+/// Joins neighbouring intervals of each number while there are more than `max` parts, but none on different
+/// sides of a quantile: the joined part would contain the quantile, and widen its bounds.
 pub(super) fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize, sought: &Sought) {
     let max = max.max(PARTS_MIN);
     let mut before = usize::MAX;

@@ -30,11 +30,12 @@ use crate::numbers::{
     OpenPart,
 };
 
-/// Maximum number of rows that a small tree requests in a step. Further rows would mostly be computed in vain.
+/// Maximum number of rows that a small tree requests in a step. Further rows would mostly be computed in
+/// vain.
 const WIDTH: usize = 16;
 
-/// A large tree requests up to this share of its counted nodes, and at most this many rows: rows of one step share the
-/// time that reading the weights takes, and few of many are computed in vain.
+/// A large tree requests up to this share of its counted nodes, and at most this many rows: rows of one step
+/// share the time that reading the weights takes, and few of many are computed in vain.
 const WIDTH_SHARE: usize = 4;
 const WIDTH_MAX: usize = 64;
 
@@ -152,8 +153,8 @@ impl NumberTree {
         Some(PathRow { continuation, ..row })
     }
 
-    /// The tokens with which another engine may continue a prefix on its own. Before the digits the most probable
-    /// token mostly begins the number, so any token will do.
+    /// The tokens with which another engine may continue a prefix on its own. Before the digits the most
+    /// probable token mostly begins the number, so any token will do.
     fn continuation(&self, state: NumberState, probability: f64) -> Continuation {
         if !self.is_reported || state.is_before_digits() {
             return Continuation::Any;
