@@ -41,7 +41,7 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     })?;
     let mut tensors: Vec<(String, Stored)> = header.tensors.into_iter().collect();
     tensors.sort_by_key(|(_, stored)| stored.data_offsets);
-    check_places(&tensors, reader.len() - data_from)?;
+    check_places(&tensors, reader.size() - data_from)?;
     tensors
         .into_iter()
         .map(|(name, stored)| {
@@ -55,12 +55,12 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
 fn header_bytes(reader: &FileReader<'_>) -> Result<Vec<u8>, TableError> {
     let unreadable = |error: std::io::Error| TableError::file(error.to_string());
     let mut length = [0; LENGTH_BYTES as usize];
-    if reader.len() < LENGTH_BYTES {
+    if reader.size() < LENGTH_BYTES {
         return Err(TableError::file("it is cut off before its table"));
     }
     reader.read_exact_at(&mut length, 0).map_err(unreadable)?;
     let length = u64::from_le_bytes(length);
-    let left = reader.len() - LENGTH_BYTES;
+    let left = reader.size() - LENGTH_BYTES;
     if length > TABLE_BYTES_MAX.min(left) {
         let reason = format!("it claims a table of {length} bytes and has {left} bytes");
         return Err(TableError::file(reason));

@@ -108,7 +108,6 @@ mod tests {
     /// 3.4 widened by 3.3 does not contain 0.1.
     #[test]
     fn the_interval_contains_every_truth_whose_score_is_at_most_the_offset() {
-        assert!(3.4 - (3.4 - 0.1) > 0.1, "the differences are not exact");
         for (high, step) in [(10.0, 0.1), (1.0, 0.01)] {
             let scale = Scale::new(0.0, high, step).unwrap();
             let values: Vec<f64> = scale.values().collect();

@@ -138,7 +138,7 @@ fn assert_not_lost(name: &str, product: impl for<'a> Fn(&'a Quantized, &[f32]) -
 
 #[test]
 fn a_number_that_is_not_finite_reaches_the_outputs_of_its_row_on_every_instruction_set() {
-    assert_not_lost("widened", |weight, x| widened::product_quantized(weight, x));
+    assert_not_lost("widened", widened::product_quantized);
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if let Some(bytes) = ByteProducts::new() {
         assert_not_lost(ByteProducts::NAME, |weight, x| bytes.product(weight, x));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 
 use super::detect::{DESCRIPTION_BYTES_MAX, Description, describe};
+use super::row::{Row, with_prompt, with_rows};
 use super::{EngineFacts, EngineKind, Vocabulary};
 use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::Ahead;
@@ -129,23 +130,30 @@ async fn probe(
 ) -> Result<Option<Position>, UpstreamError> {
     let Some(ids) = vocabulary.encode(prompt, true) else { return Ok(None) };
     let text = vocabulary.text_of(&ids);
-    let rows = [ids];
+    let row = [Row::new(ids.into(), Vec::new())];
     let alternatives = Alternatives::Best(facts.best_max.clamp(1, ALTERNATIVES_MAX));
     let ahead = &Ahead::NONE;
-    let batch = Batch { rows: &rows, alternatives, ahead, cache_salt: 0, vocab: vocabulary.tokens() };
+    let batch = Batch { rows: row.len(), alternatives, ahead, cache_salt: 0, vocab: vocabulary.tokens() };
     let (route, body) = match facts.kind {
-        EngineKind::Vllm | EngineKind::Ntl => ("/v1/completions", vllm::body(&facts.model, &batch)),
-        EngineKind::LlamaCpp => ("/completion", llama_cpp::body(&batch, facts.probabilities(), None)),
+        EngineKind::Vllm | EngineKind::Ntl => {
+            ("/v1/completions", with_rows(&vllm::body(&facts.model, &batch), &row))
+        }
+        EngineKind::LlamaCpp => {
+            ("/completion", with_rows(&llama_cpp::body(&batch, facts.probabilities(), None), &row))
+        }
         EngineKind::OpenAi => {
-            let prompts = match text {
-                _ if facts.accepts_ids => json!(rows),
-                Some(text) => json!([text]),
+            let body = openai::body(&facts.model, &batch);
+            let body = match text {
+                _ if facts.accepts_ids => with_rows(&body, &row),
+                Some(text) => with_prompt(&body, |json| {
+                    json.extend_from_slice(json!([text]).to_string().as_bytes());
+                }),
                 None => return Ok(None),
             };
-            ("/v1/completions", openai::body(&facts.model, &prompts, &batch))
+            ("/v1/completions", body)
         }
     };
-    let bytes = client.post(base, route, &body, DESCRIPTION_BYTES_MAX).await?;
+    let bytes = client.post_bytes(base, route, body, DESCRIPTION_BYTES_MAX).await?;
     let read: Result<Rows, WireError> = match facts.kind {
         EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &batch),
         EngineKind::LlamaCpp => llama_cpp::read(&bytes, &batch),

@@ -106,7 +106,7 @@ impl<'r, 'a> Archive<'r, 'a> {
         let length = |at| u16_at(&header, at).map(u64::from).ok_or_else(misplaced);
         let offset = entry.header + 30 + length(26)? + length(28)?;
         match offset.checked_add(entry.size) {
-            Some(end) if end <= self.reader.len() => Ok(EntryBytes { offset, size: entry.size }),
+            Some(end) if end <= self.reader.size() => Ok(EntryBytes { offset, size: entry.size }),
             _ => Err(format!("entry `{name}` claims {} bytes, more than the file has", entry.size)),
         }
     }
@@ -115,8 +115,8 @@ impl<'r, 'a> Archive<'r, 'a> {
 /// Finds the zip directory by the record at the end of the file.
 fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
     let most = (LOCATOR_BYTES + END_BYTES + COMMENT_BYTES_MAX) as u64;
-    let from = reader.len().saturating_sub(most);
-    let tail = reader.part(from, reader.len() - from).map_err(|error| error.to_string())?;
+    let from = reader.size().saturating_sub(most);
+    let tail = reader.part(from, reader.size() - from).map_err(|error| error.to_string())?;
     let is_end = |&at: &usize| {
         let comment = u16_at(&tail, at + 20).map(usize::from);
         tail[at..].starts_with(&END) && comment.is_some_and(|comment| at + END_BYTES + comment == tail.len())

@@ -48,8 +48,8 @@ pub(super) fn read(reader: &FileReader<'_>, key: Option<&str>) -> Result<Table, 
         claimed = claimed.saturating_add(entry.elements() as u64 * size as u64);
         table.insert(name, entry);
     }
-    if claimed > reader.len().saturating_mul(SHARED_MAX) {
-        let reason = format!("its tensors claim {claimed} bytes of a file of {}", reader.len());
+    if claimed > reader.size().saturating_mul(SHARED_MAX) {
+        let reason = format!("its tensors claim {claimed} bytes of a file of {}", reader.size());
         return Err(TableError::file(reason));
     }
     Ok(table)

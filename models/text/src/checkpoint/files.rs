@@ -197,7 +197,7 @@ impl CheckpointFiles {
                 let unreadable = |source| LoadError::Read { file: name.clone(), source };
                 let reader = FileReader::file(opened).map_err(unreadable)?;
                 let begins =
-                    reader.part(0, reader.len().min(LFS_POINTER.len() as u64)).map_err(unreadable)?;
+                    reader.part(0, reader.size().min(LFS_POINTER.len() as u64)).map_err(unreadable)?;
                 check_pointer(&begins, &name)?;
                 Some(reader)
             }

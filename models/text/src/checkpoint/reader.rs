@@ -34,7 +34,7 @@ impl<'a> FileReader<'a> {
     }
 
     /// The file's length in bytes when it was opened.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.len
     }
 
@@ -75,7 +75,7 @@ mod tests {
         std::fs::write(file.path(), b"abcdef").unwrap();
         let on_disk = FileReader::file(File::open(file.path()).unwrap()).unwrap();
         for reader in [on_disk, FileReader::memory(b"abcdef")] {
-            assert_eq!(reader.len(), 6);
+            assert_eq!(reader.size(), 6);
             assert_eq!(reader.part(2, 3).unwrap(), b"cde");
             assert_eq!(reader.part(6, 0).unwrap(), b"");
             for (offset, len) in [(4, 3), (7, 0), (u64::MAX, 2), (0, u64::MAX)] {

@@ -205,7 +205,7 @@ impl Step {
             moved *= 10.0;
         }
         let coefficient = u32::try_from(exact).map_err(|_| NOT_EXACT)?;
-        if moved != f64::from(coefficient) || !is_exact(number) {
+        if moved.total_cmp(&f64::from(coefficient)).is_ne() || !is_exact(number) {
             return Err(NOT_EXACT);
         }
         Ok(Self { coefficient, decimals })
