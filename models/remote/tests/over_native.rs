@@ -448,9 +448,9 @@ impl Styled {
             best_first[..count].iter().map(|token| (text(token.id), token.logprob.into())).collect();
         let logprobs = json!({"tokens": [text(best_first[0].id)], "top_logprobs": [top]});
         let body = json!({"choices": [{"index": 0, "logprobs": logprobs}]}).to_string();
-        let (rows, ahead, vocab) = ([ids], &Ahead::NONE, self.tokenizer.len());
+        let (ahead, vocab) = (&Ahead::NONE, self.tokenizer.len());
         let alternatives = Alternatives::Best(count);
-        let batch = Batch { rows: &rows, alternatives, ahead, cache_salt: 0, vocab };
+        let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab };
         let read = openai::read(body.as_bytes(), &batch, &self.texts).unwrap();
         answers(read).unwrap().remove(0)
     }
@@ -481,8 +481,9 @@ async fn bounds_hold_with_few_alternatives_whose_texts_name_digits_and_are_narro
         let styled = Styled::new(&files, alternatives);
         assert_eq!(styled.digits.len(), 10);
         let LoadedModel { model, vocabulary, .. } = load(&files, LoadOptions::default()).unwrap();
-        let limits = RemoteLimits::default();
-        RemoteEngine::new(Arc::new(styled), model.info().clone(), vocabulary, limits, Arc::new(NoObserver))
+        let (budget, limits, info) =
+            (CacheBudget::new(1 << 30), RemoteLimits::default(), model.info().clone());
+        RemoteEngine::new(&budget, Arc::new(styled), info, vocabulary, limits, Arc::new(NoObserver))
     };
     let exact = engine(None);
     let search = async |engine: &RemoteEngine, prompt: u32, tolerance| {

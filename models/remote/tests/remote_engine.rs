@@ -536,7 +536,8 @@ async fn every_text_of_a_job_is_counted_under_its_own_end() {
     let ends = Arc::new(Ends::default());
     let observer = Arc::clone(&ends) as Arc<dyn EngineObserver>;
     let limits = RemoteLimits::default();
-    let engine = RemoteEngine::new(Arc::new(upstream), info(), vocabulary(), limits, observer);
+    let budget = CacheBudget::new(1 << 30);
+    let engine = RemoteEngine::new(&budget, Arc::new(upstream), info(), vocabulary(), limits, observer);
     let events = events(&engine, job(Request::Text(two_ratings(2)))).await;
     assert!(
         matches!(events.last(), Some(Event::Finished { reason: FinishReason::Length, .. })),
@@ -547,7 +548,7 @@ async fn every_text_of_a_job_is_counted_under_its_own_end() {
         Scripted { behaviour: Behaviour::Fails(EngineError::Dead), ..writer(vec![(vec!["4"], None); 18]) };
     let ends = Arc::new(Ends::default());
     let observer = Arc::clone(&ends) as Arc<dyn EngineObserver>;
-    let engine = RemoteEngine::new(Arc::new(failed), info(), vocabulary(), limits, observer);
+    let engine = RemoteEngine::new(&budget, Arc::new(failed), info(), vocabulary(), limits, observer);
     last(&engine, job(Request::Text(two_ratings(2)))).await;
     assert_eq!(*ends.0.lock().unwrap(), [EndReason::Error; 2]);
 }

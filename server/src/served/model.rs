@@ -198,8 +198,8 @@ impl ServedModel {
 
     /// The fingerprint of its checkpoint, or of the weights that another engine has now.
     pub(crate) fn fingerprint(&self) -> Option<String> {
-        match self.upstream() {
-            Some(upstream) => upstream.fingerprint().map(|fingerprint| fingerprint.to_string()),
+        match self.remote_texts() {
+            Some(remote) => remote.upstream.fingerprint().map(|fingerprint| fingerprint.to_string()),
             None => self.fingerprint.clone(),
         }
     }

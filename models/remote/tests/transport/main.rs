@@ -605,6 +605,7 @@ async fn texts_have_the_salt_of_their_job() {
     let upstream = connect(&[&fake]).await;
     let text = || TextQuery {
         prompt: [5, 6].into(),
+        path: Vec::new(),
         sampling: SamplingParams::PLAIN,
         stream: 0,
         max_tokens: 3,

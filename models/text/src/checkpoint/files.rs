@@ -443,7 +443,7 @@ mod tests {
         let from_archive = CheckpointFiles::archive("embedded", &archive).unwrap();
         for file in ["a.json", "empty"] {
             assert_eq!(*from_folder.require(file).unwrap(), *from_archive.require(file).unwrap());
-            assert_eq!(from_folder.open(file).unwrap().len(), from_archive.open(file).unwrap().len());
+            assert_eq!(from_folder.open(file).unwrap().size(), from_archive.open(file).unwrap().size());
         }
         assert!(!from_archive.has("b.json").unwrap());
     }

@@ -88,7 +88,7 @@ impl Fnv {
     }
 
     fn add_file(&mut self, file: &FileReader<'_>) -> io::Result<()> {
-        let len = file.len();
+        let len = file.size();
         self.add(&len.to_le_bytes());
         if len <= WHOLE_MAX {
             self.add(&file.part(0, len)?);

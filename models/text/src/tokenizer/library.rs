@@ -333,7 +333,7 @@ mod tests {
         let rules = [&[0; 4], strings.as_bytes()].concat();
         let digits = |three: &[u8]| {
             let bits =
-                three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte)) << 8 * (3 - three.len());
+                three.iter().fold(0, |bits, &byte| (bits << 8) | u32::from(byte)) << (8 * (3 - three.len()));
             let digit = |place: usize| {
                 let value = bits >> (18 - 6 * place) & 63;
                 (b'+'..=b'z').find(|&character| base64_digit(character) == Some(value)).unwrap() as char
@@ -357,9 +357,10 @@ mod tests {
         let template = |special: usize, ids: usize, texts: usize| {
             let text = json!({"Sequence": {"id": "A", "type_id": 0}});
             let token = json!({"SpecialToken": {"id": "?", "type_id": 0}});
+            let single = [vec![token; special], vec![text; texts]].concat();
             json!({
                 "type": "TemplateProcessing",
-                "single": [vec![token; special], vec![text; texts]].concat(),
+                "single": single,
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
                 "special_tokens": {"?": {"id": "?", "ids": vec![1; ids], "tokens": vec!["?"; ids]}}
             })
