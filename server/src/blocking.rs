@@ -107,7 +107,12 @@ mod tests {
         for _ in 0..8 {
             // The work of the first client ends only when the second one's has run.
             let together = Arc::clone(&together);
-            run_blocking(2, usize::MAX, move || Ok(drop(together.wait()))).await.unwrap();
+            run_blocking(2, usize::MAX, move || {
+                together.wait();
+                Ok(())
+            })
+            .await
+            .unwrap();
         }
         for task in tasks {
             task.await.unwrap().unwrap();

@@ -387,7 +387,6 @@ async fn compare_structured(schema: &Value) -> Vec<usize> {
         streams.len(),
         "a refused token and its replacement are drawn independently: {streams:?}"
     );
-    println!("{} tokens, {} requests", got.tokens, upstream.requests.lock().unwrap().len());
     upstream.free_texts.lock().unwrap().clone()
 }
 

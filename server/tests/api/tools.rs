@@ -424,9 +424,9 @@ async fn a_template_without_tools_or_without_a_known_format_says_so() {
     let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools()});
     let error = post(&app, "/v1/chat/completions", body).await;
     assert_eq!((error.status.as_u16(), &error.error()["param"]), (400, &json!("tools")));
-    let message = "`tools`: the chat template of this model does not support tools; start the server with another one \
+    let expected = "`tools`: the chat template of this model does not support tools; start the server with another one \
                    (--chat-template), or with --tool-parser hermes, which describes the tools in a system message";
-    assert_eq!(error.error()["message"], message);
+    assert_eq!(error.error()["message"], expected);
     let unknown = Speaker::new("{{ tools }}{{ messages[0].content }}", &[], CALL);
     let (content, calls, _) = message(&unknown.chat(json!({})).await);
     assert!(content.as_str().unwrap().contains("<tool_call>") && calls.is_empty(), "{content}");
