@@ -244,8 +244,8 @@ async fn the_tokens_of_texts_are_counted_for_the_key_and_the_model() {
     let text = json!({"prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": true});
     assert_eq!(send(&app, "a", "/v1/completions", &text).await.status, 200);
     assert_eq!((tokens("prompt").await, tokens("completion").await), (24.0, 13.0));
-    assert_eq!(metric(&app, "ntl_generation_tokens_total{model=\"toy\"}").await, 13.0);
-    assert_eq!(metric(&app, "ntl_finished_total{model=\"toy\",reason=\"length\"}").await, 2.0);
+    assert_eq!(metric(&app, "ntl_generation_tokens_total{model=\"toy\"}").await as u64, 13);
+    assert_eq!(metric(&app, "ntl_finished_total{model=\"toy\",reason=\"length\"}").await as u64, 2);
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn texts_run_and_wait_in_the_gauges_and_are_rejected_when_the_queue_is_ful
     becomes("texts are at the engine", async || engine.held() == 3).await;
     send_many(&app, "a", "/v1/completions", &text, 3);
     answer_becomes(&app, "/get_load", &json!({"running": 3, "waiting": 3, "load": 6})).await;
-    assert_eq!(metric(&app, "ntl_sequences_running{model=\"toy\"}").await, 3.0);
+    assert_eq!(metric(&app, "ntl_sequences_running{model=\"toy\"}").await as u64, 3);
     let answer = send(&app, "b", "/v1/completions", &text).await;
     assert_eq!(
         (answer.status, &answer.error()["code"]),
