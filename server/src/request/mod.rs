@@ -145,7 +145,11 @@ impl GenerationRequest {
                     after.sampling.seed = seed;
                 }
             }
-            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => {}
+            Request::Beams(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Options(_)
+            | Request::Labels => {}
         }
         Job { paper_decoding: self.paper_decoding, ..Job::new(prompt, decoding) }
     }
@@ -154,7 +158,11 @@ impl GenerationRequest {
         match &self.decoding {
             Request::Text(job) => job.n,
             Request::Beams(job) => job.n,
-            Request::Number(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => 1,
+            Request::Number(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Options(_)
+            | Request::Labels => 1,
         }
     }
 }

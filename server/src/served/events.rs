@@ -108,6 +108,7 @@ impl RequestEvents {
             | Event::Text { .. }
             | Event::Field(_)
             | Event::Number(_)
+            | Event::Options(_)
             | Event::Labels(_)
             | Event::Failed(_) => {}
         }
@@ -124,7 +125,11 @@ fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
         let unfinished = match &event {
             Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => unfinished,
             Event::Finished { .. } => unfinished - 1,
-            Event::Number(_) | Event::Scored(_) | Event::Labels(_) | Event::Failed(_) => 0,
+            Event::Number(_)
+            | Event::Scored(_)
+            | Event::Options(_)
+            | Event::Labels(_)
+            | Event::Failed(_) => 0,
         };
         Some(((prompt, event), (events, unfinished)))
     })
