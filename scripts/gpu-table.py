@@ -1,4 +1,4 @@
-"""Prints the figures of `gpu-check` as one table for docs/GPU.md: speed, share of the roofline and of waiting, then comparisons with
+"""Prints the figures of `gpu-check` as one table for lab/notes/gpu.md: speed, share of the roofline and of waiting, then comparisons with
 transformers and with NVIDIA's figures for TensorRT-LLM.
 
     scripts/gpu-table.py NAME FOLDER        NAME: the GPU's name in `nvidia-smi`; FOLDER: the output of `gpu-check`

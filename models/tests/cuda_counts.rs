@@ -1,5 +1,5 @@
 //! Counts the device path's calls to the fake driver and compares them with budgets. `lab/fake-cuda/check`
-//! runs this test and prints the table of `docs/decisions/014-gpu-step-costs.md`.
+//! runs this test and prints the table of `lab/notes/gpu.md`.
 //!
 //! The models are as deep as T5-3B and Llama 2 7B and otherwise tiny, because the counts do not depend on
 //! widths.

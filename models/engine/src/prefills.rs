@@ -1,4 +1,7 @@
 //! The jobs whose prompts are being computed, and how they share the work of one prefill.
+//!
+//! Clients with begun prompts and clients with queued jobs get equal shares, so a new client's short prompt is
+//! computed in the next prefill, regardless of the prompts of other clients.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -7,6 +7,9 @@
 //! Memory grows with the budget of nodes, not with the branches of the grammar. Each counted prefix costs one
 //! node of the budget. Open prefixes beyond the remaining budget can never be counted, so the tree drops
 //! them, and their mass stays open.
+//!
+//! An answer of dedicated number tokens may have several numbers. The tree resolves one after the other and
+//! continues all spellings of the earlier ones, so each distribution is marginal over them.
 
 mod counted;
 mod prefixes;
