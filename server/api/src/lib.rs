@@ -8,6 +8,8 @@ mod calibration;
 mod chat;
 mod classify;
 mod completions;
+mod decision_calibration;
+mod decisions;
 mod error;
 mod labels;
 mod lora;
@@ -15,6 +17,8 @@ mod models;
 mod number;
 mod responses;
 mod score;
+mod systemone;
+mod text_or_list;
 mod tokens;
 mod tools;
 mod whole;
@@ -33,13 +37,21 @@ pub use completions::{
     Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop,
     StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
 };
+pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
+pub use decisions::{
+    ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart, DecisionPrompt,
+    DecisionPrompts, DecisionQuestion, DecisionsInputDetails, DecisionsOutputDetails, DecisionsRequest,
+    DecisionsResponse, DecisionsUsage, LevelProbability, OptionSet, OptionValue, PredicateBounds,
+    PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueProbability,
+};
 pub use error::{ErrorBody, ErrorDetail};
 pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
 };
 pub use lora::{LoadLoraAdapter, UnloadLoraAdapter};
 pub use models::{
-    Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, ServerLoad, TruncationSide, Version,
+    Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, NamedModel, ServerLoad, TruncationSide,
+    Version,
 };
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
@@ -57,6 +69,11 @@ pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,
     ScoreRequest, ScoreResponse, ScoredItem, TextOrIds,
 };
+pub use systemone::{
+    InvalidField, NamedBounds, NoulBounds, NumberCriteria, PathStep, SystemOneAnswer, SystemOneDetail,
+    SystemOneError, SystemOneQuestion, SystemOneRequest, SystemOneResponse, SystemOneUsage,
+};
+pub use text_or_list::TextOrList;
 pub use tokens::{
     DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,

@@ -137,6 +137,7 @@ impl TryFrom<Args> for Config {
         }
         let models = upstream::with_upstream_flags(models::model_configs(&flags.models)?, &upstream)?;
         let models = models::with_tool_parsers(models, &flags.tool_parsers)?;
+        let models = models::with_decision_templates(models, &flags.decision_templates)?;
         let adapters = models::adapter_configs(&flags.adapters, &models)?;
         let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
         let http = HttpSettings {

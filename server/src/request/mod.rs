@@ -6,6 +6,7 @@
 
 mod calibration;
 mod calls;
+mod decision;
 mod labels;
 mod profile;
 mod prompt;
@@ -24,6 +25,7 @@ use ntl_text::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};
+pub(crate) use decision::{MODEL_ALIASES, default_decision_template};
 pub(crate) use labels::LabelPrompts;
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation};

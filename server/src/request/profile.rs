@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_api::MethodName;
+use ntl_api::{DecisionCalibration, MethodName};
 use ntl_core::Prompt;
 use ntl_core::contract::{EngineError, ModelInfo};
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
@@ -30,6 +30,7 @@ pub(crate) struct ModelProfile {
     /// How the model writes numbers, if it does so in dedicated tokens. Its answers are such numbers only.
     pub(crate) notation: Option<Arc<TokenNotation>>,
     pub(crate) calibrations: Arc<[ModelCalibration]>,
+    pub(crate) decision_calibrations: Arc<[DecisionCalibration]>,
     pub(crate) tools: ToolSupport,
     /// Number of ids that an answer may have.
     pub(crate) tokens: usize,
@@ -68,6 +69,7 @@ impl ModelProfile {
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
             notation: grammar.notation().cloned(),
             calibrations: Arc::default(),
+            decision_calibrations: Arc::default(),
             tools: ToolSupport::detect(tokenizer),
             tokens: info.tokens,
             prompt_ids: if grammar.notation().is_some() { tokenizer.len() } else { info.tokens },
@@ -157,6 +159,7 @@ impl ModelProfile {
             number_head: None,
             notation: None,
             calibrations: Arc::default(),
+            decision_calibrations: Arc::default(),
             tools: ToolSupport::Unknown,
             tokens: 100,
             prompt_ids: 100,

@@ -153,8 +153,7 @@ fn options_request_the_ids_that_continue_or_end_them() {
     let asked: Vec<_> = decoding.next_rows(9).into_iter().map(|row| (row.parent, row.logits)).collect();
     let ids = |ids: &[u32]| LogitsRequest::Ids(ids.into());
     let node = |id| Some(NodeId(id));
-    let want =
-        [(None, ids(&[2, 5])), (node(0), ids(&[1, 3])), (node(1), ids(&[1])), (node(0), ids(&[1]))];
+    let want = [(None, ids(&[2, 5])), (node(0), ids(&[1, 3])), (node(1), ids(&[1])), (node(0), ids(&[1]))];
     assert_eq!(asked, want);
 }
 

@@ -7,6 +7,7 @@
 mod bounds;
 mod functions;
 mod source;
+mod text_template;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use functions::Raised;
+pub use text_template::{TextTemplate, json_line};
 
 /// One message, as templates see it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

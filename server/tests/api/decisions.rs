@@ -1,0 +1,573 @@
+//! `POST /v1/decisions` and `POST /v1/systemone`.
+
+use std::io::Write;
+use std::path::Path;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, header};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ntl_engine::EngineLimits;
+use ntl_models::{LoadOptions, load};
+use ntl_server::app;
+use ntl_text::checkpoint::CheckpointFiles;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Answer, EOS, call, checkpoint, close, get, ids, loaded, logits, metric, piece, post, scripted, server,
+    settings, state_of,
+};
+
+/// A tiny checkpoint of random weights.
+fn tiny(name: &str) -> Router {
+    let folder = format!("{}/../models/tests/data/tiny/{name}", env!("CARGO_MANIFEST_DIR"));
+    let model = load(&CheckpointFiles::folder(Path::new(&folder)).unwrap(), LoadOptions::default()).unwrap();
+    app::router(state_of(vec![("tiny", model)], settings(), EngineLimits::default()))
+}
+
+fn demo(step_rows_max: usize) -> Router {
+    let model = load(&checkpoint(), LoadOptions::default()).unwrap();
+    let limits = EngineLimits { step_rows_max, ..EngineLimits::default() };
+    app::router(state_of(vec![("t5", model)], settings(), limits))
+}
+
+async fn answered(answer: Answer) -> Value {
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()
+}
+
+async fn decisions(app: &Router, body: Value) -> Value {
+    answered(post(app, "/v1/decisions", body).await).await
+}
+
+async fn system_one(app: &Router, body: Value) -> Value {
+    answered(post(app, "/v1/systemone", body).await).await
+}
+
+/// Writes yes with 0.6, no with 0.3 and something else with 0.1.
+fn yes_or_no() -> Router {
+    let [yes, no] = ["yes", "no"].map(ids);
+    let other = piece("x");
+    server(Box::new(move |_, path| {
+        let next =
+            |word: &[u32]| path.get(..).filter(|path| word.starts_with(path)).and_then(|p| word.get(p.len()));
+        if path.is_empty() && yes[0] != no[0] {
+            return Ok(logits(&[(yes[0], 0.6), (no[0], 0.3), (other, 0.1)]));
+        }
+        let next = next(&yes).or_else(|| next(&no)).copied();
+        Ok(logits(&[(next.unwrap_or(EOS), 1.0)]))
+    }))
+}
+
+#[tokio::test]
+async fn a_predicate_has_the_probability_of_yes_given_yes_or_no() {
+    let app = yes_or_no();
+    let questions = json!([{"type": "predicate", "name": "urgent", "instructions": "Is it urgent?"}]);
+    let body = decisions(&app, json!({"model": "scripted", "input": "now!", "questions": questions})).await;
+    let answer = &body["answers"][0];
+    assert_eq!((&answer["type"], &answer["name"]), (&json!("predicate"), &json!("urgent")));
+    assert!(close(&answer["probability"], 2.0 / 3.0), "{answer}");
+    let mass = &answer["x_mass"];
+    assert!(
+        close(&mass["closed"], 0.9) && close(&mass["invalid"], 0.1) && close(&mass["open"], 0.0),
+        "{mass}"
+    );
+    let [low, high] = [0, 1].map(|end| answer["x_bounds"]["probability"][end].as_f64().unwrap());
+    assert!(low <= 2.0 / 3.0 + 1e-9 && 2.0 / 3.0 - 1e-9 <= high && high - low < 0.01, "{answer}");
+    let usage = &body["usage"];
+    assert!(usage["input_tokens"].as_u64().unwrap() > 0 && usage["output_tokens"] == 0, "{usage}");
+    assert_eq!(usage["total_tokens"], usage["input_tokens"]);
+    let other = system_one(
+        &app,
+        json!({"model": "jev-latest", "state": "now!", "seed": 7, "questions": {"any id 🎯": {"type": "noul", "instructions": "Is it urgent?"}}}),
+    )
+    .await;
+    assert!(close(&other["answers"]["any id 🎯"]["noul"], 2.0 / 3.0), "{other}");
+    assert_eq!(other["model"], "scripted");
+    assert!(
+        (metric(&app, "ntl_decisions_total{model=\"scripted\",type=\"predicate\"}").await - 2.0).abs() < 1e-9
+    );
+    assert!((metric(&app, "ntl_decision_mass_count{model=\"scripted\"}").await - 2.0).abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn a_model_that_writes_no_option_refuses_or_has_equal_probabilities_and_no_mass() {
+    let other = piece("x");
+    let app = server(Box::new(move |_, _| Ok(logits(&[(other, 1.0)]))));
+    let question = json!({"type": "predicate", "instructions": "Is it?"});
+    let body = decisions(&app, json!({"input": "a", "questions": [question]})).await;
+    let answer = &body["answers"][0];
+    assert_eq!(
+        (&answer["type"], &answer["name"], &answer["x_mass"]["closed"]),
+        (&json!("refusal"), &Value::Null, &json!(0.0))
+    );
+    let questions = json!({"q": {"type": "choice", "criteria": {"yes": null, "no": null}}});
+    let body = system_one(&app, json!({"state": {"a": 1}, "questions": questions, "x_read": "texts"})).await;
+    let answer = &body["answers"]["q"];
+    assert_eq!(answer["probabilities"], json!({"yes": 0.5, "no": 0.5}));
+    assert_eq!((&answer["choice"], &answer["confidence"]), (&json!("yes"), &json!(0.0)));
+    assert_eq!(answer["x_mass"]["closed"], json!(0.0));
+}
+
+/// Options of different lengths that share prefixes.
+fn prefixed() -> Vec<String> {
+    ["refund", "refund denied", "refund denied twice", "New York", "New Jersey"].map(str::to_owned).into()
+}
+
+/// The probabilities of options by the texts' log-probabilities of `/v1/score` after the same prompt.
+async fn by_score(app: &Router, prompt: &Value, plain: bool) -> Vec<f64> {
+    let candidate =
+        |answer: &Value| if plain { json!(format!(" {}", answer.as_str().unwrap())) } else { answer.clone() };
+    let candidates: Vec<Value> = prompt["answers"].as_array().unwrap().iter().map(candidate).collect();
+    let items = json!([{"prompt": prompt["text"], "candidates": candidates}]);
+    let body = answered(post(app, "/v1/score", json!({"items": items})).await).await;
+    let all = body["data"][0]["candidates"].as_array().unwrap();
+    all.iter().map(|one| one["probability"].as_f64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn options_have_the_probabilities_of_scored_candidates_in_three_families() {
+    let many: Vec<String> = (1..=255).map(|shelf| format!("shelf {shelf}")).collect();
+    for (app, plain, has_line_ends) in [
+        (tiny("qwen3"), true, true),
+        (tiny("gpt2"), true, true),
+        (tiny("t5gemma"), false, false),
+        (demo(128), false, false),
+    ] {
+        for options in [prefixed(), many.clone()] {
+            for read in ["labels", "texts"] {
+                let choices: Vec<Value> = options.iter().map(|value| json!({"value": value})).collect();
+                let question = json!({"type": "choice", "instructions": "Which?", "choices": choices});
+                let mut body = json!({"input": "A letter.", "questions": [question], "x_read": read, "x_tolerance": 1e-12});
+                let answer = post(&app, "/v1/decisions", body.clone()).await;
+                if answer.status == 400 {
+                    // The vocabulary of the demo has one token for several of these texts.
+                    assert!(
+                        answer.error()["message"].as_str().unwrap().contains("equal options"),
+                        "{}",
+                        answer.text
+                    );
+                    continue;
+                }
+                let got = answered(answer).await["answers"][0].clone();
+                body["x_dry_run"] = json!(true);
+                let prompts = decisions(&app, body).await;
+                let want = by_score(&app, &prompts["prompts"][0], plain).await;
+                assert_eq!(want.len(), options.len());
+                let bounds = got["x_bounds"]["probabilities"].as_array().unwrap();
+                for ((entry, bounds), want) in
+                    got["probabilities"].as_array().unwrap().iter().zip(bounds).zip(want)
+                {
+                    let got = entry["probability"].as_f64().unwrap();
+                    // `/v1/score` knows one end of a text only.
+                    let tolerance = if has_line_ends { 0.2 } else { 1e-5 };
+                    assert!((got - want).abs() < tolerance, "{entry} {want} {read}");
+                    let [low, high] = [0, 1].map(|end| bounds["probability"][end].as_f64().unwrap());
+                    assert!(low - 1e-9 <= got && got <= high + 1e-9, "{bounds} {got}");
+                }
+            }
+        }
+    }
+}
+
+fn letter() -> Value {
+    json!([
+        {"type": "predicate", "name": "a", "instructions": "Is it urgent?"},
+        {"type": "choice", "instructions": "Which?", "choices": [{"value": "x"}, {"value": true, "description": "y"}, {"value": "true"}]},
+        {"type": "score", "name": "c", "instructions": "How?", "levels": [{"label": "low"}, {"label": "high", "description": "d"}]},
+        {"type": "number", "name": "d", "instructions": "How many?", "minimum": 0, "maximum": 100, "unit": "EUR"},
+    ])
+}
+
+#[tokio::test]
+async fn an_answer_depends_on_nothing_but_its_question_and_the_text() {
+    for app in [demo(128), tiny("qwen3")] {
+        let ask = async |questions: Value| {
+            decisions(&app, json!({"input": "A letter.", "questions": questions})).await
+        };
+        let all = letter();
+        let together = ask(all.clone()).await["answers"].clone();
+        let without_counts = |mut answer: Value| {
+            answer["name"] = Value::Null;
+            // Depends on the rows that fit into a step.
+            answer["distribution"]["forward_passes"] = Value::Null;
+            answer
+        };
+        for (index, question) in all.as_array().unwrap().iter().enumerate() {
+            let mut question = question.clone();
+            let alone = ask(json!([question])).await["answers"][0].clone();
+            let want = without_counts(together[index].clone());
+            assert_eq!(without_counts(alone), want);
+            question["name"] = json!("another name");
+            let reversed: Vec<Value> =
+                all.as_array().unwrap().iter().rev().cloned().chain([question]).collect();
+            let answers = ask(json!(reversed)).await["answers"].clone();
+            assert_eq!(without_counts(answers[3 - index].clone()), want);
+            assert_eq!(without_counts(answers[4].clone()), want);
+        }
+    }
+    let few = decisions(&demo(1), json!({"input": "A letter.", "questions": letter()})).await;
+    let many = decisions(&demo(128), json!({"input": "A letter.", "questions": letter()})).await;
+    assert_eq!(few["answers"][1], many["answers"][1]);
+}
+
+#[tokio::test]
+async fn every_order_of_the_options_is_averaged() {
+    let app = tiny("qwen3");
+    let choices = json!([{"value": "red"}, {"value": "green"}, {"value": "blue"}]);
+    let body = json!({"input": "A letter.", "x_tolerance": 1e-9,
+        "questions": [{"type": "choice", "instructions": "Which?", "choices": choices, "x_orders": 255}]});
+    let averaged = decisions(&app, body.clone()).await;
+    let mut sums = [0.0; 3];
+    for order in 0..3 {
+        let mut rotated = body.clone();
+        rotated["questions"][0]["x_orders"] = json!(1);
+        rotated["questions"][0]["choices"].as_array_mut().unwrap().rotate_left(order);
+        let answer = decisions(&app, rotated).await["answers"][0].clone();
+        for entry in answer["probabilities"].as_array().unwrap() {
+            let index = ["red", "green", "blue"].iter().position(|name| entry["value"] == **name).unwrap();
+            sums[index] += entry["probability"].as_f64().unwrap() / 3.0;
+        }
+    }
+    for (entry, want) in averaged["answers"][0]["probabilities"].as_array().unwrap().iter().zip(sums) {
+        assert!(close(&entry["probability"], want), "{averaged} {want}");
+    }
+}
+
+#[tokio::test]
+async fn a_number_has_its_distribution_within_its_range_in_both_formats() {
+    let app = demo(128);
+    let question = json!({"type": "number", "instructions": "What is 3 + 4?", "minimum": 0, "maximum": 50, "unit": "EUR"});
+    let body = decisions(&app, json!({"input": "", "questions": [question], "x_coverage": 0.8})).await;
+    let answer = &body["answers"][0];
+    assert_eq!(
+        (&answer["type"], &answer["name"], &answer["unit"]),
+        (&json!("number"), &Value::Null, &json!("EUR"))
+    );
+    let distribution = &answer["distribution"];
+    assert_eq!(answer["number"], distribution["value"]);
+    for entry in distribution["support"].as_array().unwrap() {
+        assert!((0.0..=50.0).contains(&entry["value"].as_f64().unwrap()), "{entry}");
+    }
+    assert_eq!(answer["x_interval"]["coverage"], json!(0.8));
+    assert_eq!(answer["x_interval"]["method"], json!("quantiles"));
+    let criteria = json!({"minimum": 0, "maximum": 50, "unit": "EUR"});
+    let questions = json!({"n": {"type": "number", "instructions": "What is 3 + 4?", "criteria": criteria}});
+    let other = system_one(&app, json!({"state": "", "questions": questions, "x_coverage": 0.8})).await;
+    assert_eq!(other["answers"]["n"]["distribution"], *distribution);
+    let step = json!({"type": "number", "instructions": "Rate.", "minimum": 1, "maximum": 5, "step": 1});
+    let body = decisions(&app, json!({"input": "x", "questions": [step]})).await;
+    for entry in body["answers"][0]["distribution"]["support"].as_array().unwrap() {
+        assert!([1.0, 2.0, 3.0, 4.0, 5.0].contains(&entry["value"].as_f64().unwrap()), "{entry}");
+    }
+}
+
+#[tokio::test]
+async fn a_coverage_adds_sets_and_intervals() {
+    let app = yes_or_no();
+    let sets = async |coverage: f64| {
+        let body = json!({"input": "a", "questions": [letter()[0], letter()[2]], "x_coverage": coverage, "x_read": "texts"});
+        decisions(&app, body).await["answers"].clone()
+    };
+    let answers = sets(0.6).await;
+    assert_eq!(answers[0]["x_set"], json!({"values": [true], "coverage": 0.6, "method": "probabilities"}));
+    let answers = sets(0.9).await;
+    assert_eq!(answers[0]["x_set"]["values"], json!([true, false]));
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_the_exact_prompt_and_what_is_read_after_it() {
+    let app = demo(128);
+    let body = json!({"input": "A letter.", "questions": letter(), "x_dry_run": true});
+    let prompts = decisions(&app, body).await["prompts"].clone();
+    let text = |index: usize| prompts[index]["text"].as_str().unwrap().to_owned();
+    assert_eq!(text(0), "A letter.\n\nQuestion: Is it urgent?\nAnswer with yes or no only.\nAnswer:");
+    assert_eq!(
+        text(1),
+        "A letter.\n\nQuestion: Which?\nA: \"x\"\nB: true - y\nC: \"true\"\nAnswer with the letter of one option only.\nAnswer:"
+    );
+    assert_eq!(
+        text(2),
+        "A letter.\n\nQuestion: How?\n0: low\n1: high - d\nAnswer with the number of one level only.\nAnswer:"
+    );
+    assert_eq!(
+        text(3),
+        "A letter.\n\nQuestion: How many?\nAnswer with one number only, in EUR, at least 0, at most 100.\nAnswer:"
+    );
+    assert_eq!(prompts[1]["answers"], json!(["A", "B", "C"]));
+    let questions = json!({
+        "q": {"type": "choice", "criteria": {"a": {"b": [1, "ü"]}, " c": null, "d": "e"}},
+        "n": {"type": "noul", "criteria": {"true": "T"}},
+    });
+    let body = json!({"state": {"k": [1, 2]}, "questions": questions, "x_read": "texts", "x_dry_run": true});
+    let prompts = system_one(&app, body).await["prompts"].clone();
+    assert_eq!(
+        prompts[0]["text"],
+        "{\"k\": [1, 2]}\n\n- a: {\"b\": [1, \"ü\"]}\n- \" c\"\n- d: e\nAnswer with one of these options only, without its description.\nAnswer:"
+    );
+    assert_eq!(prompts[1]["text"], "{\"k\": [1, 2]}\n\nyes: T\nAnswer with yes or no only.\nAnswer:");
+    assert_eq!(prompts[0]["answers"], json!(["a", "\" c\"", "d"]));
+}
+
+#[tokio::test]
+async fn a_conversation_becomes_one_text_with_its_speakers() {
+    let app = demo(128);
+    let text = async |input: Value| {
+        let questions = json!([{"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}, {"type": "input_json", "data": {"a": 1}}]}]);
+        let body = json!({"input": input, "questions": questions, "x_dry_run": true,
+            "prompt_cache_key": "k", "prompt_cache_options": {"mode": "implicit", "ttl": "30m"}, "safety_identifier": "u"});
+        let text = decisions(&app, body).await["prompts"][0]["text"].as_str().unwrap().to_owned();
+        text.split("\n\nQuestion: Is it?\n{\"a\": 1}\n").next().unwrap().to_owned()
+    };
+    let users = json!([
+        {"role": "user", "content": "One."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Two."}, {"type": "input_json", "data": [{"b": null}]}]},
+    ]);
+    assert_eq!(text(users).await, "One.\n\nTwo.\n[{\"b\": null}]");
+    let conversation = json!([
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Order?"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look.", "annotations": []}, {"type": "refusal", "refusal": "No."}], "phase": "commentary"},
+        {"type": "function_call", "call_id": "1", "name": "get", "arguments": "{}", "status": "completed"},
+        {"type": "function_call_output", "call_id": "1", "output": "2"},
+        {"type": "custom_tool_call", "call_id": "2", "name": "note", "input": "x"},
+        {"type": "custom_tool_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "saved"}]},
+    ]);
+    let want = "Developer: Be brief.\n\nUser: Order?\n\nAssistant: I look.\nNo.\n\nCall of get: {}\n\nOutput: 2\n\nCall of note: x\n\nOutput: saved";
+    assert_eq!(text(conversation).await, want);
+}
+
+#[tokio::test]
+async fn an_invalid_decision_gets_an_error_that_names_the_field() {
+    let app = demo(128);
+    let base = json!({"input": "a", "questions": [{"type": "predicate", "instructions": "Is it?"}]});
+    let question = |question: Value| json!({"input": "a", "questions": [question]});
+    let choice =
+        |choices: Value| question(json!({"type": "choice", "instructions": "?", "choices": choices}));
+    let score = |levels: Value| question(json!({"type": "score", "instructions": "?", "levels": levels}));
+    let number = |fields: Value| {
+        let mut number = json!({"type": "number", "instructions": "?"});
+        number.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        question(number)
+    };
+    let input = |input: Value| json!({"input": input, "questions": base["questions"]});
+    let with = |name: &str, value: Value| {
+        let mut body = base.clone();
+        body[name] = value;
+        body
+    };
+    let many = |count: usize| (0..count).map(|n| json!({"value": n.to_string()})).collect::<Value>();
+    let levels = |count: usize| (0..count).map(|n| json!({"label": n.to_string()})).collect::<Value>();
+    let deep = (0..33).fold(json!({}), |inner, _| json!({"a": inner}));
+    let wide = json!({"a": vec![0; 10_001]});
+    let data =
+        |data: Value| input(json!([{"role": "user", "content": [{"type": "input_json", "data": data}]}]));
+    for (body, param) in [
+        (json!({"questions": base["questions"]}), "input"),
+        (json!({"input": "a"}), "questions"),
+        (with("questions", json!([])), "questions"),
+        (with("questions", Value::Array(vec![base["questions"][0].clone(); 401])), "questions"),
+        (with("question", json!([])), "question"),
+        (with("x_read", json!("digits")), "x_read"),
+        (with("x_orders", json!(256)), "x_orders"),
+        (with("x_orders", json!(0)), "x_orders"),
+        (with("x_coverage", json!(1)), "x_coverage"),
+        (with("x_tolerance", json!(0)), "x_tolerance"),
+        (with("prompt_cache_options", json!({"mode": "none"})), "prompt_cache_options.mode"),
+        (question(json!({"instructions": "?"})), "questions[0].type"),
+        (question(json!({"type": "rank", "instructions": "?"})), "questions[0].type"),
+        (question(json!({"type": "predicate"})), "questions[0].instructions"),
+        (question(json!({"type": "predicate", "instructions": 5})), "questions[0].instructions"),
+        (question(json!({"type": "predicate", "instructions": "?", "levels": []})), "questions[0].levels"),
+        (question(json!({"type": "predicate", "instructions": "?", "level": []})), "questions[0].level"),
+        (choice(json!([{"value": "a"}])), "questions[0].choices"),
+        (choice(many(256)), "questions[0].choices"),
+        (choice(json!([{"value": "a"}, {"value": "a"}])), "questions[0].choices[1].value"),
+        (choice(json!([{"value": "a"}, {"value": 1}])), "questions[0].choices[1].value"),
+        (choice(json!([{"value": "a"}, {"value": ""}])), "questions[0].choices"),
+        (choice(json!([{"value": "a"}, {"value": " \n"}])), "questions[0].choices"),
+        (score(levels(1)), "questions[0].levels"),
+        (score(levels(11)), "questions[0].levels"),
+        (score(json!([{"label": "a"}, {"label": "a"}])), "questions[0].levels"),
+        (number(json!({"minimum": 2, "maximum": 1})), "questions[0].minimum"),
+        (number(json!({"step": 1})), "questions[0].step"),
+        (number(json!({"minimum": 0, "maximum": 1, "step": 0})), "questions[0].step"),
+        (number(json!({"minimum": 0, "maximum": 1e9, "step": 1})), "questions[0].step"),
+        (number(json!({"objective": {"quantile": 2}})), "questions[0].objective"),
+        (number(json!({"objective": "best"})), "questions[0].objective"),
+        (input(json!([])), "input"),
+        (input(json!(5)), "input"),
+        (input(json!([{"role": "robot", "content": "a"}])), "input[0].role"),
+        (input(json!([{"role": "user"}])), "input[0].content"),
+        (input(json!([{"type": "image"}])), "input[0].type"),
+        (input(json!([{"type": "function_call_output", "call_id": "9", "output": "1"}])), "input[0].call_id"),
+        (
+            input(
+                json!([{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "x"}]}]),
+            ),
+            "input[0].content[1].type",
+        ),
+        (data(json!(["a"])), "input[0].content[0].data"),
+        (data(deep), "input[0].content[0].data"),
+        (data(wide), "input[0].content[0].data"),
+        (data(json!({"a": "x".repeat(257 << 10)})), "input[0].content[0].data"),
+    ] {
+        let answer = post(&app, "/v1/decisions", body.clone()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text);
+        let error = answer.error();
+        assert_eq!(error["param"], param, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(&format!("`{param}`")), "{error}");
+    }
+    let missing = post(&app, "/v1/decisions", with("model", json!("none"))).await;
+    assert_eq!((missing.status.as_u16(), &missing.error()["code"]), (404, &json!("model_not_found")));
+}
+
+#[tokio::test]
+async fn an_invalid_request_of_system_one_gets_422_with_the_place_of_the_field() {
+    let app = demo(128);
+    let base = json!({"state": "a", "questions": {"q": {"type": "noul", "instructions": "Is it?"}}});
+    let question = |question: Value| json!({"state": "a", "questions": {"q.1 \u{7}": question}});
+    let choice = |criteria: Value| question(json!({"type": "choice", "criteria": criteria}));
+    let score = |criteria: Value| question(json!({"type": "score", "criteria": criteria}));
+    let state = |state: Value| json!({"state": state, "questions": base["questions"]});
+    let many: serde_json::Map<String, Value> = (0..256).map(|n| (n.to_string(), Value::Null)).collect();
+    let id = "q.1 \u{7}";
+    for (body, loc) in [
+        (json!({"questions": base["questions"]}), json!(["state"])),
+        (state(Value::Null), json!(["state"])),
+        (state(json!(7)), json!(["state"])),
+        (json!({"state": "a"}), json!(["questions"])),
+        (json!({"state": "a", "questions": {}}), json!(["questions"])),
+        (json!({"state": "a", "questions": [base["questions"]["q"]]}), json!(["questions"])),
+        (
+            json!({"state": "a", "questions": {"": {"type": "noul", "instructions": "?"}}}),
+            json!(["questions"]),
+        ),
+        (json!({"state": "a", "questions": base["questions"], "assets": {"a": 1}}), json!(["assets"])),
+        (question(json!({"instructions": "?"})), json!(["questions", id, "type"])),
+        (question(json!({"type": "box", "instructions": "?"})), json!(["questions", id, "type"])),
+        (question(json!({"type": "boolean"})), json!(["questions", id, "type"])),
+        (question(json!({"type": "noul"})), json!(["questions", id, "instructions"])),
+        (question(json!({"type": "noul", "instructions": 5})), json!(["questions", id, "instructions"])),
+        (
+            question(json!({"type": "noul", "criteria": {"yes": "x"}})),
+            json!(["questions", id, "criteria", "yes"]),
+        ),
+        (choice(json!({})), json!(["questions", id, "criteria"])),
+        (choice(json!({"a": 1})), json!(["questions", id, "criteria", "a"])),
+        (choice(json!({"a": null, "  ": null})), json!(["questions", id, "criteria"])),
+        (choice(Value::Object(many)), json!(["questions", id, "criteria"])),
+        (score(json!({"0": "a", "1": "b"})), json!(["questions", id, "criteria"])),
+        (score(json!(["a", null])), json!(["questions", id, "criteria", 1])),
+        (score(json!(["a", "a"])), json!(["questions", id, "criteria"])),
+        (
+            question(json!({"type": "number", "instructions": "?", "criteria": {"maximun": 1}})),
+            json!(["questions", id, "criteria"]),
+        ),
+    ] {
+        let answer = post(&app, "/v1/systemone", body.clone()).await;
+        assert_eq!(answer.status, 422, "{body}: {}", answer.text);
+        assert_eq!(answer.header(header::CONTENT_TYPE), Some("application/json"));
+        let detail = answer.json()["detail"][0].clone();
+        let mut want = vec![json!("body")];
+        want.extend(loc.as_array().unwrap().clone());
+        assert_eq!(detail["loc"], Value::Array(want), "{detail}");
+        assert!(detail["msg"].is_string() && detail["type"].is_string(), "{detail}");
+    }
+    let not_json = Request::post("/v1/systemone").header(header::CONTENT_TYPE, "application/json");
+    let answer = call(&app, not_json.body(Body::from("{\"state\": ")).unwrap()).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["detail"][0]["loc"]), (422, &json!(["body"])));
+    let mut other = base.clone();
+    other["model"] = json!("none");
+    let answer = post(&app, "/v1/systemone", other).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.json()["detail"]["error_type"]),
+        (404, &json!("api_usage_error"))
+    );
+    assert_eq!(get(&app, "/v1/systemone").await.json()["detail"]["error_type"], json!("method_not_allowed"));
+}
+
+#[tokio::test]
+async fn hostile_decisions_get_a_clear_error() {
+    let app = demo(128);
+    let long = "x ".repeat(5_000);
+    let choices: Vec<Value> = (0..255).map(|n| json!({"value": format!("{n} {long}")})).collect();
+    let question = |choices: &[Value]| json!({"input": "a", "questions": [{"type": "choice", "instructions": "?", "choices": choices}]});
+    let answer = post(&app, "/v1/decisions", question(&choices)).await;
+    assert_eq!(answer.status, 413, "{}", answer.text);
+    let answer = post(&app, "/v1/decisions", question(&choices[..20])).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    let state = "x ".repeat(500_000);
+    let questions = vec![json!({"type": "predicate", "instructions": "?"}); 400];
+    let answer = post(&app, "/v1/decisions", json!({"input": state, "questions": questions})).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.error()["param"]),
+        (400, &json!("questions")),
+        "{}",
+        answer.text
+    );
+    let values: Vec<Value> = (0..255).map(|n| json!({"value": n.to_string()})).collect();
+    let question = json!({"type": "choice", "instructions": "?", "choices": values, "x_orders": 255});
+    let answer = post(&app, "/v1/decisions", json!({"input": "a", "questions": vec![question; 17]})).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.error()["param"]),
+        (400, &json!("questions")),
+        "{}",
+        answer.text
+    );
+    let deep = format!("{{\"state\": {}1{}, \"questions\": {{}}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let request = Request::post("/v1/systemone").header(header::CONTENT_TYPE, "application/json");
+    let answer = call(&app, request.body(Body::from(deep)).unwrap()).await;
+    assert!([413, 422].contains(&answer.status.as_u16()), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn bodies_of_every_route_may_be_compressed() {
+    let app = demo(128);
+    let gzip = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let send = async |path: &str, coding: &str, body: Vec<u8>| {
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_ENCODING, coding);
+        call(&app, request.body(Body::from(body)).unwrap()).await
+    };
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "1 + 2"})),
+        ("/tokenize", json!({"prompt": "1 + 2"})),
+        ("/v1/systemone", json!({"state": "a", "questions": {"q": {"type": "noul", "instructions": "?"}}})),
+    ] {
+        let answer = send(path, "gzip", gzip(&body.to_string())).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let answer = send(path, "br", gzip(&body.to_string())).await;
+        assert_eq!(answer.status, 415, "{path}: {}", answer.text);
+    }
+    let bomb = gzip(&format!("{{\"prompt\": \"{}\"}}", " ".repeat(64 << 20)));
+    let answer = send("/tokenize", "gzip", bomb).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["code"]), (413, &json!("body_too_large")));
+    let answer = send("/tokenize", "gzip", b"not gzip".to_vec()).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+}
+
+#[tokio::test]
+async fn models_are_listed_in_both_forms_and_aliases_name_the_first_one() {
+    let one = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
+    let two = scripted(Box::new(|_, _| Ok(logits(&[(EOS, 1.0)]))));
+    let models = vec![("first", loaded(Box::new(one))), ("second", loaded(Box::new(two)))];
+    let app = app::router(state_of(models, settings(), EngineLimits::default()));
+    let body = get(&app, "/v1/models").await.json();
+    assert_eq!(body["data"][1]["id"], "second");
+    let model = &body["models"][1];
+    assert_eq!(model["name"], "second");
+    assert!(model["description"].is_string(), "{model}");
+    assert_eq!(model["release_date"].as_str().unwrap().len(), "2026-11-27".len());
+    for name in ["jev-latest", "gpt-6-luna", "first"] {
+        let question = json!([{"type": "predicate", "instructions": "?"}]);
+        let body = decisions(&app, json!({"model": name, "input": "a", "questions": question})).await;
+        assert_eq!(body["model"], "first");
+    }
+}
