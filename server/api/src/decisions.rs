@@ -24,11 +24,11 @@ pub struct DecisionsRequest {
     /// 1 to 400 questions.
     #[schema(required = true, min_items = 1, max_items = 400)]
     pub questions: Option<Vec<DecisionQuestion>>,
-    /// Without effect: requests with the same prefix share computed prefixes anyway.
+    /// Accepted and changes nothing: requests with the same prefix share computed prefixes anyway.
     pub prompt_cache_key: Option<String>,
-    /// Without effect.
+    /// Accepted and changes nothing.
     pub prompt_cache_options: Option<PromptCacheOptions>,
-    /// Without effect: the server does not monitor users.
+    /// Accepted and changes nothing: the server does not monitor users.
     pub safety_identifier: Option<String>,
     /// How the options are read. Default: `labels`.
     pub x_read: Option<ReadName>,

@@ -26,7 +26,7 @@ pub struct SystemOneRequest {
     #[serde(default)]
     #[schema(value_type = std::collections::BTreeMap<String, SystemOneQuestion>, required = true)]
     pub questions: Option<Vec<(String, SystemOneQuestion)>>,
-    /// Images, which this server does not read.
+    /// Images, which this server rejects. An empty object changes nothing.
     pub assets: Option<Value>,
     /// How the options are read. Default: `labels`.
     pub x_read: Option<ReadName>,

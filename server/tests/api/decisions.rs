@@ -8,12 +8,14 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use ntl_core::scripted::Script;
 use ntl_engine::EngineLimits;
 use ntl_models::{LoadOptions, load};
 use ntl_server::app;
 use ntl_text::checkpoint::CheckpointFiles;
 use serde_json::{Value, json};
 
+use crate::intervals::calibrated_server_of;
 use crate::support::{
     Answer, EOS, call, checkpoint, close, get, ids, loaded, logits, metric, piece, post, scripted, server,
     settings, state_of,
@@ -47,6 +49,10 @@ async fn system_one(app: &Router, body: Value) -> Value {
 
 /// Writes yes with 0.6, no with 0.3 and something else with 0.1.
 fn yes_or_no() -> Router {
+    server(yes_or_no_script())
+}
+
+fn yes_or_no_script() -> Script {
     let [yes, no] = ["yes", "no"].map(ids);
     let other = piece("x");
     server(Box::new(move |_, path| {
@@ -57,7 +63,7 @@ fn yes_or_no() -> Router {
         }
         let next = next(&yes).or_else(|| next(&no)).copied();
         Ok(logits(&[(next.unwrap_or(EOS), 1.0)]))
-    }))
+    })
 }
 
 #[tokio::test]
@@ -274,6 +280,49 @@ async fn a_coverage_adds_sets_and_intervals() {
     assert_eq!(answers[0]["x_set"], json!({"values": [true], "coverage": 0.6, "method": "probabilities"}));
     let answers = sets(0.9).await;
     assert_eq!(answers[0]["x_set"]["values"], json!([true, false]));
+}
+
+fn calibration(kind: &str, offset: f64) -> Value {
+    json!({
+        "format": "ntl-decision-calibration", "version": 1, "model": {"name": "scripted", "fingerprint": null},
+        "task": {"name": "test", "route": "/v1/decisions"}, "alpha": 0.1, "n": 100, "offset": offset,
+        "decision": {"type": kind, "read": "labels", "orders": 1},
+    })
+}
+
+#[tokio::test]
+async fn a_calibration_decides_which_options_a_set_has() {
+    for (offset, values) in [(0.7, json!([true, false])), (0.5, json!([true])), (0.1, json!([true]))] {
+        let app = calibrated_server_of(yes_or_no_script(), &[calibration("predicate", offset)]).unwrap();
+        let body = json!({"input": "a", "questions": [letter()[0]], "x_coverage": 0.9});
+        let answer = decisions(&app, body.clone()).await["answers"][0].clone();
+        assert_eq!(answer["x_set"], json!({"values": values, "coverage": 0.9, "method": "conformal"}));
+        let mut other = body;
+        other["x_coverage"] = json!(0.8);
+        let answer = decisions(&app, other).await["answers"][0].clone();
+        assert_eq!(answer["x_set"]["method"], "probabilities");
+        assert!(answer["x_set"]["reason"].as_str().unwrap().contains("another type, coverage"), "{answer}");
+    }
+    let script = yes_or_no_script();
+    assert!(calibrated_server_of(script, &[calibration("choice", 0.1), calibration("choice", 0.2)]).is_err());
+    assert!(calibrated_server_of(yes_or_no_script(), &[calibration("rank", 0.1)]).is_err());
+}
+
+#[tokio::test]
+async fn a_calibration_widens_the_interval_of_a_score() {
+    let digits: Vec<(u32, f64)> = (1..4).map(|digit| (piece(&digit.to_string()), 1.0 / 3.0)).collect();
+    let script = || -> Script {
+        let digits = digits.clone();
+        Box::new(move |_, path| Ok(logits(if path.is_empty() { &digits } else { &[(EOS, 1.0)] })))
+    };
+    let levels: Vec<Value> = ["a", "b", "c", "d", "e"].map(|label| json!({"label": label})).into();
+    let questions = json!([{"type": "score", "instructions": "?", "levels": levels}]);
+    let body = json!({"input": "a", "questions": questions, "x_coverage": 0.9});
+    let plain = decisions(&server(script()), body.clone()).await["answers"][0]["x_interval"].clone();
+    assert_eq!((&plain["low"], &plain["high"], &plain["method"]), (&json!(1.0), &json!(3.0), &json!("quantiles")));
+    let app = calibrated_server_of(script(), &[calibration("score", 1.5)]).unwrap();
+    let wide = decisions(&app, body).await["answers"][0]["x_interval"].clone();
+    assert_eq!((&wide["low"], &wide["high"], &wide["method"]), (&json!(0.0), &json!(4.0), &json!("conformal")));
 }
 
 #[tokio::test]

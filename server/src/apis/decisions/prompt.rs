@@ -74,9 +74,9 @@ struct Variables<'a> {
     /// Whether labels are letters.
     letters: bool,
     options: Vec<VariableOption<'a>>,
-    minimum: Option<f64>,
-    maximum: Option<f64>,
-    step: Option<f64>,
+    minimum: Option<String>,
+    maximum: Option<String>,
+    step: Option<String>,
     unit: Option<&'a str>,
 }
 
@@ -151,9 +151,9 @@ impl Question {
             read: self.reading.read,
             letters,
             options: shown,
-            minimum: criteria.and_then(|criteria| criteria.minimum),
-            maximum: criteria.and_then(|criteria| criteria.maximum),
-            step: criteria.and_then(|criteria| criteria.step),
+            minimum: criteria.and_then(|criteria| criteria.minimum).map(|value| value.to_string()),
+            maximum: criteria.and_then(|criteria| criteria.maximum).map(|value| value.to_string()),
+            step: criteria.and_then(|criteria| criteria.step).map(|value| value.to_string()),
             unit: criteria.and_then(|criteria| criteria.unit.as_deref()),
         };
         let text = template.render(&variables).map_err(|error| {
