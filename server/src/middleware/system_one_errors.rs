@@ -18,16 +18,21 @@ pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
     if !is_system_one {
         return response;
     }
-    let (mut parts, body) = response.into_parts();
+    let (mut parts, unchanged) = response.into_parts();
     let Some(ErrorReport(error)) = parts.extensions.remove() else {
-        return Response::from_parts(parts, body);
+        return Response::from_parts(parts, unchanged);
     };
     if parts.status == StatusCode::BAD_REQUEST {
         parts.status = StatusCode::UNPROCESSABLE_ENTITY;
     }
-    let body = Json(SystemOneError { detail: detail(parts.status, error) }).into_response().into_body();
+    let body = Json(body(parts.status, error)).into_response().into_body();
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, body)
+}
+
+/// The body of a response with this status.
+pub(crate) fn body(status: StatusCode, error: ErrorDetail) -> SystemOneError {
+    SystemOneError { detail: detail(status, error) }
 }
 
 fn detail(status: StatusCode, error: ErrorDetail) -> SystemOneDetail {

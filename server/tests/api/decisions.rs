@@ -1,5 +1,6 @@
 //! `POST /v1/decisions` and `POST /v1/systemone`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -47,23 +48,37 @@ async fn system_one(app: &Router, body: Value) -> Value {
     answered(post(app, "/v1/systemone", body).await).await
 }
 
-/// Writes yes with 0.6, no with 0.3 and something else with 0.1.
-fn yes_or_no() -> Router {
-    server(yes_or_no_script())
+/// Writes these words with these probabilities, and otherwise an `x`.
+fn writes(words: &[(&str, f64)]) -> Script {
+    let word = |&(word, probability): &(&str, f64)| ([ids(word), vec![EOS]].concat(), probability);
+    let words: Vec<(Vec<u32>, f64)> = words.iter().map(word).collect();
+    let other = piece("x");
+    Box::new(move |_, path| {
+        let mut next = BTreeMap::new();
+        let mut total = 0.0;
+        for (tokens, probability) in &words {
+            if let Some(&token) = tokens.strip_prefix(path).and_then(<[u32]>::first) {
+                *next.entry(token).or_insert(0.0) += probability;
+                total += probability;
+            }
+        }
+        if path.is_empty() && total < 1.0 {
+            *next.entry(other).or_insert(0.0) += 1.0 - total;
+            total = 1.0;
+        }
+        if next.is_empty() {
+            return Ok(logits(&[(EOS, 1.0)]));
+        }
+        Ok(logits(&next.into_iter().map(|(id, weight)| (id, weight / total)).collect::<Vec<_>>()))
+    })
 }
 
 fn yes_or_no_script() -> Script {
-    let [yes, no] = ["yes", "no"].map(ids);
-    let other = piece("x");
-    server(Box::new(move |_, path| {
-        let next =
-            |word: &[u32]| path.get(..).filter(|path| word.starts_with(path)).and_then(|p| word.get(p.len()));
-        if path.is_empty() && yes[0] != no[0] {
-            return Ok(logits(&[(yes[0], 0.6), (no[0], 0.3), (other, 0.1)]));
-        }
-        let next = next(&yes).or_else(|| next(&no)).copied();
-        Ok(logits(&[(next.unwrap_or(EOS), 1.0)]))
-    })
+    writes(&[("yes", 0.6), ("no", 0.3)])
+}
+
+fn yes_or_no() -> Router {
+    server(yes_or_no_script())
 }
 
 #[tokio::test]
@@ -310,19 +325,21 @@ async fn a_calibration_decides_which_options_a_set_has() {
 
 #[tokio::test]
 async fn a_calibration_widens_the_interval_of_a_score() {
-    let digits: Vec<(u32, f64)> = (1..4).map(|digit| (piece(&digit.to_string()), 1.0 / 3.0)).collect();
-    let script = || -> Script {
-        let digits = digits.clone();
-        Box::new(move |_, path| Ok(logits(if path.is_empty() { &digits } else { &[(EOS, 1.0)] })))
-    };
+    let script = || writes(&[("1", 0.3), ("2", 0.4), ("3", 0.3)]);
     let levels: Vec<Value> = ["a", "b", "c", "d", "e"].map(|label| json!({"label": label})).into();
     let questions = json!([{"type": "score", "instructions": "?", "levels": levels}]);
     let body = json!({"input": "a", "questions": questions, "x_coverage": 0.9});
     let plain = decisions(&server(script()), body.clone()).await["answers"][0]["x_interval"].clone();
-    assert_eq!((&plain["low"], &plain["high"], &plain["method"]), (&json!(1.0), &json!(3.0), &json!("quantiles")));
+    assert_eq!(
+        (&plain["low"], &plain["high"], &plain["method"]),
+        (&json!(1.0), &json!(3.0), &json!("quantiles"))
+    );
     let app = calibrated_server_of(script(), &[calibration("score", 1.5)]).unwrap();
     let wide = decisions(&app, body).await["answers"][0]["x_interval"].clone();
-    assert_eq!((&wide["low"], &wide["high"], &wide["method"]), (&json!(0.0), &json!(4.0), &json!("conformal")));
+    assert_eq!(
+        (&wide["low"], &wide["high"], &wide["method"]),
+        (&json!(0.0), &json!(4.0), &json!("conformal"))
+    );
 }
 
 #[tokio::test]

@@ -97,7 +97,9 @@ fn smallest(path: &str) -> Value {
         RESPONSES => json!({"model": "one", "input": "12", "seed": 1}),
         SCORE => json!({"model": "one", "items": [{"prompt": "1", "target": "23"}]}),
         DECISIONS => json!({"model": "one", "input": "12", "questions": [choice("7")], "x_read": "texts"}),
-        SYSTEMONE => json!({"model": "one", "state": "12", "questions": {"q": options("7")}, "x_read": "texts"}),
+        SYSTEMONE => {
+            json!({"model": "one", "state": "12", "questions": {"q": options("7")}, "x_read": "texts"})
+        }
         CLASSIFY | POOLING => json!({"model": "head", "input": "12"}),
         GENERATIVE_SCORING => {
             json!({"model": "one", "query": "1", "items": ["2"], "label_token_ids": [piece("3"), piece("4")]})
