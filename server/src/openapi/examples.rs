@@ -11,9 +11,9 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::path::Operation;
 
 use crate::demo;
+use crate::error::{AppError, ModelNotFound};
 use crate::middleware::system_one_errors;
 use crate::paths::SYSTEMONE;
-use crate::error::{AppError, ModelNotFound};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -110,7 +110,7 @@ impl ModelProfile {
     }
 
     /// Returns whether a sequence with this last id has ended.
-    pub(super) fn ends(&self, last: Option<u32>) -> bool {
+    pub(crate) fn ends(&self, last: Option<u32>) -> bool {
         last.is_some_and(|id| self.eos_ids.contains(&id))
     }
 

@@ -140,8 +140,8 @@ async fn read(mut body: Body, bytes_max: usize, charge: &BodyCharge) -> Result<V
 
 /// Rejects media types other than JSON. Returns how the body is compressed.
 fn check_media(headers: &HeaderMap) -> Result<ContentCoding, AppError> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let content_type = text(header::CONTENT_TYPE).to_ascii_lowercase();
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
     let essence = content_type.split_once(';').map_or(&*content_type, |(essence, _)| essence).trim();
     let is_json =
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));

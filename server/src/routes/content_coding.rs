@@ -16,6 +16,9 @@ use crate::error::AppError;
 /// Bytes that are decompressed at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 
+/// Maximum window of zstd, which a decoder holds in addition to the body: the size that RFC 8878 recommends to support.
+const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
+
 /// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentCoding {
@@ -53,7 +56,10 @@ impl ContentCoding {
             // The standard means the zlib format, and some clients send the bare data.
             Self::Deflate if has_zlib_header(body) => Box::new(ZlibDecoder::new(body)),
             Self::Deflate => Box::new(DeflateDecoder::new(body)),
-            Self::Zstd => Box::new(StreamingDecoder::new(body).map_err(io::Error::other)?),
+            Self::Zstd => {
+                let decoder = StreamingDecoder::new_with_max_window_size(body, ZSTD_WINDOW_BYTES_MAX);
+                Box::new(decoder.map_err(io::Error::other)?)
+            }
         })
     }
 }

@@ -281,8 +281,10 @@ fn read(input: &[u8]) -> Outcome {
         return Outcome::Accepted;
     }
     let error: Value = serde_json::from_slice(&answer).unwrap();
+    let detail = &error["detail"];
+    let messages = [&error["error"]["message"], &detail["message"], &detail[0]["msg"]];
+    let message = messages.into_iter().find_map(Value::as_str).unwrap_or_default();
     let error = &error["error"];
-    let message = error["message"].as_str().unwrap_or_default();
     let says = !message.is_empty();
     let has_fields = serde_json::from_slice(body).is_ok_and(|body: Value| body.is_object());
     let is_named = status != StatusCode::BAD_REQUEST

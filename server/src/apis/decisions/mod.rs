@@ -272,7 +272,7 @@ impl Decision {
 
     /// Estimates the response.
     pub(crate) fn response_size(&self, prompts: &[PreparedPrompt]) -> ResponseSize {
-        let mut bytes = prompts.iter().map(PreparedPrompt::shown_bytes).sum();
+        let mut bytes: usize = prompts.iter().map(PreparedPrompt::shown_bytes).sum();
         for question in &self.questions {
             bytes += ANSWER_BYTES + question.instructions.len();
             for option in question.kind.options() {

@@ -197,7 +197,7 @@ fn json_text(param: &str, data: &Value) -> Result<String, AppError> {
         values += level.len();
         check(param, levels.len() <= JSON_LEVELS_MAX, format!("has more than {JSON_LEVELS_MAX} levels"))?;
         check(param, values <= JSON_VALUES_MAX, format!("has more than {JSON_VALUES_MAX} values"))?;
-        let below = level.iter().flat_map(|value| children(value)).collect();
+        let below = level.iter().flat_map(|&value| children(value)).collect();
         levels.push(below);
     }
     let text = json_line(data);

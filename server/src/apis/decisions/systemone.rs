@@ -125,6 +125,8 @@ fn question(
         "score" => score(&criteria_param, criteria)?,
         "number" => {
             check(&field("instructions"), instructions.is_some(), "is missing")?;
+            let is_object = criteria.is_null() || criteria.is_object();
+            check(&criteria_param, is_object, "must be an object or null")?;
             let criteria: Option<NumberCriteria> = serde_json::from_value(criteria).map_err(|error| {
                 AppError::invalid(&criteria_param, format!("`{criteria_param}`: {error}"))
             })?;
