@@ -208,7 +208,7 @@ pub enum DecisionAnswer {
         name: Option<String>,
         /// The most probable value.
         choice: OptionValue,
-        probabilities: Vec<ValueProbability<f64>>,
+        probabilities: Vec<ValueProbability>,
         confidence: f64,
         x_mass: NumberMass,
         x_bounds: ChoiceBounds,
@@ -220,7 +220,7 @@ pub enum DecisionAnswer {
         name: Option<String>,
         /// The expected index of the level, from 0.
         score: f64,
-        probabilities: Vec<LevelProbability<f64>>,
+        probabilities: Vec<LevelProbability>,
         confidence: f64,
         x_mass: NumberMass,
         x_bounds: ScoreBounds,
@@ -246,20 +246,36 @@ pub enum DecisionAnswer {
     },
 }
 
-/// The probability of an option, or its bounds.
+/// The probability of an option.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ValueProbability<T> {
+pub struct ValueProbability {
     pub value: OptionValue,
-    pub probability: T,
+    pub probability: f64,
 }
 
-/// The probability of a level, or its bounds.
+/// The bounds of the probability of an option.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LevelProbability<T> {
+pub struct ValueBounds {
+    pub value: OptionValue,
+    pub probability: [f64; 2],
+}
+
+/// The probability of a level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LevelProbability {
     /// Its index, from 0.
     pub value: u64,
     pub label: String,
-    pub probability: T,
+    pub probability: f64,
+}
+
+/// The bounds of the probability of a level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LevelBounds {
+    /// Its index, from 0.
+    pub value: u64,
+    pub label: String,
+    pub probability: [f64; 2],
 }
 
 /// The bounds of a predicate.
@@ -271,14 +287,14 @@ pub struct PredicateBounds {
 /// The bounds of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChoiceBounds {
-    pub probabilities: Vec<ValueProbability<[f64; 2]>>,
+    pub probabilities: Vec<ValueBounds>,
 }
 
 /// The bounds of a score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ScoreBounds {
     pub score: [f64; 2],
-    pub probabilities: Vec<LevelProbability<[f64; 2]>>,
+    pub probabilities: Vec<LevelBounds>,
 }
 
 /// A set of options that contains the correct one as often as `coverage` says.

@@ -41,8 +41,8 @@ pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalib
 pub use decisions::{
     ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart, DecisionPrompt,
     DecisionPrompts, DecisionQuestion, DecisionsInputDetails, DecisionsOutputDetails, DecisionsRequest,
-    DecisionsResponse, DecisionsUsage, LevelProbability, OptionSet, OptionValue, PredicateBounds,
-    PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueProbability,
+    DecisionsResponse, DecisionsUsage, LevelBounds, LevelProbability, OptionSet, OptionValue,
+    PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueBounds, ValueProbability,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use labels::{

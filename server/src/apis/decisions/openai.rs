@@ -4,9 +4,11 @@ use std::collections::HashSet;
 
 use ntl_api::{
     ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart,
-    DecisionQuestion, DecisionsRequest, DecisionsResponse, DecisionsUsage, LevelProbability, NumberCriteria,
-    OptionValue, PredicateBounds, PromptCacheOptions, ScoreBounds, TextOrList, ValueProbability,
+    DecisionQuestion, DecisionsRequest, DecisionsResponse, DecisionsUsage, LevelBounds, LevelProbability,
+    NumberCriteria, OptionValue, PredicateBounds, PromptCacheOptions, ScoreBounds, TextOrList, ValueBounds,
+    ValueProbability,
 };
+use ntl_core::numbers::Interval;
 use ntl_text::chat::json_line;
 use serde_json::Value;
 
@@ -371,12 +373,10 @@ impl QuestionForm {
             Values::Choice(values) => DecisionAnswer::Choice {
                 name,
                 choice: values[best(probabilities)].clone(),
-                probabilities: of_values(&values, probabilities.iter().copied()),
+                probabilities: probabilities_of_values(&values, probabilities),
                 confidence: choice_confidence(probabilities),
                 x_mass,
-                x_bounds: ChoiceBounds {
-                    probabilities: of_values(&values, figures.bounds.iter().copied().map(ends)),
-                },
+                x_bounds: ChoiceBounds { probabilities: bounds_of_values(&values, &figures.bounds) },
                 x_set: question.set(figures, &values),
             },
             Values::Levels(labels) => score_answer(name, &labels, probabilities, question, figures),
@@ -394,31 +394,39 @@ fn score_answer(
     DecisionAnswer::Score {
         name,
         score: expected_index(probabilities),
-        probabilities: of_levels(labels, probabilities.iter().copied()),
+        probabilities: probabilities_of_levels(labels, probabilities),
         confidence: score_confidence(probabilities),
         x_mass: mass(figures.mass),
         x_bounds: ScoreBounds {
             score: ends(figures.score),
-            probabilities: of_levels(labels, figures.bounds.iter().copied().map(ends)),
+            probabilities: bounds_of_levels(labels, &figures.bounds),
         },
         x_interval: question.interval(figures),
     }
 }
 
-fn of_values<T>(values: &[OptionValue], figures: impl Iterator<Item = T>) -> Vec<ValueProbability<T>> {
-    values
-        .iter()
-        .cloned()
-        .zip(figures)
-        .map(|(value, probability)| ValueProbability { value, probability })
-        .collect()
+fn probabilities_of_values(values: &[OptionValue], probabilities: &[f64]) -> Vec<ValueProbability> {
+    let pairs = values.iter().cloned().zip(probabilities);
+    pairs.map(|(value, &probability)| ValueProbability { value, probability }).collect()
 }
 
-fn of_levels<T>(labels: &[String], figures: impl Iterator<Item = T>) -> Vec<LevelProbability<T>> {
-    let level = |((value, label), probability): ((u64, &String), T)| LevelProbability {
-        value,
-        label: label.clone(),
-        probability,
-    };
-    (0..).zip(labels).zip(figures).map(level).collect()
+fn bounds_of_values(values: &[OptionValue], bounds: &[Interval]) -> Vec<ValueBounds> {
+    let pairs = values.iter().cloned().zip(bounds);
+    pairs.map(|(value, &bounds)| ValueBounds { value, probability: ends(bounds) }).collect()
+}
+
+fn probabilities_of_levels(labels: &[String], probabilities: &[f64]) -> Vec<LevelProbability> {
+    let mut levels = Vec::with_capacity(labels.len());
+    for ((value, label), &probability) in (0..).zip(labels).zip(probabilities) {
+        levels.push(LevelProbability { value, label: label.clone(), probability });
+    }
+    levels
+}
+
+fn bounds_of_levels(labels: &[String], bounds: &[Interval]) -> Vec<LevelBounds> {
+    let mut levels = Vec::with_capacity(labels.len());
+    for ((value, label), &bounds) in (0..).zip(labels).zip(bounds) {
+        levels.push(LevelBounds { value, label: label.clone(), probability: ends(bounds) });
+    }
+    levels
 }
