@@ -11,7 +11,7 @@ use common::{Mock, err, ntl_eval, out, text};
 use serde_json::{Value, json};
 
 fn golden(file: &str) -> Value {
-    let path = Path::new(env!("NTL_SHARED")).join("fixtures").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/reference").join(file);
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -36,7 +36,6 @@ fn texts(pair: &Value) -> (&str, &str) {
 
 /// Labels such as `A cat sleeps on a mat 5` are texts to this program and numbers to the paper's code.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_run_over_text_labels_has_the_paper_s_figures() {
     let golden = golden("metrics/metrics_golden.json");
     for group in golden["groups"].as_array().unwrap() {

@@ -1,5 +1,5 @@
-//! The paper's figures, compared with the results of its own code (`fixtures/metrics`,
-//! `fixtures/*/golden/paper_eval.json`).
+//! The paper's figures, compared with the results of its own code (`metrics` and
+//! `*/golden/paper_eval.json` of the reference checkpoints).
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
@@ -14,7 +14,7 @@ use ntl_paper::{Paper, Protocol};
 use serde_json::Value;
 
 fn golden(file: &str) -> Value {
-    let path = Path::new(env!("NTL_SHARED")).join("fixtures").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tests/data/reference").join(file);
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -62,7 +62,6 @@ fn texts(pair: &Value) -> (&str, &str) {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_pair_is_read_and_scored_like_the_paper_s_code() {
     let golden = golden("metrics/metrics_golden.json");
     for pair in golden["pairs"].as_array().unwrap() {
@@ -89,7 +88,6 @@ fn every_pair_is_read_and_scored_like_the_paper_s_code() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_group_has_the_paper_s_figures() {
     let golden = golden("metrics/metrics_golden.json");
     for group in golden["groups"].as_array().unwrap() {
@@ -123,7 +121,6 @@ fn every_group_has_the_paper_s_figures() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn whole_evaluations_have_the_paper_s_figures() {
     for checkpoint in ["t5-ntl-was", "t5-ntl-mse", "t5-ce", "t5-rt", "t5-rt-ntl", "t5-regression-head"] {
         let golden = golden(&format!("{checkpoint}/golden/paper_eval.json"));
@@ -155,7 +152,6 @@ fn whole_evaluations_have_the_paper_s_figures() {
 
 /// `/detokenize` writes `[NUM]` for each number of an xVal label.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn labels_of_xval_and_their_bleu_match_the_paper() {
     let golden = golden("t5-xval/golden/paper_eval.json");
     let texts = |name: &str| -> Vec<String> {

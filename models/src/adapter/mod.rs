@@ -14,7 +14,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
 
-use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange};
+use crate::ops::{AdapterWeights, Change, ModelResult, Placement, Replacement, SiteChange, device_error};
 use crate::weights::Weights;
 
 use config::AdapterConfig;
@@ -221,7 +221,8 @@ impl OpenAdapter<'_> {
         let layers = &self.reader.layers;
         let changes = layers.iter().map(|layer| self.change(layer)).collect::<LoadResult<Vec<_>>>()?;
         let widths = layers.iter().map(|layer| layer.widths.as_slice());
-        let weights = AdapterWeights::new(changes.into_iter().zip(widths), &self.reader.place)?;
+        let weights =
+            AdapterWeights::new(changes.into_iter().zip(widths), &self.reader.place).map_err(device_error)?;
         Ok(Adapter::new(Read { weights: Arc::new(weights), layers: Arc::clone(layers) }))
     }
 
@@ -239,7 +240,9 @@ impl OpenAdapter<'_> {
                     let weight = self.tensor(weight, &[outputs, inputs])?;
                     let bias = bias.as_ref().map(|bias| self.tensor(bias, &[outputs])).transpose()?;
                     let place = &self.reader.place;
-                    return Ok(SiteChange::Replacement(Replacement::new(&weight, bias.as_ref(), place)?));
+                    return Ok(SiteChange::Replacement(
+                        Replacement::new(&weight, bias.as_ref(), place).map_err(device_error)?,
+                    ));
                 }
                 None => {}
             }
@@ -257,8 +260,9 @@ impl OpenAdapter<'_> {
     ) -> LoadResult<[Tensor; 2]> {
         let a = self.tensor(a, &[rank, inputs])?;
         let scale = self.config.scale(&module.name, rank);
-        let b = (self.tensor(b_name, &[outputs, rank])? * scale)?;
-        if !(largest(&a)? * largest(&b)? * rank as f32).is_finite() {
+        let b = (self.tensor(b_name, &[outputs, rank])? * scale).map_err(device_error)?;
+        let largest = largest(&a).and_then(|a| Ok(a * largest(&b)?)).map_err(device_error)?;
+        if !(largest * rank as f32).is_finite() {
             let reason = format!(
                 "its product with lora_A may not be finite; `lora_alpha` and the rank give the scale {scale:e}"
             );
@@ -288,8 +292,8 @@ impl<'a> StoredModule<'a> {
     }
 }
 
-fn largest(tensor: &Tensor) -> LoadResult<f32> {
-    Ok(tensor.abs()?.max_all()?.to_scalar()?)
+fn largest(tensor: &Tensor) -> candle_core::Result<f32> {
+    tensor.abs()?.max_all()?.to_scalar()
 }
 
 /// Returns the error about a tensor of a module that the file lacks.

@@ -11,7 +11,7 @@ use crate::adapter::AdaptableLayers;
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
     AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
-    Phase, Placement, QkvInput, Scratch, StoredLinear, Visible, Weight, is_placeholder,
+    Phase, Placement, QkvInput, Scratch, StoredLinear, Visible, Weight, device_error, is_placeholder,
 };
 use crate::weights::Weights;
 
@@ -43,11 +43,12 @@ impl Loader<'_> {
     pub(super) fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let norm = self.config.norm;
         let bias = if norm.centred { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        Ok(Norm::new(&self.tensor(&format!("{name}.weight"), &[width])?, bias.as_ref(), norm.eps)?)
+        Norm::new(&self.tensor(&format!("{name}.weight"), &[width])?, bias.as_ref(), norm.eps)
+            .map_err(device_error)
     }
 
     pub(super) fn packed(&self, tensor: Tensor) -> LoadResult<Weight> {
-        Ok(Weight::new(tensor, self.place)?)
+        Weight::new(tensor, self.place).map_err(device_error)
     }
 
     /// Reads a layer from `input` to `output` elements.
@@ -56,9 +57,13 @@ impl Loader<'_> {
         let weight = match self.config.naming {
             Naming::Llama => self.tensor(&weight, &[output, input])?,
             Naming::Gpt2 => {
-                let transposed = self.tensor(&weight, &[input, output])?.t()?;
+                let transposed = self.tensor(&weight, &[input, output])?.t().map_err(device_error)?;
                 // A placeholder must stay small.
-                if is_placeholder(&transposed) { transposed } else { transposed.contiguous()? }
+                if is_placeholder(&transposed) {
+                    transposed
+                } else {
+                    transposed.contiguous().map_err(device_error)?
+                }
             }
         };
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[output])?) } else { None };
@@ -67,7 +72,7 @@ impl Loader<'_> {
     }
 
     fn combined<const P: usize>(&self, stored: &[StoredLinear], widths: [usize; P]) -> LoadResult<Linear<P>> {
-        Ok(self.adaptable.combine(stored, widths, self.place)?)
+        self.adaptable.combine(stored, widths, self.place).map_err(device_error)
     }
 
     /// Returns the output layer, `[vocab, hidden]`, which may be the table of embeddings.
@@ -86,7 +91,7 @@ impl Loader<'_> {
         let exact = self.place.exact();
         let weight = self.tensor_as("score.weight", &[labels, self.config.hidden_size], &exact)?;
         let stored = StoredLinear { module: "score".to_owned(), weight, bias: None };
-        Ok(self.adaptable.of_labels(stored, &exact)?)
+        self.adaptable.of_labels(stored, &exact).map_err(device_error)
     }
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.

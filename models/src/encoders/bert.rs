@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::ops::{Activation, Mlp, MlpInput, Placement};
+use crate::ops::{Activation, Mlp, MlpInput, Placement, device_error};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
     LearnedPositions, Loader, NormsAfter, PooledEncoder, PooledHead, PooledParts, Pooling, SelfAttention,
@@ -135,7 +135,7 @@ impl Loader<'_, Config> {
         let segments = self.tensor("embeddings.token_type_embeddings.weight", &[segments, hidden])?;
         let positions = LearnedPositions {
             table: self.tensor("embeddings.position_embeddings.weight", &[positions, hidden])?,
-            segment: segments.narrow(0, 0, 1)?,
+            segment: segments.narrow(0, 0, 1).map_err(device_error)?,
             pad_id,
         };
         let norm = self.layer_norm("embeddings.LayerNorm", hidden, true, eps)?;
@@ -155,7 +155,7 @@ impl Loader<'_, Config> {
                 attention: SelfAttention {
                     kind: 0,
                     norm: None,
-                    qkv: self.adaptable.combine(&qkv, [hidden; 3], self.place)?,
+                    qkv: self.adaptable.combine(&qkv, [hidden; 3], self.place).map_err(device_error)?,
                     head_norms: None,
                     output: self.dense(&part("attention.output.dense"), [hidden; 2], true)?,
                 },

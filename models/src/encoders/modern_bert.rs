@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::reader::{Sizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
-use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window};
+use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window, device_error};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::{
     AttentionKind, Embeddings, Encoder, EncoderLayer, FeedForward, HeadActivation, HiddenLayer, InputLayer,
@@ -204,14 +204,18 @@ impl Loader<'_, Config> {
                     kind: self.config.layers[index],
                     // The embeddings are already normalised.
                     norm: if index == 0 { None } else { Some(self.norm(&part("attn_norm"))?) },
-                    qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place)?,
+                    qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place).map_err(device_error)?,
                     head_norms: None,
                     output: self.dense(&part("attn.Wo"), [hidden; 2], attention_bias)?,
                 },
                 feed_forward: FeedForward {
                     norm: Some(self.norm(&part("mlp_norm"))?),
                     mlp: Mlp {
-                        up: MlpInput::Gated(self.adaptable.combine(&[up], [intermediate; 2], self.place)?),
+                        up: MlpInput::Gated(
+                            self.adaptable
+                                .combine(&[up], [intermediate; 2], self.place)
+                                .map_err(device_error)?,
+                        ),
                         down: self.dense(&part("mlp.Wo"), [hidden, intermediate], mlp_bias)?,
                         activation,
                     },

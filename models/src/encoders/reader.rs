@@ -8,7 +8,7 @@ use ntl_text::checkpoint::{
 use ntl_text::labels::read_labels;
 
 use crate::families::Family;
-use crate::ops::{Activation, Heads, Linear, Norm, Placement};
+use crate::ops::{Activation, Heads, Linear, Norm, Placement, device_error};
 use crate::t5::{Loader, StackSizes, TokenizerFacts};
 
 /// The sizes of an encoder, as stored by transformers.
@@ -89,14 +89,19 @@ pub(super) fn described(
 impl<C> Loader<'_, C> {
     /// Reads a layer, with its bias if it has one. Adapters may change it.
     pub(super) fn dense(&self, name: &str, shape: [usize; 2], has_bias: bool) -> LoadResult<Linear> {
-        Ok(self.adaptable.combine(&[self.stored(name, shape, has_bias)?], [shape[0]], self.place)?)
+        self.adaptable
+            .combine(&[self.stored(name, shape, has_bias)?], [shape[0]], self.place)
+            .map_err(device_error)
     }
 
     /// Reads a normalisation by mean and variance.
     pub(super) fn layer_norm(&self, name: &str, width: usize, has_bias: bool, eps: f64) -> LoadResult<Norm> {
         let weight = self.tensor(&format!("{name}.weight"), &[width])?;
-        let bias =
-            if has_bias { self.tensor(&format!("{name}.bias"), &[width])? } else { weight.zeros_like()? };
-        Ok(Norm::new(&weight, Some(&bias), eps)?)
+        let bias = if has_bias {
+            self.tensor(&format!("{name}.bias"), &[width])?
+        } else {
+            weight.zeros_like().map_err(device_error)?
+        };
+        Norm::new(&weight, Some(&bias), eps).map_err(device_error)
     }
 }

@@ -206,9 +206,8 @@ fn other_kinds_of_models_return_the_requested_logits() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn other_kinds_of_trained_models_return_the_requested_logits() {
-    check_other_kinds(&Path::new(env!("NTL_SHARED")).join("fixtures"));
+    check_other_kinds(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference"));
 }
 
 /// Compares single rows of decoder-only models without a tokenizer.

@@ -39,6 +39,8 @@ pub(crate) use step_inputs::StepInputs;
 pub(crate) use tensors::add;
 #[cfg(test)]
 pub(crate) use tensors::composed;
-pub(crate) use tensors::{ModelResult, compute_error, is_placeholder, uses_kernels, without_backtrace};
+pub(crate) use tensors::{
+    ModelResult, compute_error, device_error, is_placeholder, uses_kernels, without_backtrace,
+};
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

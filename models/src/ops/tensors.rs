@@ -2,11 +2,23 @@
 
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor, WithDType};
 use ntl_core::contract::ModelError;
+use ntl_text::checkpoint::LoadError;
 
 pub(crate) type ModelResult<T> = std::result::Result<T, ModelError>;
 
 pub(crate) fn compute_error(error: candle_core::Error) -> ModelError {
     ModelError::Compute(Box::new(without_backtrace(error)))
+}
+
+/// The error of an operation on the weights of a model while it is loaded.
+pub(crate) fn device_error(error: candle_core::Error) -> LoadError {
+    let message = without_backtrace(error).to_string();
+    let hint = if message.contains("OUT_OF_MEMORY") {
+        "; the model needs a GPU with more free memory, or a smaller --dtype"
+    } else {
+        ""
+    };
+    LoadError::device(message + hint)
 }
 
 /// Returns the error itself: with `RUST_BACKTRACE`, candle appends a backtrace to messages.
@@ -113,5 +125,23 @@ pub(crate) mod composed {
         let result = run();
         ON.set(false);
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::backtrace::Backtrace;
+
+    use super::*;
+
+    #[test]
+    fn a_full_gpu_is_reported_in_one_line_without_a_backtrace() {
+        let inner = Box::new(candle_core::Error::Msg("CUDA_ERROR_OUT_OF_MEMORY".to_owned()));
+        let backtrace = Box::new(Backtrace::force_capture());
+        let error = device_error(candle_core::Error::WithBacktrace { inner, backtrace });
+        assert_eq!(
+            error.to_string(),
+            "device: CUDA_ERROR_OUT_OF_MEMORY; the model needs a GPU with more free memory, or a smaller --dtype"
+        );
     }
 }

@@ -5,7 +5,7 @@ use candle_core::DType;
 use ntl_text::checkpoint::LoadResult;
 
 use super::layers::Loader;
-use crate::ops::RelativeBias;
+use crate::ops::{RelativeBias, device_error};
 
 /// The keys that a stack's self-attention sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) fn load_bias(loader: &Loader<'_>, stack: &str, direction: Direction) 
     let config = loader.config;
     let name = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
     let table = loader.tensor(&name, &[config.num_buckets, config.num_heads])?;
-    let table = table.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+    let table = table.to_dtype(DType::F32).map_err(device_error)?.to_vec2::<f32>().map_err(device_error)?;
     Ok(RelativeBias::new(config.num_heads, config.max_distance, |head, distance| {
         table[bucket(distance, direction, config.num_buckets, config.max_distance)][head]
     }))

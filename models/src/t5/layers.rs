@@ -7,7 +7,7 @@ use super::T5Config;
 use crate::adapter::AdaptableLayers;
 use crate::ops::{
     AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, Scratch, StoredLinear,
-    Weight,
+    Weight, device_error,
 };
 use crate::weights::Weights;
 
@@ -29,7 +29,7 @@ impl<C> Loader<'_, C> {
 
     /// Reads the weight `name.weight`, `[out, in]`.
     pub(crate) fn weight(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
-        Ok(Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place)?)
+        Weight::new(self.tensor(&format!("{name}.weight"), &shape)?, self.place).map_err(device_error)
     }
 
     /// Reads layers with the same input of `input` elements. Each is `name.weight`, `[width, input]`.
@@ -44,7 +44,7 @@ impl<C> Loader<'_, C> {
             Ok(StoredLinear { module: self.module(&name), weight, bias: None })
         };
         let layers = names.into_iter().zip(widths).map(stored).collect::<LoadResult<Vec<_>>>()?;
-        Ok(self.adaptable.combine(&layers, widths, self.place)?)
+        self.adaptable.combine(&layers, widths, self.place).map_err(device_error)
     }
 
     /// Reads the last layer of a feed-forward part.
@@ -58,12 +58,12 @@ impl<C> Loader<'_, C> {
 
     /// Reads the layer `name` with its bias. Adapters do not change it.
     pub(crate) fn biased(&self, name: &str, shape: [usize; 2]) -> LoadResult<Linear> {
-        Ok(Linear::new(&[self.stored(name, shape, true)?], [shape[0]], self.place)?)
+        Linear::new(&[self.stored(name, shape, true)?], [shape[0]], self.place).map_err(device_error)
     }
 
     /// Reads a layer of a head that predicts labels. Adapters may change or replace it.
     pub(crate) fn of_labels(&self, name: &str, shape: [usize; 2], has_bias: bool) -> LoadResult<Linear> {
-        Ok(self.adaptable.of_labels(self.stored(name, shape, has_bias)?, self.place)?)
+        self.adaptable.of_labels(self.stored(name, shape, has_bias)?, self.place).map_err(device_error)
     }
 
     /// Reads the stored form of a layer, with its bias if it has one.

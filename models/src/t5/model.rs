@@ -17,7 +17,7 @@ use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::families::Family;
 use crate::logits_reducer::LogitsReducer;
-use crate::ops::{ModelResult, Placement, Weight, compute_error};
+use crate::ops::{ModelResult, Placement, Weight, compute_error, device_error};
 use crate::weights::Weights;
 
 /// How numbers are represented in the input of a T5.
@@ -118,9 +118,10 @@ impl T5 {
             T5Kind::Rt => Some(with_number_embeddings(&exact, &table)?),
             T5Kind::Plain | T5Kind::Xval(_) => None,
         };
-        let table = Weight::new(table, place)?;
+        let table = Weight::new(table, place).map_err(device_error)?;
         let head = Head::load(&exact, &table)?;
-        let embeddings = summed.map_or(Ok(table), |summed| Weight::new(summed, place))?;
+        let embeddings =
+            summed.map_or(Ok(table), |summed| Weight::new(summed, place)).map_err(device_error)?;
         let parts = load_stacks(&loader, embeddings)?;
         let mut info = facts.info(config.family, config.eos_token_ids.clone(), place, weights.parameters());
         let mut xval = None;
@@ -167,7 +168,7 @@ fn embed_prompts(
 fn with_number_embeddings(loader: &Loader<'_>, table: &Tensor) -> LoadResult<Tensor> {
     let name = "shared.number_embeddings.embedding.weight";
     let numbers = loader.tensor(name, &[loader.config.vocab_size, loader.config.d_model])?;
-    Ok((table + numbers)?)
+    (table + numbers).map_err(device_error)
 }
 
 impl BatchModel for T5 {

@@ -22,7 +22,7 @@ use super::prompts::PromptEncoder;
 use super::stacks::Stacks;
 use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader};
-use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error};
+use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error, device_error};
 use crate::weights::Weights;
 
 /// A T5 that predicts one number, or the values of several labels, for each prompt.
@@ -58,7 +58,8 @@ impl RegressionHead {
         let adaptable = AdaptableLayers::default();
         let whole = Loader { weights: &weights, config: &config, place, prefix: "", adaptable: &adaptable };
         let loader = Loader { prefix: "transformer.", ..whole };
-        let parts = load_stacks(&loader, Weight::new(load_embeddings(&loader)?, place)?)?;
+        let parts =
+            load_stacks(&loader, Weight::new(load_embeddings(&loader)?, place).map_err(device_error)?)?;
         let d_model = config.d_model;
         let exact_place = place.exact();
         let exact = Loader { place: &exact_place, ..whole };

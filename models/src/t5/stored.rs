@@ -11,7 +11,7 @@ use super::encoder::{Encoder, EncoderLayer};
 use super::layers::{CrossAttention, FeedForward, Loader, SelfAttention};
 use super::prefill::{StackSizes, StageWork};
 use super::stacks::Parts;
-use crate::ops::{Heads, Linear, Mlp, MlpInput, Norm, Weight};
+use crate::ops::{Heads, Linear, Mlp, MlpInput, Norm, Weight, device_error};
 
 /// Reads both stacks, which share `embeddings`.
 pub(super) fn load_stacks(loader: &Loader<'_>, embeddings: Weight) -> LoadResult<Parts> {
@@ -96,7 +96,7 @@ impl Loader<'_> {
 
     fn norm(&self, name: &str) -> LoadResult<Norm> {
         let weight = self.tensor(&format!("{name}.weight"), &[self.config.d_model])?;
-        Ok(Norm::new(&weight, None, self.config.layer_norm_epsilon)?)
+        Norm::new(&weight, None, self.config.layer_norm_epsilon).map_err(device_error)
     }
 
     fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {

@@ -9,7 +9,7 @@ use ntl_models::{LoadOptions, load};
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 
-use crate::support::{ids, numbers, shared};
+use crate::support::{Fixtures, ids, numbers, reference};
 use serde_json::Value;
 
 const CHECKPOINTS: [&str; 9] =
@@ -63,10 +63,9 @@ fn compare(found: &[(String, f64, usize)], golden: &Value, what: &str) -> f64 {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn four_beams_find_the_texts_and_scores_of_the_reference() {
-    for name in CHECKPOINTS {
-        let folder = shared(name);
+    for name in Fixtures::Reference.only(&CHECKPOINTS) {
+        let folder = reference(name);
         let golden: Value =
             serde_json::from_slice(&std::fs::read(folder.join("golden/golden.json")).unwrap()).unwrap();
         let loaded = load(&CheckpointFiles::folder(&folder).unwrap(), LoadOptions::default()).unwrap();

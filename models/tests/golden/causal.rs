@@ -259,11 +259,10 @@ fn prompts_share_a_prefix_only_if_their_salts_are_equal(fixtures: Fixtures) {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn evicted_prefixes_are_recomputed_with_the_same_result() {
     // The cache fits two blocks of 32 positions but not three: 3 layers of keys and values of 48 numbers, 4
     // bytes each.
-    let mut golden = open(Fixtures::Shared, "llama-ntl", 5 * 32 * 3 * 2 * 48 * 4 / 2);
+    let mut golden = open(Fixtures::Reference, "llama-ntl", 5 * 32 * 3 * 2 * 48 * 4 / 2);
     let prompts: Vec<Vec<u32>> = (0..4).map(|index| vec![10 + index; 80]).collect();
     let targets: Vec<Vec<u32>> = prompts.iter().map(|prompt| vec![prompt[0], 5]).collect();
     let mut seen: Vec<Vec<f32>> = Vec::new();
@@ -308,10 +307,9 @@ fn a_tree_of_rows_equals_its_paths_one_by_one(fixtures: Fixtures) {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn an_empty_prompt_is_replaced_by_the_begin_token() {
     for (name, want) in [("gpt2", 0), ("llama-ntl", 1), ("qwen3", 2)] {
-        let mut golden = open(Fixtures::Shared, name, 0);
+        let mut golden = open(Fixtures::Reference, name, 0);
         let opened = open_ids(&mut *golden.loaded.model, &[&[]])[0];
         assert_eq!(opened.first_token, want, "{name}");
         let rows = chain(opened.context, &[opened.first_token], 0);
@@ -320,9 +318,8 @@ fn an_empty_prompt_is_replaced_by_the_begin_token() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn positions_beyond_the_last_one_are_rejected() {
-    let mut golden = open(Fixtures::Shared, "gpt2", 0);
+    let mut golden = open(Fixtures::Reference, "gpt2", 0);
     assert_eq!(golden.loaded.model.info().context_tokens_max, Some(512));
     let opened = open_ids(&mut *golden.loaded.model, &[&vec![5; 512]])[0];
     golden.loaded.model.step(&chain(opened.context, &[5], 0)).unwrap();

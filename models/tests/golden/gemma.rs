@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::corrupted::{Files, files_of};
 use crate::support::{
-    Fixtures, assert_close, chain, flat, ids, numbers, over_fixtures, prompt, read_golden, score, shared,
+    Fixtures, assert_close, chain, flat, ids, numbers, over_fixtures, prompt, read_golden, reference, score,
     target,
 };
 
@@ -176,9 +176,8 @@ fn a_head_of_the_mean_matches_the_reference_alone_and_in_a_batch(fixtures: Fixtu
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn configurations_of_transformers_4_and_5_give_the_same_logits() {
-    let files = files_of(&shared("t5gemma"));
+    let files = files_of(&reference("t5gemma"));
     let mut saved_by_5 = files.clone();
     saved_by_5.insert("config.json".to_owned(), files["config-as-saved-by-v5.json"].clone());
     assert_eq!(logits_of_cases(saved_by_5), logits_of_cases(files));
@@ -186,7 +185,7 @@ fn configurations_of_transformers_4_and_5_give_the_same_logits() {
 
 /// The logits of each case of T5Gemma 1, computed by a checkpoint of these files.
 fn logits_of_cases(files: Files) -> Vec<Vec<f32>> {
-    let (json, _) = read_golden(&shared("t5gemma"));
+    let (json, _) = read_golden(&reference("t5gemma"));
     let (prompts, targets) = inputs(json["cases"].as_array().unwrap());
     let mut loaded = load(&CheckpointFiles::memory("t5gemma", files), LoadOptions::default()).unwrap();
     let (logits, starts) = score(&mut *loaded.model, &prompts, &targets);
@@ -199,9 +198,8 @@ fn logits_of_cases(files: Files) -> Vec<Vec<f32>> {
 /// transformers 4.53 has windows of the encoder that are one position shorter on both sides, and by default
 /// (`sdpa`) no caps of scores.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn transformers_4_53_differs_only_in_the_windows_of_the_encoder_and_by_default_in_caps() {
-    let folder = shared("t5gemma");
+    let folder = reference("t5gemma");
     let golden = folder.join("golden/golden_transformers_4_53_2.safetensors");
     let golden = candle_core::safetensors::load(golden, &Device::Cpu).unwrap();
     let (json, _) = read_golden(&folder);

@@ -17,7 +17,7 @@ use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use serde_json::{Value, json};
 
 use crate::numbers::{cuts, path_probability};
-use crate::support::{Fixtures, assert_close, chain, over_fixtures, prompt, shared, target};
+use crate::support::{Fixtures, assert_close, chain, over_fixtures, prompt, reference, target};
 
 fn options(log_scale_embeddings: Option<bool>) -> LoadOptions {
     let choices = Choices { log_scale_embeddings, ..Choices::default() };
@@ -122,16 +122,15 @@ fn a_kind_needs_the_tokenizer_that_it_was_trained_with(fixtures: Fixtures) {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_separate_head_is_detected_in_every_saved_configuration() {
     // Transformers 5 writes `tie_word_embeddings: true` for a separate head.
-    let saved_by_v5 = copy(Fixtures::Shared, "t5-v11-saved-by-v5", "t5-v11");
-    let mt5 = copy(Fixtures::Shared, "t5-v11", "t5-v11");
+    let saved_by_v5 = copy(Fixtures::Reference, "t5-v11-saved-by-v5", "t5-v11");
+    let mt5 = copy(Fixtures::Reference, "t5-v11", "t5-v11");
     change(mt5.path(), "config.json", "architectures", json!(["MT5ForConditionalGeneration"]));
     change(mt5.path(), "config.json", "model_type", json!("mt5"));
     for folder in [saved_by_v5, mt5] {
         let mut model = loaded(folder.path()).model;
-        assert_logits(&mut *model, shared("t5-v11"), "another configuration");
+        assert_logits(&mut *model, reference("t5-v11"), "another configuration");
     }
 }
 
@@ -226,9 +225,8 @@ fn the_most_probable_numbers_have_the_probability_of_their_spellings(fixtures: F
 
 /// Pieces such as `▁-1` and `.5` combine signs, points and digits.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pieces_of_signs_points_and_digits_are_read_as_the_text_that_they_write() {
-    let LoadedModel { vocabulary, tokenizer, .. } = loaded(&shared("t5-ce"));
+    let LoadedModel { vocabulary, tokenizer, .. } = loaded(&reference("t5-ce"));
     let rules = vocabulary.grammar.rules(GrammarLimits::default(), Terminator::Eos, NumberValues::All);
     let ids = |names: &[&str]| -> Vec<u32> {
         names.iter().map(|name| tokenizer.token_id(name).unwrap_or_else(|| panic!("no {name}"))).collect()

@@ -11,7 +11,7 @@ use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 use serde_json::{Value, json};
 
 use crate::corrupted::{Unpacked, WEIGHTS, joined, place, split};
-use crate::support::{chain, shared};
+use crate::support::{chain, reference};
 
 /// Returns the logits of a few decoder positions, for all ids.
 fn logits(folder: &Path) -> Vec<f32> {
@@ -39,7 +39,7 @@ fn copied(from: &Path, files: &[&str]) -> tempfile::TempDir {
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pytorch_model_bin_gives_the_logits_of_model_safetensors() {
-    let fixture = shared("t5-ce");
+    let fixture = Path::new(env!("NTL_SHARED")).join("fixtures/t5-ce");
     let safe = copied(&fixture, &["model.safetensors"]);
     let want = logits(safe.path());
     let pickled = copied(&fixture, &["pytorch_model.bin"]);
@@ -57,9 +57,8 @@ fn pytorch_model_bin_gives_the_logits_of_model_safetensors() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn shards_give_the_logits_of_one_file() {
-    assert_eq!(logits(&shared("t5-v11-saved-by-v5")), logits(&shared("t5-v11")));
+    assert_eq!(logits(&reference("t5-v11-saved-by-v5")), logits(&reference("t5-v11")));
 }
 
 #[test]
@@ -137,7 +136,7 @@ fn a_chosen_tokenizer_type_overrides_the_class_in_the_files() {
 #[test]
 #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn an_inspection_counts_tied_tables_once_and_lists_the_settings() {
-    let fixture = shared("t5-ce");
+    let fixture = Path::new(env!("NTL_SHARED")).join("fixtures/t5-ce");
     let pickled = copied(&fixture, &["pytorch_model.bin"]);
     fs::write(pickled.path().join("ntl.json"), r#"{"tokenizer_type": "auto"}"#).unwrap();
     let files = CheckpointFiles::folder(pickled.path()).unwrap();

@@ -100,11 +100,11 @@ fn compare_numbers(deviations: &mut Deviations, example: &Example, tokens: &Numb
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn total_losses_match_the_reference_models() {
     let mut deviations = Deviations::default();
-    for (name, kind) in [("t5-ntl-was", NumberLossKind::Was), ("t5-ntl-mse", NumberLossKind::Mse)] {
-        let stored = Stored::open(Fixtures::Shared, name);
+    for name in Fixtures::Reference.only(&["t5-ntl-was", "t5-ntl-mse"]) {
+        let kind = if name == "t5-ntl-was" { NumberLossKind::Was } else { NumberLossKind::Mse };
+        let stored = Stored::open(Fixtures::Reference, name);
         let (tokens, _) = stored.paper_tokens();
         for example in stored.examples() {
             let ce = mean(&example.cross_entropies(&tokens));
@@ -124,9 +124,8 @@ fn total_losses_match_the_reference_models() {
 
 /// If padding gets these labels, this project computes the same as the reference, which counts padding.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_reference_counts_padding_as_a_digit_and_ours_does_not() {
-    for stored in Stored::all(Fixtures::Shared, &["t5-rt", "t5-rt-ntl"]) {
+    for stored in Stored::all(Fixtures::Reference, &["t5-rt", "t5-rt-ntl"]) {
         let (tokens, _) = stored.paper_tokens();
         let alias = stored.golden["minus100_alias"]["id"].as_u64().unwrap() as u32;
         let mut batch = stored.examples().pop().unwrap();
@@ -150,9 +149,8 @@ fn the_reference_counts_padding_as_a_digit_and_ours_does_not() {
 
 /// The reference's order is the result of an unstable sort; this project orders by id.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_order_of_equal_values_changes_the_rank_distance_by_some_hundredths() {
-    for stored in Stored::all(Fixtures::Shared, &["t5-ce", "t5-rt"]) {
+    for stored in Stored::all(Fixtures::Reference, &["t5-ce", "t5-rt"]) {
         let (tokens, places) = stored.paper_tokens();
         let ours = tokens.clone().ranked_by(|id, _| places[&id]);
         let original = in_order(tokens, &stored.original_order());

@@ -8,10 +8,10 @@ use ntl_core::numbers::{
 };
 use serde_json::Value;
 
-use crate::support::{ids, shared};
+use crate::support::{ids, reference};
 
 fn settings() -> Vec<Value> {
-    let file = shared("regresslm-number-tokenizers").join("number_tokenizers.json");
+    let file = reference("regresslm-number-tokenizers").join("number_tokenizers.json");
     let json: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     json["tokenizers"].as_array().unwrap().clone()
 }
@@ -82,7 +82,6 @@ fn rational(exact: &str) -> f64 {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn tokens_have_the_values_and_the_successors_of_the_reference() {
     let mut checked = 0;
     for setting in settings() {

@@ -18,7 +18,7 @@ use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::stored::read;
-use crate::support::{Fixtures, chain, ids, prompt, shared};
+use crate::support::{Fixtures, chain, ids, prompt, reference};
 use serde_json::Value;
 
 /// A checkpoint with a numeric golden.
@@ -58,7 +58,7 @@ fn open(
     options: LoadOptions,
     change: impl FnOnce(&mut Vocabulary, &Tokenizer),
 ) -> Engine {
-    let files = CheckpointFiles::folder(&shared(name)).unwrap();
+    let files = CheckpointFiles::folder(&reference(name)).unwrap();
     let LoadedModel { model, mut vocabulary, tokenizer, .. } = load(&files, options).unwrap();
     change(&mut vocabulary, &tokenizer);
     Engine::spawn(model, vocabulary, EngineLimits::default(), Arc::new(NoObserver)).unwrap().0
@@ -66,7 +66,7 @@ fn open(
 
 /// Returns the brute-force results of a checkpoint.
 fn numeric_golden(Checkpoint { name, .. }: Checkpoint) -> Value {
-    let golden = std::fs::read(shared(name).join("golden/numeric.json")).unwrap();
+    let golden = std::fs::read(reference(name).join("golden/numeric.json")).unwrap();
     serde_json::from_slice(&golden).unwrap()
 }
 
@@ -165,10 +165,9 @@ pub(crate) fn path_probability(
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn probabilities_of_texts_summed_over_their_tokens_match_the_golden_ones() {
     for Checkpoint { name, terminators, .. } in CHECKPOINTS {
-        let folder = shared(name);
+        let folder = reference(name);
         let files = CheckpointFiles::folder(&folder).unwrap();
         let LoadedModel { mut model, tokenizer, .. } = load(&files, LoadOptions::default()).unwrap();
         let mut pieces: HashMap<String, Vec<u32>> = HashMap::new();
@@ -198,7 +197,6 @@ fn probabilities_of_texts_summed_over_their_tokens_match_the_golden_ones() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn distributions_equal_the_brute_force_ones() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
@@ -214,7 +212,6 @@ fn distributions_equal_the_brute_force_ones() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_loose_tolerance_still_settles_mode_and_median() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
@@ -236,7 +233,6 @@ fn a_loose_tolerance_still_settles_mode_and_median() {
 const PLAIN: Estimation = Estimation { trim: 0.0, normalize: true, range: None };
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn within_a_range_mass_mean_and_spread_equal_the_brute_force_ones() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
@@ -294,7 +290,6 @@ fn compare_exhaustive(
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
     compare_exhaustive(T5, "exhaustive_int3", 10, |_, _| true);
     let is_byte =
@@ -308,7 +303,6 @@ fn the_small_grammar_enumerated_completely_equals_the_golden_one() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_precision_of_zero_settles_mode_and_median_within_few_nodes() {
     for checkpoint in CHECKPOINTS {
         let (engine, golden) = engine(checkpoint);
@@ -345,7 +339,6 @@ const CHANGES: [(DtypeChoice, KvCacheDtype, f64); 6] = [
 ];
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn trees_with_smaller_weights_and_keys_are_close_to_f32_and_bit_identical_in_a_batch() {
     let mut far = Vec::new();
     for checkpoint in CHECKPOINTS {
@@ -383,10 +376,9 @@ fn trees_with_smaller_weights_and_keys_are_close_to_f32_and_bit_identical_in_a_b
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn token_expectations_match_the_loss_along_the_label() {
     let (engine, _) = engine(T5);
-    let golden = shared(T5.name).join("golden/golden.json");
+    let golden = reference(T5.name).join("golden/golden.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let mut compared = 0;
     for case in golden["cases"].as_array().unwrap() {

@@ -16,7 +16,7 @@ use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
 use serde_json::Value;
 
-use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, score, shared, tokens};
+use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, reference, score, tokens};
 
 const CHECKPOINTS: [(&str, &str, NumberEncoding); 4] = [
     ("regresslm-hf-ieee", "regresslm", NumberEncoding::Ieee),
@@ -37,7 +37,7 @@ struct Golden {
 
 fn for_each_checkpoint(check: impl Fn(Golden, LoadedModel)) {
     for (name, kind, encoding) in CHECKPOINTS {
-        let folder = shared(name);
+        let folder = reference(name);
         let (json, tensors) = read_golden(&folder);
         let cases = json["cases"].as_array().unwrap().clone();
         let loaded = open(&folder);
@@ -155,7 +155,6 @@ fn decoder_input(target: &Value) -> Vec<Token> {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn logits_match_the_reference_alone_and_in_a_batch() {
     for_each_checkpoint(|Golden { name, cases, tensors }, mut loaded| {
         let model = &mut *loaded.model;
@@ -217,7 +216,6 @@ impl Answers {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn greedy_texts_are_the_tokens_of_the_reference() {
     for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
         let notation = Arc::clone(loaded.vocabulary.grammar.notation().unwrap());
@@ -292,7 +290,6 @@ fn exact(is_masked: bool) -> NumberJob {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn distributions_equal_the_enumerated_ones_with_and_without_the_mask() {
     for_each_checkpoint(|Golden { name, cases, tensors, .. }, loaded| {
         let answers = Answers::new(loaded);
@@ -310,7 +307,6 @@ fn distributions_equal_the_enumerated_ones_with_and_without_the_mask() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn default_trees_bound_the_exact_estimates_of_every_number() {
     for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
         let answers = Answers::new(loaded);
@@ -349,7 +345,6 @@ fn default_trees_bound_the_exact_estimates_of_every_number() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn samples_follow_the_recipe_of_the_reference() {
     for_each_checkpoint(|Golden { name, cases, .. }, loaded| {
         let answers = Answers::new(loaded);

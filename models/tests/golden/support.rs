@@ -18,15 +18,15 @@ use serde_json::Value;
 pub(crate) enum Fixtures {
     /// Small random checkpoints in the repository, one of each kind: `data/tiny/make.py`.
     Tiny,
-    /// Checkpoints from the paper's code, next to the checkout; most are trained.
-    Shared,
+    /// Checkpoints from the paper's code in `data/reference`; most are trained.
+    Reference,
 }
 
 impl Fixtures {
     pub(crate) fn folder(self, name: &str) -> PathBuf {
         match self {
             Self::Tiny => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(name),
-            Self::Shared => shared(name),
+            Self::Reference => reference(name),
         }
     }
 
@@ -35,19 +35,23 @@ impl Fixtures {
     pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
         let lacks: &[&str] = match self {
             Self::Tiny => &["t5-ntl-mse", "t5-rt-ntl", "llama-ce", "regresslm-hf-ieee", "regresslm-pt-char"],
-            Self::Shared => &["regresslm-pt-gemma"],
+            Self::Reference if cfg!(shared_fixtures) => &["regresslm-pt-gemma"],
+            Self::Reference => &["regresslm-pt-gemma", "llama-ce", "t5-ntl-mse", "t5-rt-ntl"],
         };
         names.iter().copied().filter(move |name| !lacks.contains(name))
     }
 }
 
-/// Returns a directory or file of the shared fixtures, for tests that are ignored without them.
-pub(crate) fn shared(name: &str) -> PathBuf {
-    Path::new(env!("NTL_SHARED")).join("fixtures").join(name)
+/// Returns a directory or file of the reference checkpoints. Three large ones are only in `../shared`.
+pub(crate) fn reference(name: &str) -> PathBuf {
+    let directory = match name {
+        "llama-ce" | "t5-ntl-mse" | "t5-rt-ntl" => Path::new(env!("NTL_SHARED")).join("fixtures"),
+        _ => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference"),
+    };
+    directory.join(name)
 }
 
-/// Creates two tests for each check: `tiny::NAME` always runs, and `shared::NAME` is ignored without the
-/// shared fixtures.
+/// Creates two tests for each check: `tiny::NAME` and `reference::NAME`.
 macro_rules! over_fixtures {
     ($($check:ident),+ $(,)?) => {
         mod tiny {
@@ -57,11 +61,10 @@ macro_rules! over_fixtures {
             })+
         }
 
-        mod shared {
+        mod reference {
             $(#[test]
-            #[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
             fn $check() {
-                super::$check(crate::support::Fixtures::Shared);
+                super::$check(crate::support::Fixtures::Reference);
             })+
         }
     };

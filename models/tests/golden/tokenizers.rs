@@ -11,7 +11,7 @@ use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::support::{Fixtures, over_fixtures, shared};
+use crate::support::{Fixtures, over_fixtures, reference};
 
 /// The class in the golden file that the tokenizer of a directory must match.
 const T5_CLASSES: [(&str, &str); 5] = [
@@ -80,12 +80,14 @@ fn row(input: &Value, row: &Value) -> anyhow::Result<Row> {
 }
 
 fn golden() -> anyhow::Result<Vec<Golden>> {
-    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
-    let bpe = json(shared("tokenizers/golden_bpe_tokenizers.json"))?;
-    let t5_rows = T5_CLASSES
-        .map(|(class, folder)| (class, shared(folder), &t5["texts"], t5["classes"][class]["rows"].clone()));
-    let bpe_rows = BPE
-        .map(|name| (name, shared("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone()));
+    let t5 = json(reference("tokenizers/golden_t5_tokenizers.json"))?;
+    let bpe = json(reference("tokenizers/golden_bpe_tokenizers.json"))?;
+    let t5_rows = T5_CLASSES.map(|(class, folder)| {
+        (class, reference(folder), &t5["texts"], t5["classes"][class]["rows"].clone())
+    });
+    let bpe_rows = BPE.map(|name| {
+        (name, reference("tokenizers").join(name), &bpe["texts"], bpe["tokenizers"][name].clone())
+    });
     let mut all = Vec::new();
     for (name, folder, texts, rows) in t5_rows.into_iter().chain(bpe_rows) {
         let rows = items(texts)?.iter().zip(items(&rows)?);
@@ -115,7 +117,6 @@ impl Golden {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_text_has_the_ids_and_the_decoded_text_of_the_reference() -> anyhow::Result<()> {
     for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, decoded, .. } in rows {
@@ -135,7 +136,6 @@ fn every_text_has_the_ids_and_the_decoded_text_of_the_reference() -> anyhow::Res
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn every_text_is_decoded_like_the_paper_s_classes() -> anyhow::Result<()> {
     for Golden { name, tokenizer, rows } in golden()? {
         for Row { input, ids, numbers, human, .. } in rows {
@@ -149,10 +149,9 @@ fn every_text_is_decoded_like_the_paper_s_classes() -> anyhow::Result<()> {
 /// The reference fails on an answer that begins with a piece without a space mark, and reads it as an empty
 /// text.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn sequences_that_no_text_produces_are_decoded_like_the_paper_s_class() -> anyhow::Result<()> {
-    let tokenizer = open(shared("t5-rt"))?;
-    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
+    let tokenizer = open(reference("t5-rt"))?;
+    let t5 = json(reference("tokenizers/golden_t5_tokenizers.json"))?;
     let sequences = items(&t5["classes"]["RtTokenizer"]["decode_sequences"])?;
     let mut compared = 0;
     for sequence in sequences {
@@ -169,7 +168,6 @@ fn sequences_that_no_text_produces_are_decoded_like_the_paper_s_class() -> anyho
 
 /// One of the answers begins with `5`, which has no space mark.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn answers_are_decoded_one_by_one() -> anyhow::Result<()> {
     for (checkpoint, pieces, want) in [
         ("t5-rt", ["5", "_3_0_"], "5 3"),
@@ -177,7 +175,7 @@ fn answers_are_decoded_one_by_one() -> anyhow::Result<()> {
         ("t5-xval", ["5", "[NUM]"], "5 1.0"),
         ("t5-xval", ["▁-", "[NUM]"], "- 1.0"),
     ] {
-        let tokenizer = open(shared(checkpoint))?;
+        let tokenizer = open(reference(checkpoint))?;
         let ids = pieces.map(|piece| tokenizer.token_id(piece).unwrap_or_default());
         assert_eq!(tokenizer.decode_with_values(&tokens(&ids, &[])), want);
     }
@@ -185,10 +183,9 @@ fn answers_are_decoded_one_by_one() -> anyhow::Result<()> {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn a_number_mark_without_a_number_is_rejected_if_the_reference_fails() -> anyhow::Result<()> {
-    let t5 = json(shared("tokenizers/golden_t5_tokenizers.json"))?;
-    let tokenizer = open(shared("t5-xval"))?;
+    let t5 = json(reference("tokenizers/golden_t5_tokenizers.json"))?;
+    let tokenizer = open(reference("t5-xval"))?;
     let rows = items(&t5["texts"])?.iter().zip(items(&t5["classes"]["XvalTokenizer"]["rows"])?);
     let mut refused = 0;
     for (input, _) in rows.filter(|(_, row)| row.get("error").is_some()) {
@@ -201,7 +198,6 @@ fn a_number_mark_without_a_number_is_rejected_if_the_reference_fails() -> anyhow
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn text_shown_token_by_token_equals_the_text_decoded_in_one_call() -> anyhow::Result<()> {
     for golden in golden()? {
         for row in &golden.rows {
@@ -214,7 +210,6 @@ fn text_shown_token_by_token_equals_the_text_decoded_in_one_call() -> anyhow::Re
 
 /// Sequences that no text produces, but that a model may generate: pieces in an arbitrary but fixed order.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn arbitrary_sequences_are_shown_as_they_are_decoded() -> anyhow::Result<()> {
     for golden in golden()? {
         let ids_max = u64::try_from(golden.tokenizer.len())?;
@@ -330,16 +325,14 @@ fn number_tokens_have_the_values_of_the_reference_loss(fixtures: Fixtures) {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn fast_and_slow_tokenizers_differ_only_in_a_second_end_of_text() -> anyhow::Result<()> {
-    let fast = open(shared("tokenizers/t5-2k"))?;
-    let slow = open(shared("t5-ce"))?;
+    let fast = open(reference("tokenizers/t5-2k"))?;
+    let slow = open(reference("t5-ce"))?;
     assert_eq!((fast.encode("</s>", true)?, slow.encode("</s>", true)?), (vec![1, 1], vec![1]));
     Ok(())
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn pieces_decode_to_the_text_that_they_add() -> anyhow::Result<()> {
     for (name, token, want) in [
         ("t5-2k", "▁12", Some(" 12")),
@@ -353,7 +346,7 @@ fn pieces_decode_to_the_text_that_they_add() -> anyhow::Result<()> {
         ("qwen-bbpe", "Ġ", Some(" ")),
         ("qwen-bbpe", "Ċ", Some("\n")),
     ] {
-        let tokenizer = open(shared("tokenizers").join(name))?;
+        let tokenizer = open(reference("tokenizers").join(name))?;
         let id = tokenizer.token_id(token).with_context(|| format!("{name} has no {token}"))?;
         assert_eq!(tokenizer.piece_text(id).as_deref(), want, "{name}: {token}");
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::stored::read as golden_file;
 use crate::support::{
-    Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, score, shared, target,
+    Fixtures, Golden, floats, greedy, ids, open, over_fixtures, prompt, reference, score, target,
 };
 
 /// Tolerance relative to the larger of the number and 1.
@@ -70,10 +70,10 @@ fn read(tokenizer: &Tokenizer, ids: &[u32], values: &[f32]) -> String {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn greedy_answers_are_decoded_like_the_reference() {
-    for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"] {
-        let golden = Golden::open(Fixtures::Shared, name);
+    let names = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-v11", "t5-rt", "t5-rt-ntl", "t5-xval"];
+    for name in Fixtures::Reference.only(&names) {
+        let golden = Golden::open(Fixtures::Reference, name);
         for case in golden.cases() {
             for field in ["greedy", "greedy_full_prefix"] {
                 let answer = &case[field];
@@ -93,11 +93,11 @@ fn greedy_answers_are_decoded_like_the_reference() {
 }
 
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn labels_of_the_paper_s_evaluation_are_decoded_like_the_reference() {
-    for name in ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt", "t5-rt-ntl", "t5-xval"] {
-        let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&shared(name)).unwrap()).unwrap();
-        let golden = golden_file(Fixtures::Shared, name, "paper_eval.json");
+    let names = ["t5-ce", "t5-ntl-was", "t5-ntl-mse", "t5-rt", "t5-rt-ntl", "t5-xval"];
+    for name in Fixtures::Reference.only(&names) {
+        let tokenizer = Tokenizer::open(&CheckpointFiles::folder(&reference(name)).unwrap()).unwrap();
+        let golden = golden_file(Fixtures::Reference, name, "paper_eval.json");
         let pairs = golden["pairs"].as_array().unwrap().iter();
         for (pair, want) in pairs.zip(golden["decoded_labels"].as_array().unwrap()) {
             let label = tokenizer.encode_prompt(pair[1].as_str().unwrap(), true).unwrap();
@@ -110,10 +110,9 @@ fn labels_of_the_paper_s_evaluation_are_decoded_like_the_reference() {
 /// 96 answers in batches of 32, each as long as its batch allows. The paper's scores for xVal are based on
 /// them.
 #[test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 fn the_paper_s_evaluation_of_xval_is_reproduced_number_by_number() {
-    let mut golden = Golden::open(Fixtures::Shared, "t5-xval");
-    let eval = golden_file(Fixtures::Shared, "t5-xval", "paper_eval.json");
+    let mut golden = Golden::open(Fixtures::Reference, "t5-xval");
+    let eval = golden_file(Fixtures::Reference, "t5-xval", "paper_eval.json");
     let pairs = eval["pairs"].as_array().unwrap();
     let encode =
         |golden: &Golden, text: &Value| golden.tokenizer.encode_prompt(text.as_str().unwrap(), true).unwrap();

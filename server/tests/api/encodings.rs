@@ -14,7 +14,11 @@ use crate::support::{complete, get, post, state_of};
 
 /// A server of one fixture, trained on logarithms or not.
 fn fixture(name: &str, log_scale: bool) -> Router {
-    serve(name, &Path::new(env!("NTL_SHARED")).join("fixtures").join(name), log_scale)
+    serve(
+        name,
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/reference").join(name),
+        log_scale,
+    )
 }
 
 /// A server of one tiny checkpoint, and the reference's results for its prompts.
@@ -71,7 +75,6 @@ fn near(value: &Value, want: f64, off: f64) {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_regression_transformer_answers_in_digits_with_a_distribution() {
     let app = fixture("t5-rt", true);
     assert_eq!(model(&app).await, (json!("t5-rt"), json!("rt")));
@@ -86,7 +89,6 @@ async fn a_regression_transformer_answers_in_digits_with_a_distribution() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_stream_of_a_regression_transformer_shows_no_digit_that_changes() {
     let app = fixture("t5-rt", true);
     let body = json!({"prompt": "What is 77 - 1533?", "temperature": 0, "stream": true});
@@ -96,7 +98,6 @@ async fn a_stream_of_a_regression_transformer_shows_no_digit_that_changes() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_answers_with_what_its_number_head_says() {
     let app = fixture("t5-xval", true);
     assert_eq!(model(&app).await, (json!("t5-xval"), json!("xval")));
@@ -111,7 +112,6 @@ async fn xval_answers_with_what_its_number_head_says() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_decodes_with_the_faults_of_the_paper_where_that_is_asked_for() {
     let app = fixture("t5-xval", true);
     let body =
@@ -121,7 +121,6 @@ async fn xval_decodes_with_the_faults_of_the_paper_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn what_a_number_head_cannot_do_is_refused_by_name() {
     let app = fixture("t5-xval", true);
     for (field, body) in [
@@ -143,7 +142,6 @@ async fn what_a_number_head_cannot_do_is_refused_by_name() {
 
 /// The token that all numbers share has no value: 5 and 5000 have the same tokens.
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_has_a_cross_entropy_and_no_number_token_loss() {
     let app = fixture("t5-xval", true);
     let items =
@@ -164,7 +162,6 @@ async fn xval_has_a_cross_entropy_and_no_number_token_loss() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn xval_tells_no_candidates_apart_by_their_numbers() {
     let app = fixture("t5-xval", true);
     let mut item = json!({"prompt": "What is 2 + 3?", "candidates": ["4", "5", "5000"], "value": 5});
@@ -183,7 +180,6 @@ async fn xval_tells_no_candidates_apart_by_their_numbers() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn a_regression_head_answers_with_one_number() {
     let app = fixture("t5-regression-head", false);
     assert_eq!(model(&app).await, (json!("t5-regression-head"), json!("text")));
@@ -200,7 +196,6 @@ async fn a_regression_head_answers_with_one_number() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn the_text_of_a_regression_head_has_no_tokens_to_steer_or_report() {
     let app = fixture("t5-regression-head", false);
     let with = |field: &str, value: Value| {
@@ -253,7 +248,6 @@ async fn a_head_of_regresslm_answers_with_one_number() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn t5gemmas_answer_with_texts_numbers_and_scores_and_use_prompts_of_ids_unchanged() {
     let prompt = "APPS\nprint(1)";
     for (name, ids, score) in [
@@ -284,7 +278,6 @@ async fn t5gemmas_answer_with_texts_numbers_and_scores_and_use_prompts_of_ids_un
 }
 
 #[tokio::test]
-#[cfg_attr(not(shared_fixtures), ignore = "needs ../shared")]
 async fn regresslm_answers_with_number_tokens_their_distribution_and_their_score() {
     let app = fixture("regresslm-hf-ieee", false);
     assert_eq!(model(&app).await, (json!("regresslm"), json!("ieee")));

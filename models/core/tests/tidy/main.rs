@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod circles;
+mod widths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -170,12 +171,12 @@ fn packages() -> Vec<PathBuf> {
     manifests.map(folder).collect()
 }
 
+/// The directories with sources and pages.
+const SOURCES: [&str; 7] = ["models", "server", "eval", "benchmarks", "python", "docs", "lab"];
+
 #[test]
 fn source_files_begin_with_a_description() {
-    let mut files = Vec::new();
-    for folder in ["models", "server", "eval", "benchmarks", "lab"] {
-        collect(&root().join(folder), &mut files);
-    }
+    let files = files_with("rs");
     assert!(files.len() > 30, "the sources were not found");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -183,12 +184,35 @@ fn source_files_begin_with_a_description() {
     }
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
+#[test]
+fn comments_and_pages_wrap_at_110_columns() {
+    let root = root();
+    let mut files = files_with("rs");
+    files.extend(files_with("md"));
+    for page in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"] {
+        files.push(root.join(page));
+    }
+    // Their tables and findings are written by programs.
+    files.retain(|file| !file.starts_with(root.join("lab/results")));
+    let wide: Vec<String> = files.iter().flat_map(|file| widths::wide_lines(&root, file)).collect();
+    assert!(wide.is_empty(), "lines beyond 110 columns:\n{}", wide.join("\n"));
+}
+
+/// Returns the files with this extension below the directories with sources and pages.
+fn files_with(extension: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for directory in SOURCES {
+        collect(&root().join(directory), extension, &mut files);
+    }
+    files
+}
+
+fn collect(directory: &Path, extension: &str, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.ends_with("target") {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|found| found == extension) {
             files.push(path);
         }
     }

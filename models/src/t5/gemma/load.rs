@@ -7,7 +7,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::families::GemmaVersion;
-use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight};
+use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight, device_error};
 use crate::t5::attention::AttentionKind;
 use crate::t5::decoder::{Decoder, DecoderLayer};
 use crate::t5::embeddings::Embeddings;
@@ -124,7 +124,7 @@ impl Reader<'_> {
                 let name = "embed_tokens.eoi_embedding";
                 let exact = self.loader(names.encoder, encoder, &exact);
                 let vector = exact.tensor(name, &[encoder.hidden_size])?;
-                Some((id, vector.reshape((1, encoder.hidden_size))?))
+                Some((id, vector.reshape((1, encoder.hidden_size)).map_err(device_error)?))
             }
             None => None,
         };
@@ -218,7 +218,9 @@ impl Loader<'_, StackConfig> {
     fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let exact = self.place.exact();
         let stored = Loader { place: &exact, ..*self }.tensor(&format!("{name}.weight"), &[width])?;
-        Ok(Norm::new(&(stored + 1.0)?, None, self.config.eps)?.rounded_to(self.place.dtype))
+        Ok(Norm::new(&(stored + 1.0).map_err(device_error)?, None, self.config.eps)
+            .map_err(device_error)?
+            .rounded_to(self.place.dtype))
     }
 
     fn self_attention(&self, layer: &str, index: usize) -> LoadResult<SelfAttention> {

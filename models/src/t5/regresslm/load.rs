@@ -6,7 +6,9 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE};
 use super::config::{EncoderShape, LayersShape, TorchConfig};
 use crate::adapter::{AdaptableLayers, AdapterReader};
 use crate::families::Family;
-use crate::ops::{Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, is_placeholder};
+use crate::ops::{
+    Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, device_error, is_placeholder,
+};
 use crate::rope::Rotary;
 use crate::t5::attention::AttentionKind;
 use crate::t5::decoder::{Decoder, DecoderLayer};
@@ -89,7 +91,10 @@ impl Reader<'_> {
             prompt_embeddings,
             row_embeddings: Embeddings::plain(table, decoder.vocab_size),
             encoder,
-            decoder: Decoder { positions: Some(positions.squeeze(0)?), ..loader.decoder()? },
+            decoder: Decoder {
+                positions: Some(positions.squeeze(0).map_err(device_error)?),
+                ..loader.decoder()?
+            },
             work: StageWork::new(&encoder_sizes, &decoder.sizes(), place),
             start_id: config.start_id,
         };
@@ -165,7 +170,7 @@ impl Loader<'_, LayersShape> {
 
     fn norm(&self, name: &str) -> LoadResult<Norm> {
         let part = |part: &str| self.tensor(&format!("{name}.{part}"), &[self.config.d_model]);
-        Ok(Norm::new(&part("weight")?, Some(&part("bias")?), self.config.eps)?)
+        Norm::new(&part("weight")?, Some(&part("bias")?), self.config.eps).map_err(device_error)
     }
 
     /// Reads self-attention whose rotary positions rotate neighbouring elements of a head.
@@ -196,7 +201,7 @@ impl Loader<'_, LayersShape> {
         layers: [StoredLinear; N],
         widths: [usize; P],
     ) -> LoadResult<Linear<P>> {
-        Ok(Linear::new(&layers, widths, self.place)?)
+        Linear::new(&layers, widths, self.place).map_err(device_error)
     }
 
     /// Reads the layers that PyTorch's attention stores as one, with underscores in their names.
@@ -211,8 +216,8 @@ impl StoredLinear {
     /// Returns `count` of its outputs, from `first` on.
     fn rows(&self, first: usize, count: usize) -> LoadResult<Self> {
         let part = |tensor: &Tensor| tensor.narrow(0, first, count);
-        let bias = self.bias.as_ref().map(part).transpose()?;
-        Ok(Self { module: self.module.clone(), weight: part(&self.weight)?, bias })
+        let bias = self.bias.as_ref().map(part).transpose().map_err(device_error)?;
+        Ok(Self { module: self.module.clone(), weight: part(&self.weight).map_err(device_error)?, bias })
     }
 
     /// Reorders the outputs of each head so that the first elements of all pairs come before the second ones.
@@ -221,16 +226,16 @@ impl StoredLinear {
         if is_placeholder(&self.weight) {
             return Ok(self);
         }
-        let width = self.weight.dim(0)?;
+        let width = self.weight.dim(0).map_err(device_error)?;
         let head = |first: usize| {
             let element = move |half: usize| (first + half..first + head_dim).step_by(2);
             element(0).chain(element(1))
         };
         let order: Vec<u32> =
             (0..width).step_by(head_dim).flat_map(head).map(|element| element as u32).collect();
-        let order = Tensor::from_vec(order, width, self.weight.device())?;
+        let order = Tensor::from_vec(order, width, self.weight.device()).map_err(device_error)?;
         let ordered = |tensor: &Tensor| tensor.index_select(&order, 0);
-        let bias = self.bias.as_ref().map(ordered).transpose()?;
-        Ok(Self { weight: ordered(&self.weight)?, bias, ..self })
+        let bias = self.bias.as_ref().map(ordered).transpose().map_err(device_error)?;
+        Ok(Self { weight: ordered(&self.weight).map_err(device_error)?, bias, ..self })
     }
 }

@@ -1,0 +1,16 @@
+"""A server with the demo checkpoint, for the tests that need one: NTL_SERVER names the program."""
+
+import os
+
+import pytest
+
+import ntl
+
+
+@pytest.fixture(scope="session")
+def client():
+    program = os.environ.get("NTL_SERVER")
+    if not program:
+        pytest.skip("NTL_SERVER names no ntl-server")
+    with ntl.serve(server=program) as client:
+        yield client
