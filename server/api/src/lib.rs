@@ -11,6 +11,7 @@ mod completions;
 mod decision_calibration;
 mod decisions;
 mod error;
+mod in_order;
 mod labels;
 mod lora;
 mod models;
@@ -45,6 +46,7 @@ pub use decisions::{
     PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueBounds, ValueProbability,
 };
 pub use error::{ErrorBody, ErrorDetail};
+pub use in_order::InOrder;
 pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
 };

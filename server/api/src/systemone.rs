@@ -3,15 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_with::{Map, serde_as, skip_serializing_none};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::decisions::{OptionSet, ReadName};
+use crate::in_order::InOrder;
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
 use crate::whole::whole;
 
 /// Body of a request. Null means the default; unknown fields at the top level are ignored.
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SystemOneRequest {
@@ -22,10 +22,8 @@ pub struct SystemOneRequest {
     #[schema(required = true)]
     pub state: Option<Value>,
     /// Questions by id. The model does not read the ids.
-    #[serde_as(as = "Option<Map<_, _>>")]
-    #[serde(default)]
     #[schema(value_type = std::collections::BTreeMap<String, SystemOneQuestion>, required = true)]
-    pub questions: Option<Vec<(String, SystemOneQuestion)>>,
+    pub questions: Option<InOrder<SystemOneQuestion>>,
     /// Images, which this server rejects. An empty object changes nothing.
     pub assets: Option<Value>,
     /// How the options are read. Default: `labels`.
@@ -77,19 +75,16 @@ pub struct NumberCriteria {
 }
 
 /// The answers, in the order of the questions.
-#[serde_as]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SystemOneResponse {
     /// The model that answered.
     pub model: String,
-    #[serde_as(as = "Map<_, _>")]
     #[schema(value_type = std::collections::BTreeMap<String, SystemOneAnswer>)]
-    pub answers: Vec<(String, SystemOneAnswer)>,
+    pub answers: InOrder<SystemOneAnswer>,
     pub usage: SystemOneUsage,
 }
 
 /// An answer. `x_bounds` has the fields that it bounds, with `[smallest, largest]` in place of each number.
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -106,9 +101,8 @@ pub enum SystemOneAnswer {
     Choice {
         /// The most probable option.
         choice: String,
-        #[serde_as(as = "Map<_, _>")]
         #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-        probabilities: Vec<(String, f64)>,
+        probabilities: InOrder<f64>,
         confidence: f64,
         x_mass: NumberMass,
         x_bounds: NamedBounds,
@@ -119,12 +113,10 @@ pub enum SystemOneAnswer {
         /// The expected index of the level, from 0.
         score: f64,
         /// The levels by index.
-        #[serde_as(as = "Map<_, _>")]
         #[schema(value_type = std::collections::BTreeMap<String, Value>)]
-        legend: Vec<(String, Value)>,
-        #[serde_as(as = "Map<_, _>")]
+        legend: InOrder<Value>,
         #[schema(value_type = std::collections::BTreeMap<String, f64>)]
-        probabilities: Vec<(String, f64)>,
+        probabilities: InOrder<f64>,
         confidence: f64,
         x_mass: NumberMass,
         x_bounds: NamedBounds,
@@ -149,15 +141,13 @@ pub struct NoulBounds {
 }
 
 /// The bounds of a choice or a score.
-#[serde_as]
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NamedBounds {
     /// Of a score.
     pub score: Option<[f64; 2]>,
-    #[serde_as(as = "Map<_, _>")]
     #[schema(value_type = std::collections::BTreeMap<String, [f64; 2]>)]
-    pub probabilities: Vec<(String, [f64; 2])>,
+    pub probabilities: InOrder<[f64; 2]>,
 }
 
 /// The tokens of a request.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ntl_api::{
-    NamedBounds, NoulBounds, NumberCriteria, OptionValue, SystemOneAnswer, SystemOneQuestion,
+    InOrder, NamedBounds, NoulBounds, NumberCriteria, OptionValue, SystemOneAnswer, SystemOneQuestion,
     SystemOneRequest, SystemOneResponse, SystemOneUsage,
 };
 use ntl_text::chat::json_line;
@@ -54,7 +54,7 @@ pub(crate) fn decision(
     let reading = Reading::DEFAULT.with("", fields)?;
     let state = request.state.ok_or_else(|| AppError::field("state", "is missing"))?;
     let state = free_text("state", &state)?;
-    let given = request.questions.ok_or_else(|| AppError::field("questions", "is missing"))?;
+    let InOrder(given) = request.questions.ok_or_else(|| AppError::field("questions", "is missing"))?;
     check_count("questions", given.len())?;
     let mut questions = Vec::with_capacity(given.len());
     let mut forms: Vec<QuestionForm> = Vec::with_capacity(given.len());
@@ -211,6 +211,7 @@ impl QuestionForms {
         for ((form, question), (_, figures)) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push((form.id, answer(form.values, question, figures)));
         }
+        let answers = InOrder(answers);
         SystemOneResponse { model, answers, usage: SystemOneUsage { input_tokens, output_tokens: 0 } }
     }
 }
