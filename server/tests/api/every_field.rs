@@ -51,9 +51,9 @@ fn head() -> LoadedModel {
     LoadedModel { tokenizer: tokenizer_with(TEMPLATE), ..support::loaded(Box::new(model)) }
 }
 
-/// Two decoder-only models that write digits, and one with a head. The next token depends on the whole sequence.
+/// Three decoder-only models that write digits, and one with a head. The next token depends on the whole sequence.
 fn digits_server() -> Router {
-    let model = || {
+    let model = |context_tokens_max: usize| {
         let digits: Vec<u32> = (0..10).map(|digit| piece(&digit.to_string())).collect();
         let script = move |prompt: &[u32], path: &[u32]| {
             let sum: usize = prompt.iter().chain(path).map(|&id| id as usize).sum();
@@ -65,13 +65,13 @@ fn digits_server() -> Router {
         };
         let model = scripted(Box::new(script)).with_info(|info| {
             info.encoder_decoder = false;
-            info.context_tokens_max = Some(64);
+            info.context_tokens_max = Some(context_tokens_max);
         });
         let LoadedModel { model, vocabulary, .. } = support::loaded(Box::new(model));
         LoadedModel { model, vocabulary, tokenizer: tokenizer_with(TEMPLATE), adapters: None }
     };
     let settings = HttpSettings { logprobs_max: None, ..support::settings() };
-    let models = vec![("one", model()), ("two", model()), ("head", head())];
+    let models = vec![("one", model(64)), ("two", model(64)), ("long", model(512)), ("head", head())];
     app::router(state_of(models, settings, EngineLimits::default()))
 }
 
@@ -96,9 +96,9 @@ fn smallest(path: &str) -> Value {
         CHAT => json!({"model": "one", "messages": [{"role": "user", "content": "12"}], "seed": 1}),
         RESPONSES => json!({"model": "one", "input": "12", "seed": 1}),
         SCORE => json!({"model": "one", "items": [{"prompt": "1", "target": "23"}]}),
-        DECISIONS => json!({"model": "one", "input": "12", "questions": [choice("7")], "x_read": "texts"}),
+        DECISIONS => json!({"model": "long", "input": "12", "questions": [choice("7")], "x_read": "texts"}),
         SYSTEMONE => {
-            json!({"model": "one", "state": "12", "questions": {"q": options("7")}, "x_read": "texts"})
+            json!({"model": "long", "state": "12", "questions": {"q": options("7")}, "x_read": "texts"})
         }
         CLASSIFY | POOLING => json!({"model": "head", "input": "12"}),
         GENERATIVE_SCORING => {
