@@ -240,10 +240,11 @@ impl<'a> AnswerReader<'a> {
     }
 
     fn prompt(&self, text: &str, param: &str) -> Result<Prompt, AppError> {
-        self.profile.check_bytes(text)?;
+        let invalid = |error: String| AppError::invalid(param, format!("`{param}`: {error}"));
+        self.profile.check_bytes(text).map_err(|error| invalid(error.to_string()))?;
         // A chat template writes the special tokens itself.
         let prompt = self.tokenizer.encode_prompt(text, self.template.is_none());
-        let mut prompt = prompt.map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?;
+        let mut prompt = prompt.map_err(|error| invalid(error.to_string()))?;
         let last = prompt.tokens.last().map(|token| token.id);
         let ends_itself = self.template.is_none() && !self.profile.encoder_decoder;
         // Some tokenizers end every text, and the answer has to follow.
