@@ -27,6 +27,7 @@ pub struct DecisionsRequest {
     /// Accepted and changes nothing: requests with the same prefix share computed prefixes anyway.
     pub prompt_cache_key: Option<String>,
     /// Accepted and changes nothing.
+    #[schema(value_type = Option<Object>)]
     pub prompt_cache_options: Option<PromptCacheOptions>,
     /// Accepted and changes nothing: the server does not monitor users.
     pub safety_identifier: Option<String>,
@@ -213,6 +214,8 @@ pub enum DecisionAnswer {
         x_mass: NumberMass,
         x_bounds: ChoiceBounds,
         x_set: Option<OptionSet>,
+        /// A remark, such as that the options do not fit into the prompt.
+        x_note: Option<String>,
     },
     /// A level.
     Score {
@@ -225,6 +228,8 @@ pub enum DecisionAnswer {
         x_mass: NumberMass,
         x_bounds: ScoreBounds,
         x_interval: Option<NumberInterval>,
+        /// A remark, such as that the levels do not fit into the prompt.
+        x_note: Option<String>,
     },
     /// A number.
     Number {

@@ -107,6 +107,8 @@ pub enum SystemOneAnswer {
         x_mass: NumberMass,
         x_bounds: NamedBounds,
         x_set: Option<OptionSet>,
+        /// A remark, such as that the options do not fit into the prompt.
+        x_note: Option<String>,
     },
     /// A level.
     Score {
@@ -121,6 +123,8 @@ pub enum SystemOneAnswer {
         x_mass: NumberMass,
         x_bounds: NamedBounds,
         x_interval: Option<NumberInterval>,
+        /// A remark, such as that the levels do not fit into the prompt.
+        x_note: Option<String>,
     },
     /// A number.
     Number {

@@ -85,8 +85,6 @@ pub(super) async fn decompress(
     run_blocking(usize::MAX, move || {
         let held = body.capacity();
         let whole = read_all(&body, coding, bytes_max, |bytes| charge.grow_to(held + bytes))?;
-        drop(body);
-        charge.grow_to(whole.capacity())?;
         Ok((whole, charge))
     })
     .await

@@ -128,7 +128,8 @@ async fn run(
 ) -> Result<Answers, AppError> {
     let cache_salt = requester.client.cache_salt(None);
     let input_tokens = prompts.iter().map(|prompt| prompt.prompt.len() as u64).sum();
-    let questions: Vec<usize> = prompts.iter().map(|prompt| prompt.question).collect();
+    let questions: Vec<(usize, bool)> =
+        prompts.iter().map(|prompt| (prompt.question, prompt.is_listed)).collect();
     let job = |prompt: PreparedPrompt| Job { cache_salt, ..Job::new(prompt.prompt, prompt.request) };
     let mut events = model.submit(prompts.into_iter().map(job).collect(), requester)?;
     let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
@@ -137,7 +138,8 @@ async fn run(
     }
     // In the order of the prompts, so that sums do not depend on which job ended first.
     let mut by_question: Vec<Results> = (0..decision.questions.len()).map(|_| Results::default()).collect();
-    for (question, event) in questions.into_iter().zip(results) {
+    for ((question, is_listed), event) in questions.into_iter().zip(results) {
+        by_question[question].is_unlisted |= !is_listed;
         by_question[question].add(event.ok_or(AppError::Internal)?);
     }
     let figures = decision.figures(by_question)?;

@@ -151,9 +151,9 @@ fn prefixed() -> Vec<String> {
     ["refund", "refund denied", "refund denied twice", "New York", "New Jersey"].map(str::to_owned).into()
 }
 
-/// The probabilities of answers after a prompt by the log-probabilities of `/v1/score`. A model without an encoder writes
-/// a space first, and may end with one or two line feeds.
-async fn by_score(app: &Router, prompt: &Value, has_encoder: bool) -> Vec<f64> {
+/// The probabilities of answers after a prompt by the log-probabilities of `/v1/score`. An answer may end with one or two
+/// line feeds, and a model without an encoder writes a space first.
+async fn by_score(app: &Router, prompt: &Value, has_encoder: bool, line_ends: &[&str]) -> Vec<f64> {
     let answers: Vec<&str> =
         prompt["answers"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let score = async |before: &str, after: &str| {
@@ -170,15 +170,14 @@ async fn by_score(app: &Router, prompt: &Value, has_encoder: bool) -> Vec<f64> {
         });
         scored.collect::<Vec<_>>()
     };
-    let ended = score(if has_encoder { "" } else { " " }, "").await;
+    let before = if has_encoder { "" } else { " " };
+    let ended = score(before, "").await;
     let mut sums: Vec<f64> = ended.iter().map(|(_, probability)| *probability).collect();
-    if !has_encoder {
-        for after in ["\n", "\n\n"] {
-            let with_line_end = score(" ", after).await;
-            for ((sum, (ids, _)), (more, probability)) in sums.iter_mut().zip(&ended).zip(with_line_end) {
-                if more.len() == ids.len() && more[..more.len() - 1] == ids[..ids.len() - 1] {
-                    *sum += probability;
-                }
+    for after in line_ends {
+        let with_line_end = score(before, after).await;
+        for ((sum, (ids, _)), (more, probability)) in sums.iter_mut().zip(&ended).zip(with_line_end) {
+            if more.len() == ids.len() && more[..more.len() - 1] == ids[..ids.len() - 1] {
+                *sum += probability;
             }
         }
     }
@@ -190,11 +189,12 @@ async fn by_score(app: &Router, prompt: &Value, has_encoder: bool) -> Vec<f64> {
 async fn options_have_the_probabilities_of_scored_candidates_in_four_families() {
     let many: Vec<String> = (1..=255).map(|shelf| format!("shelf {shelf}")).collect();
     let mut compared = 0;
-    for (app, has_encoder) in [
-        (tiny("qwen3", true), false),
-        (tiny("gpt2", true), false),
-        (tiny("t5gemma", true), true),
-        (tiny("t5-ntl-was", true), true),
+    for (app, has_encoder, line_ends) in [
+        (tiny("qwen3", true), false, &["\n", "\n\n"][..]),
+        (tiny("gpt2", true), false, &["\n", "\n\n"]),
+        (tiny("t5gemma", true), true, &["\n", "\n\n"]),
+        // Its vocabulary has no line feed.
+        (tiny("t5-ntl-was", true), true, &[]),
     ] {
         for options in [prefixed(), many.clone()] {
             for read in ["labels", "texts"] {
@@ -214,7 +214,7 @@ async fn options_have_the_probabilities_of_scored_candidates_in_four_families() 
                 let got = answered(answer).await["answers"][0].clone();
                 body["x_dry_run"] = json!(true);
                 let prompts = decisions(&app, body).await;
-                let want = by_score(&app, &prompts["prompts"][0], has_encoder).await;
+                let want = by_score(&app, &prompts["prompts"][0], has_encoder, line_ends).await;
                 assert_eq!(want.len(), options.len());
                 let bounds = got["x_bounds"]["probabilities"].as_array().unwrap();
                 for ((entry, bounds), want) in
@@ -676,4 +676,29 @@ async fn models_are_listed_in_both_forms_and_aliases_name_the_first_one() {
         let body = decisions(&app, json!({"model": name, "input": "a", "questions": question})).await;
         assert_eq!(body["model"], "first");
     }
+}
+
+#[tokio::test]
+async fn options_that_do_not_fit_into_a_prompt_are_read_by_their_texts_and_the_answer_says_so() {
+    let app = demo(128);
+    let choices: Vec<Value> =
+        (0..255).map(|n| json!({"value": format!("number {n}"), "description": "long"})).collect();
+    let choice = json!({"type": "choice", "instructions": "Which?", "choices": choices, "x_orders": 3});
+    let body = json!({"input": "A letter.", "questions": [choice, letter()[2]]});
+    let answers = decisions(&app, body.clone()).await["answers"].clone();
+    assert!(answers[0]["x_note"].as_str().unwrap().contains("do not fit"), "{}", answers[0]["x_note"]);
+    let sum: f64 = answers[0]["probabilities"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["probability"].as_f64().unwrap())
+        .sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+    assert_eq!(answers[1]["x_note"], Value::Null);
+    let mut dry = body;
+    dry["x_dry_run"] = json!(true);
+    let prompts = decisions(&app, dry).await["prompts"].clone();
+    assert_eq!(prompts.as_array().unwrap().len(), 2);
+    assert_eq!(prompts[0]["text"], "A letter.\n\nQuestion: Which?\nAnswer in a few words only.\nAnswer:");
+    assert_eq!(prompts[0]["answers"][7], "number 7");
 }

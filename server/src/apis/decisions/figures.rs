@@ -15,6 +15,8 @@ pub(crate) struct OptionFigures {
     pub(super) bounds: Vec<Interval>,
     /// The bounds of the expected index.
     pub(super) score: Interval,
+    /// Whether the prompt could not list the options.
+    pub(super) is_unlisted: bool,
 }
 
 impl OptionFigures {
@@ -45,7 +47,13 @@ impl OptionFigures {
         }
         let probabilities =
             (answered > 0).then(|| sums.into_iter().map(|sum| sum / f64::from(answered)).collect());
-        Self { mass, probabilities, bounds, score }
+        Self { mass, probabilities, bounds, score, is_unlisted: false }
+    }
+
+    /// A remark about the answer.
+    pub(super) fn note(&self) -> Option<String> {
+        const UNLISTED: &str = "the options do not fit into a prompt of this model: it does not list them, and their texts are read";
+        self.is_unlisted.then(|| UNLISTED.to_owned())
     }
 
     /// The probabilities; equal ones if the model writes none of the options.

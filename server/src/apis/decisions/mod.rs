@@ -321,6 +321,8 @@ fn check_count(param: &str, count: usize) -> Result<(), AppError> {
 pub(crate) struct Results {
     options: Vec<OptionsOutcome>,
     number: Option<NumberOutcome>,
+    /// Whether the prompt could not list the options.
+    pub(crate) is_unlisted: bool,
 }
 
 impl Results {
@@ -369,7 +371,10 @@ impl Decision {
                     Figures::Number(Box::new(number.shown(outcome)))
                 }
                 (QuestionKind::Number(_), None) => return Err(AppError::Internal),
-                (kind, _) => Figures::Options(OptionFigures::average(&results.options, kind.options().len())),
+                (kind, _) => {
+                    let figures = OptionFigures::average(&results.options, kind.options().len());
+                    Figures::Options(OptionFigures { is_unlisted: results.is_unlisted, ..figures })
+                }
             };
             all.push((question.kind.name(), figures));
         }

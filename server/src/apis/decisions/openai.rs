@@ -378,6 +378,7 @@ impl QuestionForm {
                 x_mass,
                 x_bounds: ChoiceBounds { probabilities: bounds_of_values(&values, &figures.bounds) },
                 x_set: question.set(figures, &values),
+                x_note: figures.note(),
             },
             Values::Levels(labels) => score_answer(name, &labels, probabilities, question, figures),
         }
@@ -402,6 +403,7 @@ fn score_answer(
             probabilities: bounds_of_levels(labels, &figures.bounds),
         },
         x_interval: question.interval(figures),
+        x_note: figures.note(),
     }
 }
 

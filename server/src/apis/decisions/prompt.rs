@@ -38,6 +38,8 @@ pub(crate) struct PreparedPrompt {
     pub(crate) question: usize,
     pub(crate) prompt: Prompt,
     pub(crate) request: Request,
+    /// Whether the prompt lists the options, if there are any.
+    pub(crate) is_listed: bool,
     /// The text and the answers that are read after it, of a dry run.
     shown: Option<(String, Vec<String>)>,
 }
@@ -106,27 +108,46 @@ pub(crate) fn prepare(
     let mut prompts = Vec::new();
     let mut bytes = 0;
     for (index, question) in decision.questions.iter().enumerate() {
-        for order in 0..question.prompts() {
-            let (text, answers) = question.layout(&decision.state, order, template)?;
+        let mut is_listed = true;
+        let mut order = 0;
+        while order < question.prompts() {
+            let (text, answers) = question.layout(&decision.state, order, is_listed, template)?;
             let text = reader.whole(text, &question.param)?;
             bytes += text.len();
             too_long(bytes)?;
-            let prompt = reader.prompt(&text, &question.param)?;
+            let Some(prompt) = reader.prompt(&text, &question.param)? else {
+                if is_listed && order == 0 && question.lists_options() {
+                    is_listed = false;
+                    continue;
+                }
+                let max = profile.prompt_tokens_max;
+                let message =
+                    format!("and the text it is about have more than the {max} tokens that the model reads");
+                return Err(AppError::field(&question.param, message));
+            };
             let request = reader.request(question, &text, &answers, prompt.len())?;
             let shown = decision.is_dry_run.then_some((text, answers));
-            prompts.push(PreparedPrompt { question: index, prompt, request, shown });
+            prompts.push(PreparedPrompt { question: index, prompt, request, is_listed, shown });
+            // Without a list of the options, all orders are the same.
+            order += if is_listed { 1 } else { question.prompts() };
         }
     }
     Ok(prompts)
 }
 
 impl Question {
+    /// Returns whether its prompt has a list of options, which may be too long for a model.
+    fn lists_options(&self) -> bool {
+        matches!(self.kind, QuestionKind::Choice(_) | QuestionKind::Score(_))
+    }
+
     /// Returns the text of the question after the state, with its options rotated by `order`, and the answers of the
-    /// options in the order of the request.
+    /// options in the order of the request. If the options are not listed, their texts are the answers.
     fn layout(
         &self,
         state: &str,
         order: usize,
+        is_listed: bool,
         template: &TextTemplate,
     ) -> Result<(String, Vec<String>), AppError> {
         let options = self.kind.options();
@@ -136,6 +157,10 @@ impl Question {
         for position in 0..options.len() {
             let index = (position + order) % options.len();
             let AnswerOption { text, description } = &options[index];
+            if !is_listed {
+                answers[index].clone_from(text);
+                continue;
+            }
             let label = self.label(index, position, letters);
             answers[index] = label.clone().unwrap_or_else(|| text.clone());
             shown.push(VariableOption { label, text, description: description.as_deref() });
@@ -148,7 +173,7 @@ impl Question {
             state,
             kind: self.kind.name(),
             instructions: &self.instructions,
-            read: self.reading.read,
+            read: if is_listed { self.reading.read } else { ReadName::Texts },
             letters,
             options: shown,
             minimum: criteria.and_then(|criteria| criteria.minimum).map(|value| value.to_string()),
@@ -218,8 +243,11 @@ impl<'a> AnswerReader<'a> {
         let alone = self.tokenizer.encode(" A", false).unwrap_or_default();
         for text in [" A\n", " A\n\n"] {
             let ids = self.tokenizer.encode(text, false).unwrap_or_default();
-            if let Some([end]) = ids.strip_prefix(&*alone) {
-                ends.push(*end);
+            // A vocabulary without line feeds reads one as a space or as an unknown token.
+            if let Some(&[end]) = ids.strip_prefix(&*alone)
+                && self.tokenizer.token_bytes(end).starts_with(b"\n")
+            {
+                ends.push(end);
             }
         }
         ends
@@ -239,22 +267,21 @@ impl<'a> AnswerReader<'a> {
         Ok(text)
     }
 
-    fn prompt(&self, text: &str, param: &str) -> Result<Prompt, AppError> {
-        let invalid = |error: String| AppError::invalid(param, format!("`{param}`: {error}"));
-        self.profile.check_bytes(text).map_err(|error| invalid(error.to_string()))?;
+    /// Returns `None` if the prompt is too long for the model.
+    fn prompt(&self, text: &str, param: &str) -> Result<Option<Prompt>, AppError> {
+        if self.profile.check_bytes(text).is_err() {
+            return Ok(None);
+        }
         // A chat template writes the special tokens itself.
         let prompt = self.tokenizer.encode_prompt(text, self.template.is_none());
-        let mut prompt = prompt.map_err(|error| invalid(error.to_string()))?;
+        let mut prompt = prompt.map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?;
         let last = prompt.tokens.last().map(|token| token.id);
         let ends_itself = self.template.is_none() && !self.profile.encoder_decoder;
         // Some tokenizers end every text, and the answer has to follow.
         if ends_itself && self.profile.ends(last) {
             prompt.tokens.pop();
         }
-        let (tokens, max) = (prompt.len(), self.profile.prompt_tokens_max);
-        let message = format!("has {tokens} tokens with the text it is about, the model reads at most {max}");
-        check(param, tokens <= max, message)?;
-        Ok(prompt)
+        Ok((prompt.len() <= self.profile.prompt_tokens_max).then_some(prompt))
     }
 
     fn request(

@@ -254,6 +254,7 @@ fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAn
                         .collect(),
                 },
                 x_set: question.set(figures, &values),
+                x_note: figures.note(),
                 probabilities: names.into_iter().zip(probabilities).collect(),
             }
         }
@@ -268,6 +269,7 @@ fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAn
                     probabilities: index().zip(figures.bounds.iter().copied().map(ends)).collect(),
                 },
                 x_interval: question.interval(figures),
+                x_note: figures.note(),
                 probabilities: index().zip(probabilities).collect(),
                 legend: index().zip(levels.iter().cloned()).collect(),
             }
