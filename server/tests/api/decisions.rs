@@ -89,7 +89,7 @@ fn writes(words: &[(&str, f64)]) -> Script {
 }
 
 fn yes_or_no_script() -> Script {
-    writes(&[("yes", 0.6), ("no", 0.3)])
+    writes(&[("Yes", 0.6), ("No", 0.3)])
 }
 
 fn yes_or_no() -> Router {
@@ -388,7 +388,7 @@ async fn a_dry_run_shows_the_exact_prompt_and_what_is_read_after_it() {
     let body = json!({"input": "A letter.", "questions": letter(), "x_dry_run": true});
     let prompts = decisions(&app, body).await["prompts"].clone();
     let text = |index: usize| prompts[index]["text"].as_str().unwrap().to_owned();
-    assert_eq!(text(0), "A letter.\n\nQuestion: Is it urgent?\nAnswer with yes or no only.\nAnswer:");
+    assert_eq!(text(0), "A letter.\n\nQuestion: Is it urgent?\nAnswer with Yes or No only.\nAnswer:");
     assert_eq!(
         text(1),
         "A letter.\n\nQuestion: Which?\nA: \"x\"\nB: true - y\nC: \"true\"\nAnswer with the letter of one option only.\nAnswer:"
@@ -412,7 +412,7 @@ async fn a_dry_run_shows_the_exact_prompt_and_what_is_read_after_it() {
         prompts[0]["text"],
         "{\"k\": [1, 2]}\n\n- a: {\"b\": [1, \"ü\"]}\n- \" c\"\n- d: e\nAnswer with one of these options only, without its description.\nAnswer:"
     );
-    assert_eq!(prompts[1]["text"], "{\"k\": [1, 2]}\n\nyes: T\nAnswer with yes or no only.\nAnswer:");
+    assert_eq!(prompts[1]["text"], "{\"k\": [1, 2]}\n\nYes: T\nAnswer with Yes or No only.\nAnswer:");
     assert_eq!(prompts[0]["answers"], json!(["a", "\" c\"", "d"]));
 }
 

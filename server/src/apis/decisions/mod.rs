@@ -92,7 +92,7 @@ impl QuestionKind {
     fn yes_or_no(descriptions: [Option<String>; 2]) -> Self {
         let [yes, no] = descriptions;
         let option = |text: &str, description| AnswerOption { text: text.to_owned(), description };
-        Self::Predicate([option("yes", yes), option("no", no)])
+        Self::Predicate([option("Yes", yes), option("No", no)])
     }
 
     fn calibrated(&self) -> Option<CalibratedKind> {

@@ -311,6 +311,9 @@ impl<'a> AnswerReader<'a> {
         let message =
             format!("has {longest} tokens after a prompt of {prompt_tokens}, the model reads at most {max}");
         check(&question.options_param, fits, message)?;
+        let max = self.profile.output_tokens_max;
+        let message = format!("has an option of {longest} tokens, at most {max} are read");
+        check(&question.options_param, longest as u64 <= max, message)?;
         Ok(Request::Options(job))
     }
 
