@@ -17,11 +17,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
-use crate::middleware::{admission, cors, forwarded, host, request_id, track};
+use crate::middleware::{admission, cors, forwarded, host, request_id, system_one_errors, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{
-    chat, classify, completions, docs, labels, lora, models, ops, playground, responses, score, tokens,
+    chat, classify, completions, decisions, docs, labels, lora, models, ops, playground, responses, score,
+    tokens,
 };
 use crate::state::AppState;
 
@@ -61,6 +62,7 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
         .layer(PropagateRequestIdLayer::new(request_id::HEADER))
         .layer(middleware::map_request_with_state(app.clone(), forwarded::resolve))
         .layer(middleware::from_fn_with_state(app.clone(), track::track))
+        .layer(middleware::from_fn(system_one_errors::rewrite))
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .option_layer(cors::layer(&app.settings.cors_origins))
         .layer(CatchPanicLayer::custom(answer_panic))
@@ -94,6 +96,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(completions::complete))
         .routes(routes!(chat::complete))
         .routes(routes!(responses::respond))
+        .routes(routes!(decisions::decide))
+        .routes(routes!(decisions::system_one))
         .routes(routes!(score::score))
         .routes(routes!(classify::classify))
         .routes(routes!(classify::pool))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ntl_api::{Calibration, CalibrationError};
+use ntl_api::{CalibratedModel, Calibration, CalibrationError, DecisionCalibration};
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 
 use crate::apis;
@@ -46,7 +46,35 @@ pub enum CalibrationFileError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationFile {
     path: PathBuf,
-    calibration: Calibration,
+    calibration: AnyCalibration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum AnyCalibration {
+    Numbers(Box<Calibration>),
+    Decisions(Box<DecisionCalibration>),
+}
+
+impl AnyCalibration {
+    fn read(text: &str) -> Result<Self, CalibrationError> {
+        #[derive(serde::Deserialize)]
+        struct Format {
+            format: String,
+        }
+        match serde_json::from_str(text) {
+            Ok(Format { format }) if format == DecisionCalibration::FORMAT => {
+                DecisionCalibration::read(text).map(|read| Self::Decisions(Box::new(read)))
+            }
+            _ => Calibration::read(text).map(|read| Self::Numbers(Box::new(read))),
+        }
+    }
+
+    fn model(&self) -> &CalibratedModel {
+        match self {
+            Self::Numbers(calibration) => &calibration.model,
+            Self::Decisions(calibration) => &calibration.model,
+        }
+    }
 }
 
 impl CalibrationFile {
@@ -54,7 +82,7 @@ impl CalibrationFile {
         let path = path.to_owned();
         match read_text(&path, SMALL_BYTES_MAX) {
             Err(source) => Err(CalibrationFileError::Unreadable { file: path, source }),
-            Ok(text) => match Calibration::read(&text) {
+            Ok(text) => match AnyCalibration::read(&text) {
                 Err(source) => Err(CalibrationFileError::Malformed { file: path, source }),
                 Ok(calibration) => Ok(Self { path, calibration }),
             },
@@ -66,7 +94,7 @@ impl CalibrationFile {
     fn check(&self, name: &str, fingerprint: Option<&str>) -> Result<(), CalibrationFileError> {
         let file = self.path.clone();
         let served = name.to_owned();
-        let model = &self.calibration.model;
+        let model = self.calibration.model();
         match (&model.fingerprint, fingerprint) {
             (Some(calibrated), Some(fingerprint)) if calibrated != fingerprint => {
                 let calibrated = calibrated.clone();
@@ -85,35 +113,54 @@ pub fn calibrated(
     model: ServedModel,
     files: &[CalibrationFile],
 ) -> Result<ServedModel, CalibrationFileError> {
-    let read = |file: &CalibrationFile| {
+    let mut of_numbers = Vec::new();
+    let mut of_decisions: Vec<(&Path, DecisionCalibration)> = Vec::new();
+    for file in files {
         file.check(&model.name, model.fingerprint().as_deref())?;
-        let calibration = apis::model_calibration(&file.calibration, &model.profile);
-        calibration.map_err(|error| CalibrationFileError::Options {
-            file: file.path.clone(),
-            served: model.name.to_string(),
-            message: error.to_string(),
-        })
+        match &file.calibration {
+            AnyCalibration::Numbers(calibration) => {
+                let calibration = apis::model_calibration(calibration, &model.profile);
+                let calibration = calibration.map_err(|error| CalibrationFileError::Options {
+                    file: file.path.clone(),
+                    served: model.name.to_string(),
+                    message: error.to_string(),
+                })?;
+                of_numbers.push((&*file.path, calibration));
+            }
+            AnyCalibration::Decisions(calibration) => {
+                of_decisions.push((&file.path, DecisionCalibration::clone(calibration)));
+            }
+        }
+    }
+    let are_same = |first: &ModelCalibration, second: &ModelCalibration| {
+        matching(std::slice::from_ref(first), &second.settings).is_ok()
     };
-    let calibrations = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    check_agreement(&calibrations, files, &model.name)?;
-    Ok(model.with_calibrations(calibrations))
+    check_agreement(&of_numbers, are_same, |calibration| calibration.offset, &model.name)?;
+    let are_same = |first: &DecisionCalibration, second: &DecisionCalibration| {
+        first.decision == second.decision && (first.alpha - second.alpha).abs() < 1e-9
+    };
+    check_agreement(&of_decisions, are_same, |calibration| calibration.offset, &model.name)?;
+    let of_numbers = of_numbers.into_iter().map(|(_, calibration)| calibration).collect();
+    let of_decisions = of_decisions.into_iter().map(|(_, calibration)| calibration).collect();
+    Ok(model.with_calibrations(of_numbers).with_decision_calibrations(of_decisions))
 }
 
 /// Rejects two calibrations that apply to the same requests and differ.
-fn check_agreement(
-    calibrations: &[ModelCalibration],
-    files: &[CalibrationFile],
+fn check_agreement<T>(
+    calibrations: &[(&Path, T)],
+    are_same: impl Fn(&T, &T) -> bool,
+    offset: impl Fn(&T) -> f64,
     served: &str,
 ) -> Result<(), CalibrationFileError> {
-    for (index, (second, file)) in calibrations.iter().zip(files).enumerate() {
-        for (first, other) in calibrations.iter().zip(files).take(index) {
-            let applies = matching(std::slice::from_ref(first), &second.settings).is_ok();
-            if applies && first.offset.to_bits() != second.offset.to_bits() {
+    for (index, (second_file, second)) in calibrations.iter().enumerate() {
+        for (first_file, first) in &calibrations[..index] {
+            let offsets = (offset(first), offset(second));
+            if are_same(first, second) && offsets.0.to_bits() != offsets.1.to_bits() {
                 return Err(CalibrationFileError::Contradiction {
-                    first: other.path.clone(),
-                    second: file.path.clone(),
+                    first: first_file.to_path_buf(),
+                    second: second_file.to_path_buf(),
                     served: served.to_owned(),
-                    offsets: (first.offset, second.offset),
+                    offsets,
                 });
             }
         }

@@ -132,6 +132,10 @@ impl Rejection {
     ];
 }
 
+/// The error of a response; a response extension, for APIs whose errors have another form.
+#[derive(Debug, Clone)]
+pub(crate) struct ErrorReport(pub(crate) ErrorDetail);
+
 /// The reason for a 400 response, for the log; a response extension. It has no text of the request's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RefusalReason(pub(crate) String);
@@ -310,7 +314,10 @@ impl AppError {
 impl IntoResponse for AppError {
     fn into_response(self) -> Response {
         let Row { status, code, retry_after_seconds, .. } = self.row();
-        let mut response = (status, Json(self.body())).into_response();
+        let body = self.body();
+        let report = ErrorReport(body.error.clone());
+        let mut response = (status, Json(body)).into_response();
+        response.extensions_mut().insert(report);
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

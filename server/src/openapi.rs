@@ -77,9 +77,10 @@ fn describe(mut routes: OpenApi, keys: ApiKeyUse) -> OpenApi {
         .build()
 }
 
-fn tags() -> [utoipa::openapi::Tag; 3] {
+fn tags() -> [utoipa::openapi::Tag; 4] {
     [
         ("completions", "Texts and numbers"),
+        ("decisions", "Questions with a probability for every allowed answer"),
         ("models", "What is served, and its tokens"),
         ("operations", "Health, metrics and documentation"),
     ]

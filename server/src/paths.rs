@@ -3,6 +3,8 @@
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 pub(crate) const RESPONSES: &str = "/v1/responses";
+pub(crate) const DECISIONS: &str = "/v1/decisions";
+pub(crate) const SYSTEMONE: &str = "/v1/systemone";
 pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const CLASSIFY: &str = "/classify";
 pub(crate) const POOLING: &str = "/pooling";
@@ -47,5 +49,7 @@ pub(crate) fn names_a_model(path: &str) -> bool {
 /// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its
 /// duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
-    [CHAT, COMPLETIONS, RESPONSES, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING].contains(&path)
+    let texts = [CHAT, COMPLETIONS, RESPONSES];
+    let judgements = [DECISIONS, SYSTEMONE, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING];
+    texts.contains(&path) || judgements.contains(&path)
 }

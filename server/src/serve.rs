@@ -7,7 +7,7 @@
 //! cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ use axum::Router;
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
-use ntl_text::chat::ChatTemplate;
+use ntl_text::chat::{ChatError, ChatTemplate, TextTemplate};
 use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
 };
@@ -80,6 +80,12 @@ pub enum ServeError {
          at least {needed}"
     )]
     NoCache { name: String, bytes_max: u64, needed: u64 },
+    #[error("cannot use the template of decisions `{file}`")]
+    DecisionTemplate {
+        file: PathBuf,
+        #[source]
+        source: DecisionTemplateError,
+    },
     #[error("wrong calibration")]
     Calibration(#[from] CalibrationFileError),
     /// A mistake in the definition of the metrics.
@@ -316,17 +322,19 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
             Loaded::Here(loaded) => loaded,
             Loaded::Elsewhere(connected) => {
                 let remote = ServedModel::remote(&model.name, connected, *limits, &budget, &app.metrics);
-                served.push(calibrated(with_tool_parser(remote, model.tool_parser), &calibrations)?);
+                let remote = with_tool_parser(remote, model.tool_parser);
+                let remote = with_decision_template(remote, model.decision_template.as_deref())?;
+                served.push(calibrated(remote, &calibrations)?);
                 continue;
             }
         };
         let named = |source| ServeError::Load { name: model.name.clone(), source };
         let own = own_facts(model).map_err(named)?;
         let fingerprint = fingerprint(model).map_err(named)?;
-        let tool_parser = model.tool_parser;
+        let (tool_parser, template) = (model.tool_parser, model.decision_template.as_deref());
         let (model, thread) = ServedModel::start(&model.name, loaded, *limits, &budget, &app.metrics)
             .map_err(|source| ServeError::System { what: "a thread", source })?;
-        let model = with_tool_parser(model, tool_parser);
+        let model = with_decision_template(with_tool_parser(model, tool_parser), template)?;
         let mut model = model.with_examples(own.examples).with_fingerprint(fingerprint);
         if let Some(side) = own.truncation_side {
             model = model.with_truncation_side(side);
@@ -377,6 +385,25 @@ fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel
         ToolParserChoice::None => model.without_tools(),
         ToolParserChoice::Format(format) => model.with_tool_format(format),
     }
+}
+
+fn with_decision_template(model: ServedModel, file: Option<&Path>) -> Result<ServedModel, ServeError> {
+    let Some(file) = file else { return Ok(model) };
+    let read = || {
+        let source = read_text(file, SMALL_BYTES_MAX)?;
+        Ok::<_, DecisionTemplateError>(TextTemplate::new(source)?)
+    };
+    let template = read().map_err(|source| ServeError::DecisionTemplate { file: file.to_owned(), source })?;
+    Ok(model.with_decision_template(template))
+}
+
+/// Why a template of decisions cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DecisionTemplateError {
+    #[error(transparent)]
+    Unreadable(#[from] std::io::Error),
+    #[error(transparent)]
+    Wrong(#[from] ChatError),
 }
 
 /// A model that is computed here or by another engine.

@@ -700,7 +700,7 @@ fn end_reason(event: &Event) -> Option<EndReason> {
         Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => None,
         Event::Finished { reason, .. } => Some((*reason).into()),
         Event::Number(outcome) => Some(outcome.first_text_end.map_or(EndReason::Stop, EndReason::from)),
-        Event::Scored(_) | Event::Labels(_) => Some(EndReason::Stop),
+        Event::Scored(_) | Event::Options(_) | Event::Labels(_) => Some(EndReason::Stop),
         Event::Failed(_) => Some(EndReason::Error),
     }
 }

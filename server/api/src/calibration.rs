@@ -179,17 +179,8 @@ impl Calibration {
         if self.version != VERSION {
             return Err(CalibrationError::Version(self.version));
         }
-        if !(self.alpha > 0.0 && self.alpha < 1.0) {
-            return Err(CalibrationError::Alpha(self.alpha));
-        }
-        if !self.offset.is_finite() {
-            return Err(CalibrationError::Offset(self.offset));
-        }
-        // ceil((n + 1) (1 - alpha)) <= n, except for rounding.
-        let least = (1.0 / self.alpha - 1.0 - 1e-9).ceil().max(1.0) as u64;
-        if self.n < least {
-            return Err(CalibrationError::TooFew { n: self.n, least });
-        }
+        let Self { alpha, n, offset, .. } = self;
+        CalibratedOffset { alpha, n, offset }.check()?;
         let is_ordinal = self.method == CalibrationMethod::CqrOrdinal;
         if is_ordinal != self.number.scale.is_some() {
             return Err(CalibrationError::Method(self.method));
@@ -212,6 +203,21 @@ pub struct CalibratedOffset {
     pub alpha: f64,
     pub n: u64,
     pub offset: f64,
+}
+
+impl CalibratedOffset {
+    pub(crate) fn check(self) -> Result<(), CalibrationError> {
+        let Self { alpha, n, offset } = self;
+        if !(alpha > 0.0 && alpha < 1.0) {
+            return Err(CalibrationError::Alpha(alpha));
+        }
+        if !offset.is_finite() {
+            return Err(CalibrationError::Offset(offset));
+        }
+        // ceil((n + 1) (1 - alpha)) <= n, except for rounding.
+        let least = (1.0 / alpha - 1.0 - 1e-9).ceil().max(1.0) as u64;
+        if n < least { Err(CalibrationError::TooFew { n, least }) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,18 @@ mod calibration;
 mod chat;
 mod classify;
 mod completions;
+mod decision_calibration;
+mod decisions;
 mod error;
+mod in_order;
 mod labels;
 mod lora;
 mod models;
 mod number;
 mod responses;
 mod score;
+mod systemone;
+mod text_or_list;
 mod tokens;
 mod tools;
 mod whole;
@@ -33,13 +38,22 @@ pub use completions::{
     Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop,
     StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
 };
+pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
+pub use decisions::{
+    ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart, DecisionPrompt,
+    DecisionPrompts, DecisionQuestion, DecisionsInputDetails, DecisionsOutputDetails, DecisionsRequest,
+    DecisionsResponse, DecisionsUsage, LevelBounds, LevelProbability, OptionSet, OptionValue,
+    PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueBounds, ValueProbability,
+};
 pub use error::{ErrorBody, ErrorDetail};
+pub use in_order::InOrder;
 pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
 };
 pub use lora::{LoadLoraAdapter, UnloadLoraAdapter};
 pub use models::{
-    Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, ServerLoad, TruncationSide, Version,
+    Alternatives, FINGERPRINT_HEADER, Health, Load, Model, ModelList, NamedModel, ServerLoad, TruncationSide,
+    Version,
 };
 pub use number::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
@@ -57,6 +71,11 @@ pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,
     ScoreRequest, ScoreResponse, ScoredItem, TextOrIds,
 };
+pub use systemone::{
+    InvalidField, NamedBounds, NoulBounds, NumberCriteria, PathStep, SystemOneAnswer, SystemOneDetail,
+    SystemOneError, SystemOneQuestion, SystemOneRequest, SystemOneResponse, SystemOneUsage,
+};
+pub use text_or_list::TextOrList;
 pub use tokens::{
     DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse, TokenizerInfo,
     TokenizerInfoQuery,

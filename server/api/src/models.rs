@@ -102,6 +102,20 @@ pub struct ModelList {
     pub object: String,
     /// The models.
     pub data: Vec<Model>,
+    /// The same models, in the form of TypeSafe.
+    #[serde(default)]
+    pub models: Vec<NamedModel>,
+}
+
+/// A served model in the form of TypeSafe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NamedModel {
+    /// The name in requests.
+    pub name: String,
+    /// Kind, weights and backend of the model.
+    pub description: String,
+    /// The day when the model was loaded, such as `2026-11-27`.
+    pub release_date: String,
 }
 
 /// The server is healthy. Any other state is an error.

@@ -249,9 +249,12 @@ impl Assembler {
                 }
                 pieces
             }
-            Event::Field(_) | Event::Number(_) | Event::Scored(_) | Event::Labels(_) | Event::Failed(_) => {
-                Vec::new()
-            }
+            Event::Field(_)
+            | Event::Number(_)
+            | Event::Scored(_)
+            | Event::Options(_)
+            | Event::Labels(_)
+            | Event::Failed(_) => Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod candidates;
 pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;
+pub(crate) mod decisions;
 mod fields;
 pub(crate) mod forwarded;
 pub(crate) mod labels;

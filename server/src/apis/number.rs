@@ -86,6 +86,10 @@ impl NumberFormat {
         shown.saturating_mul(number_bytes(self.support, self.quantiles.len()))
     }
 
+    pub(super) fn method(&self) -> MethodName {
+        self.method
+    }
+
     pub(super) fn is_of_fields(&self) -> bool {
         self.is_of_fields
     }
@@ -413,7 +417,7 @@ fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
 }
 
 /// Sums of many products may miss 0 by rounding, or be -0.
-fn mass(mass: numbers::Mass) -> NumberMass {
+pub(super) fn mass(mass: numbers::Mass) -> NumberMass {
     let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
     let [closed, invalid, open] = [mass.closed, mass.invalid, mass.open].map(share);
     NumberMass { closed, invalid, open, special: None }

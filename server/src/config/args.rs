@@ -100,6 +100,15 @@ pub(crate) struct ModelArgs {
         value_delimiter = ','
     )]
     pub(crate) tool_parsers: Vec<String>,
+    /// Jinja template of the questions of /v1/decisions and /v1/systemone (docs/DECISIONS.md); may be given several times.
+    /// NAME is the name of the model; without it, the template is for all [default: the built-in template]
+    #[arg(
+        long = "decision-template",
+        env = "NTL_DECISION_TEMPLATE",
+        value_name = "[NAME=]FILE",
+        value_delimiter = ','
+    )]
+    pub(crate) decision_templates: Vec<String>,
     /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at
     /// load; needs a build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(

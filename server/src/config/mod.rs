@@ -151,6 +151,7 @@ impl TryFrom<Args> for Config {
         let models = upstream::with_upstream_flags(models, &upstream, limits.concurrency_max as usize)?;
         let models = models::with_tool_parsers(models, &flags.tool_parsers)?;
         let models = models::with_chat_templates(models, &flags.chat_templates)?;
+        let models = models::with_decision_templates(models, &flags.decision_templates)?;
         let adapters = models::adapter_configs(&flags.adapters, &models)?;
         let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
         let http = HttpSettings {

@@ -29,6 +29,8 @@ pub struct ModelConfig {
     pub tool_parser: ToolParserChoice,
     /// File with the chat template in place of the checkpoint's.
     pub chat_template: Option<PathBuf>,
+    /// File with the template of decisions, in place of the built-in one.
+    pub decision_template: Option<PathBuf>,
 }
 
 /// A LoRA adapter, which is served as a model.
@@ -55,7 +57,14 @@ pub enum ToolParserChoice {
 impl ModelConfig {
     fn new(name: String, source: ModelSource) -> Self {
         let tool_parser = ToolParserChoice::default();
-        Self { name, source, calibrations: Vec::new(), tool_parser, chat_template: None }
+        Self {
+            name,
+            source,
+            calibrations: Vec::new(),
+            tool_parser,
+            chat_template: None,
+            decision_template: None,
+        }
     }
 }
 
@@ -220,6 +229,30 @@ pub(super) fn with_tool_parsers(
     Ok(models)
 }
 
+/// The models with the files of `--decision-template [NAME=]FILE`. Without a name, a file is for all models.
+pub(super) fn with_decision_templates(
+    mut models: Vec<ModelConfig>,
+    flags: &[String],
+) -> Result<Vec<ModelConfig>, ConfigError> {
+    for text in flags {
+        let failed =
+            |problem| ConfigError::Unattached { flag: "--decision-template", text: text.clone(), problem };
+        let (name, file) = split_name(text);
+        if file.is_empty() {
+            return Err(failed(AttachmentError::NoPath));
+        }
+        let names = models.iter().map(|model| model.name.clone()).collect();
+        let mut named =
+            models.iter_mut().filter(|model| name.is_none_or(|name| model.name == name)).peekable();
+        if named.peek().is_none() {
+            let name = name.unwrap_or_default().to_owned();
+            return Err(failed(AttachmentError::UnknownName { name, models: names }));
+        }
+        named.for_each(|model| model.decision_template = Some(file.into()));
+    }
+    Ok(models)
+}
+
 fn tool_parser(text: &str) -> Option<ToolParserChoice> {
     match text {
         "auto" => Some(ToolParserChoice::Auto),
@@ -302,6 +335,20 @@ mod tests {
         ] {
             assert_eq!(attached(models(), flags), Err(format!("--chat-template {want}")));
         }
+    }
+
+    #[test]
+    fn a_template_of_decisions_is_for_all_models_or_for_the_one_it_names() {
+        let templates = |flags: &[&str]| {
+            let models = vec![model_config("a=x").unwrap(), model_config("b=y").unwrap()];
+            let flags: Vec<String> = flags.iter().map(|&text| text.to_owned()).collect();
+            let models = with_decision_templates(models, &flags).map_err(|error| error.to_string())?;
+            Ok(models.into_iter().map(|model| model.decision_template).collect::<Vec<_>>())
+        };
+        let path = |name: &str| Some(PathBuf::from(name));
+        assert_eq!(templates(&["1.jinja", "b=2.jinja"]), Ok(vec![path("1.jinja"), path("2.jinja")]));
+        let error: Result<Vec<Option<PathBuf>>, String> = templates(&["c=1.jinja"]);
+        assert!(error.unwrap_err().starts_with("--decision-template c=1.jinja: no model has the name `c`"));
     }
 
     #[test]

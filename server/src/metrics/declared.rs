@@ -197,6 +197,10 @@ metrics! {
     ntl_number_nodes: HistogramVec["model"] in NODES => Histogram;
     /// Standard deviation of a decoded number
     ntl_number_std: HistogramVec["model"] in STD => Histogram;
+    /// Questions of decisions that were answered, by type
+    ntl_decisions_total: IntCounterVec["model", "type"];
+    /// Probability found on the allowed answers of a question
+    ntl_decision_mass: HistogramVec["model"] in MASS => Histogram;
     /// Whether the engine's thread is alive
     ntl_engine_up: IntGaugeVec["model"] => IntGauge;
     /// Requests to the engine that computes a model, by replica and status

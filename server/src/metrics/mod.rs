@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use ntl_api::MethodName;
 use ntl_core::contract::{ModelInfo, NumberOutcome};
+use ntl_core::numbers::Mass;
 use ntl_engine::{CacheUse, EndReason, EngineObserver};
 use prometheus::{IntGauge, Registry};
 
@@ -88,6 +89,9 @@ impl ModelMetrics {
         for method in MethodName::ALL {
             metrics.ntl_number_decodes_total.with_label_values(&[model, method.as_str(), "false"]);
         }
+        for kind in ["predicate", "choice", "score", "number"] {
+            metrics.ntl_decisions_total.with_label_values(&[model, kind]);
+        }
         for result in ["hit", "miss"] {
             metrics.ntl_prefix_cache_tokens_total.with_label_values(&[model, result]);
         }
@@ -109,6 +113,12 @@ impl ModelMetrics {
     pub(crate) fn set_cache(&self, cache: CacheUse, bytes_max: u64) {
         self.ntl_kv_cache_usage_ratio.set(cache.running as f64 / bytes_max.max(1) as f64);
         self.ntl_prefix_cache_bytes.set(i64::try_from(cache.prefixes).unwrap_or(i64::MAX));
+    }
+
+    /// Counts an answer to a question of this type.
+    pub(crate) fn decision(&self, kind: &str, mass: Mass) {
+        self.shared.ntl_decisions_total.with_label_values(&[self.model.as_str(), kind]).inc();
+        self.ntl_decision_mass.observe(mass.closed);
     }
 
     pub(crate) fn number(&self, method: MethodName, outcome: &NumberOutcome) {

@@ -7,4 +7,5 @@ pub(crate) mod forwarded;
 pub(crate) mod host;
 pub(crate) mod message_form;
 pub(crate) mod request_id;
+pub(crate) mod system_one_errors;
 pub(crate) mod track;

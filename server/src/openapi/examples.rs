@@ -12,6 +12,8 @@ use utoipa::openapi::path::Operation;
 
 use crate::demo;
 use crate::error::{AppError, ModelNotFound};
+use crate::middleware::system_one_errors;
+use crate::paths::SYSTEMONE;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +52,7 @@ pub(super) fn add(operation: &mut Operation, path: &str) {
 fn error(status: &str, path: &str) -> Option<Value> {
     let error = match status {
         "400" => AppError::field("max_tokens", "must be from 1 to 4096"),
+        "422" => AppError::field("state", "is missing"),
         "401" => AppError::Unauthorized,
         "404" if path.starts_with("/v1") || path.contains("token") => {
             ModelNotFound { name: "t5-nlt".to_owned(), served: vec![demo::NAME.to_owned()] }.into()
@@ -65,5 +68,8 @@ fn error(status: &str, path: &str) -> Option<Value> {
         "504" => EngineError::Deadline { after_ms: 600_000 }.into(),
         _ => return None,
     };
+    if path == SYSTEMONE {
+        return serde_json::to_value(system_one_errors::body(status.parse().ok()?, error.body().error)).ok();
+    }
     serde_json::to_value(error.body()).ok()
 }

@@ -6,6 +6,7 @@
 
 mod calibration;
 mod calls;
+mod decision;
 mod labels;
 mod profile;
 mod prompt;
@@ -24,6 +25,7 @@ use ntl_text::guide::{Constraint, TokenRules};
 
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};
+pub(crate) use decision::{MODEL_ALIASES, default_decision_template};
 pub(crate) use labels::LabelPrompts;
 pub(crate) use profile::ModelProfile;
 pub(crate) use prompt::{PromptInput, Truncation, into_prompts};
@@ -145,7 +147,11 @@ impl GenerationRequest {
                     after.sampling.seed = seed;
                 }
             }
-            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => {}
+            Request::Beams(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Options(_)
+            | Request::Labels => {}
         }
         Job { paper_decoding: self.paper_decoding, ..Job::new(prompt, decoding) }
     }
@@ -154,7 +160,11 @@ impl GenerationRequest {
         match &self.decoding {
             Request::Text(job) => job.n,
             Request::Beams(job) => job.n,
-            Request::Number(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => 1,
+            Request::Number(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Options(_)
+            | Request::Labels => 1,
         }
     }
 }

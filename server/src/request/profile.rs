@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_api::MethodName;
+use ntl_api::{DecisionCalibration, MethodName};
 use ntl_core::Prompt;
 use ntl_core::contract::{EngineError, ModelInfo};
 use ntl_core::numbers::{NumberGrammar, TokenNotation};
@@ -30,6 +30,7 @@ pub(crate) struct ModelProfile {
     /// How the model writes numbers, if it does so in dedicated tokens. Its answers are such numbers only.
     pub(crate) notation: Option<Arc<TokenNotation>>,
     pub(crate) calibrations: Arc<[ModelCalibration]>,
+    pub(crate) decision_calibrations: Arc<[DecisionCalibration]>,
     pub(crate) tools: ToolSupport,
     /// Whether a system message describes the tools if the chat template reads none.
     pub(crate) describes_tools: bool,
@@ -70,6 +71,7 @@ impl ModelProfile {
             number_head: head.or(grammar.head_id().map(|_| MethodName::Xval)),
             notation: grammar.notation().cloned(),
             calibrations: Arc::default(),
+            decision_calibrations: Arc::default(),
             tools: ToolSupport::detect(tokenizer),
             describes_tools: false,
             tokens: info.tokens,
@@ -111,7 +113,7 @@ impl ModelProfile {
     }
 
     /// Returns whether a sequence with this last id has ended.
-    pub(super) fn ends(&self, last: Option<u32>) -> bool {
+    pub(crate) fn ends(&self, last: Option<u32>) -> bool {
         last.is_some_and(|id| self.eos_ids.contains(&id))
     }
 
@@ -160,6 +162,7 @@ impl ModelProfile {
             number_head: None,
             notation: None,
             calibrations: Arc::default(),
+            decision_calibrations: Arc::default(),
             tools: ToolSupport::Unknown,
             describes_tools: false,
             tokens: 100,

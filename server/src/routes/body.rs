@@ -1,7 +1,8 @@
 //! Reads a request with a JSON body, or returns an error that names the faulty field.
 //!
 //! Errors have the status 408, 413, 415, 503 (too many concurrent bodies) or 400. A body needs as much memory
-//! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. Other
+//! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. A compressed body is
+//! decompressed before it is parsed, and the limits apply to both sizes. Other
 //! modules parse JSON (`json`) and check ranges and combinations of fields (`apis`).
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::client;
+use super::content_coding::{ContentCoding, decompress};
 use crate::blocking::run_blocking;
 use crate::body_budget::BodyCharge;
 use crate::error::AppError;
@@ -28,6 +30,9 @@ use crate::state::AppState;
 
 /// A log line has at most this many characters of a body.
 const LOGGED_CHARS_MAX: usize = 10_000;
+
+const UNKNOWN_CODING: AppError =
+    AppError::UnsupportedMedia("the content encoding must be one of gzip, deflate, zstd and identity");
 
 /// A request as it was sent.
 pub(crate) struct ApiRequest<T> {
@@ -51,7 +56,7 @@ impl FromRequest<AppState> for RawRequest {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, AppError> {
         let (parts, body) = request.into_parts();
-        check_media(&parts.headers)?;
+        let coding = check_media(&parts.headers)?;
         let settings = &app.settings;
         let (charge, registration) = app.bodies.begin();
         let body = {
@@ -63,6 +68,7 @@ impl FromRequest<AppState> for RawRequest {
             body.map_err(|_| AppError::BodiesFull)??
         };
         let client = client(app, &parts);
+        let (body, charge) = decompress(client.id, body, coding, settings.body_bytes_max, charge).await?;
         let (share, body) = charge.complete(client.id, body).await?;
         let requester = Requester {
             client,
@@ -133,20 +139,22 @@ async fn read(mut body: Body, bytes_max: usize, charge: &BodyCharge) -> Result<V
     Ok(bytes)
 }
 
-/// Rejects media types other than JSON, and compressed bodies.
-fn check_media(headers: &HeaderMap) -> Result<(), AppError> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let content_type = text(header::CONTENT_TYPE).to_ascii_lowercase();
+/// Rejects media types other than JSON. Returns how the body is compressed.
+fn check_media(headers: &HeaderMap) -> Result<ContentCoding, AppError> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
     let essence = content_type.split_once(';').map_or(&*content_type, |(essence, _)| essence).trim();
     let is_json =
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
     if !is_json {
         return Err(AppError::UnsupportedMedia("the content type must be application/json"));
     }
-    if !matches!(text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str(), "" | "identity") {
-        return Err(AppError::UnsupportedMedia("compressed bodies are not accepted"));
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(ContentCoding::Identity),
+        (Some(only), None) => only.to_str().ok().and_then(ContentCoding::named).ok_or(UNKNOWN_CODING),
+        _ => Err(UNKNOWN_CODING),
     }
-    Ok(())
 }
 
 #[cfg(test)]

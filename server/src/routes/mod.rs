@@ -6,6 +6,8 @@ pub(crate) mod chat;
 pub(crate) mod classify;
 mod client;
 pub(crate) mod completions;
+mod content_coding;
+pub(crate) mod decisions;
 pub(crate) mod docs;
 mod engine_usage;
 mod forward;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use ntl_api::{Alternatives, ErrorBody, Model, ModelList};
+use ntl_api::{Alternatives, ErrorBody, Model, ModelList, NamedModel};
 use ntl_remote::Reports;
 use ntl_text::checkpoint::TruncationSide;
 
@@ -22,8 +22,9 @@ use crate::state::AppState;
     (status = 503, description = "Loading or draining", body = ErrorBody),
 ))]
 pub(crate) async fn list(State(app): State<AppState>) -> Json<ModelList> {
-    let data = app.models.all().iter().map(|model| describe(model)).collect();
-    Json(ModelList { object: "list".to_owned(), data })
+    let data: Vec<Model> = app.models.all().iter().map(|model| describe(model)).collect();
+    let models = data.iter().map(named).collect();
+    Json(ModelList { object: "list".to_owned(), data, models })
 }
 
 /// One model.
@@ -42,6 +43,17 @@ pub(crate) async fn one(
 ) -> Result<Json<Model>, AppError> {
     let model = resolve(&app, Some(&id), &record)?;
     Ok(Json(describe(&model)))
+}
+
+/// The model in the form of TypeSafe.
+fn named(model: &Model) -> NamedModel {
+    let loaded = i64::try_from(model.created).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+    let date = loaded.map(|at| at.to_zoned(jiff::tz::TimeZone::UTC).date().to_string());
+    NamedModel {
+        name: model.id.clone(),
+        description: format!("{}, {}, {}", model.kind, model.dtype, model.backend),
+        release_date: date.unwrap_or_default(),
+    }
 }
 
 fn describe(model: &ServedModel) -> Model {

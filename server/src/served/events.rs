@@ -12,6 +12,7 @@ use futures::future::Either;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
 use ntl_core::contract::{EngineError, Event, NumberOutcome};
+use ntl_core::numbers::Mass;
 use ntl_engine::JobEvents;
 use tokio::time::{Sleep, sleep_until};
 
@@ -99,6 +100,11 @@ impl RequestEvents {
         self.count_completion(tokens);
     }
 
+    /// Counts an answer to a question of this type.
+    pub(crate) fn count_decision(&self, kind: &str, mass: Mass) {
+        self.metrics.decision(kind, mass);
+    }
+
     fn count_completion(&self, tokens: usize) {
         self.metrics.ntl_generation_tokens_total.inc_by(tokens as u64);
         self.requester.record.add_completion_tokens(tokens as u64);
@@ -117,6 +123,7 @@ impl RequestEvents {
             | Event::Text { .. }
             | Event::Field(_)
             | Event::Number(_)
+            | Event::Options(_)
             | Event::Labels(_)
             | Event::Failed(_) => {}
         }
@@ -133,7 +140,9 @@ fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
         let unfinished = match &event {
             Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => unfinished,
             Event::Finished { .. } => unfinished - 1,
-            Event::Number(_) | Event::Scored(_) | Event::Labels(_) | Event::Failed(_) => 0,
+            Event::Number(_) | Event::Scored(_) | Event::Options(_) | Event::Labels(_) | Event::Failed(_) => {
+                0
+            }
         };
         Some(((prompt, event), (events, unfinished)))
     })

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use ntl_api::DecisionCalibration;
 use ntl_core::contract::{EngineError, Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::guide::{Guide, GuideError};
@@ -11,6 +12,7 @@ use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::{AdapterReader, LoadedModel};
 use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits};
+use ntl_text::chat::TextTemplate;
 use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
 use ntl_text::tokenizer::Tokenizer;
@@ -23,7 +25,9 @@ use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::remote::ConnectedModel;
-use crate::request::{Guided, ModelCalibration, ModelProfile, RequestRecord, Requester, ToolSupport};
+use crate::request::{
+    Guided, ModelCalibration, ModelProfile, RequestRecord, Requester, ToolSupport, default_decision_template,
+};
 
 /// A text that a tokenizer makes at most this many times as long is tokenized in the usual time.
 const USUAL_GROWTH: usize = 16;
@@ -57,6 +61,8 @@ pub struct ServedModel {
     /// Limit for the caches of all models, in bytes.
     cache_bytes_max: u64,
     metrics: Arc<ModelMetrics>,
+    /// Writes the questions of decisions.
+    pub(crate) decision_template: Arc<TextTemplate>,
 }
 
 /// The adapter of a served model.
@@ -119,8 +125,10 @@ impl ServedModel {
     ) -> Result<Self, AdapterError> {
         self.engine.prepare_adapter(&weights.adapter)?;
         let mut profile = Arc::clone(&self.profile);
-        if !profile.calibrations.is_empty() {
-            Arc::make_mut(&mut profile).calibrations = Arc::default();
+        if !(profile.calibrations.is_empty() && profile.decision_calibrations.is_empty()) {
+            let profile = Arc::make_mut(&mut profile);
+            profile.calibrations = Arc::default();
+            profile.decision_calibrations = Arc::default();
         }
         let fingerprint = self.fingerprint.as_ref().map(|own| format!("{own}+{}", weights.fingerprint));
         Ok(Self {
@@ -139,7 +147,15 @@ impl ServedModel {
             guides: Arc::clone(&self.guides),
             cache_bytes_max: self.cache_bytes_max,
             metrics: Arc::clone(&self.metrics),
+            decision_template: Arc::clone(&self.decision_template),
         })
+    }
+
+    /// Replaces the template of decisions.
+    #[must_use]
+    pub fn with_decision_template(mut self, template: TextTemplate) -> Self {
+        self.decision_template = Arc::new(template);
+        self
     }
 
     /// Adds prompts that show what the model can do.
@@ -185,6 +201,13 @@ impl ServedModel {
     #[must_use]
     pub(crate) fn with_calibrations(mut self, calibrations: Vec<ModelCalibration>) -> Self {
         Arc::make_mut(&mut self.profile).calibrations = calibrations.into();
+        self
+    }
+
+    /// Adds calibrations of decisions.
+    #[must_use]
+    pub(crate) fn with_decision_calibrations(mut self, calibrations: Vec<DecisionCalibration>) -> Self {
+        Arc::make_mut(&mut self.profile).decision_calibrations = calibrations.into();
         self
     }
 
@@ -359,6 +382,7 @@ impl Parts {
             guides: Arc::default(),
             cache_bytes_max,
             metrics,
+            decision_template: default_decision_template(),
         }
     }
 }

@@ -106,7 +106,9 @@ async fn every_route_has_examples_and_they_are_what_the_server_takes_and_answers
                 let example = content.values().next().unwrap().get("example");
                 assert!(example.is_some() || is_file || is_description, "{method} {path} {status}");
                 if let (Some(example), true) = (example, status.as_str() >= "400") {
-                    assert!(example["error"]["message"].is_string(), "{method} {path} {status}");
+                    let detail = &example["detail"];
+                    let messages = [&example["error"]["message"], &detail["message"], &detail[0]["msg"]];
+                    assert!(messages.iter().any(|text| text.is_string()), "{method} {path} {status}");
                 }
             }
             let answer = &operation["responses"]["200"]["content"]["application/json"]["example"];

@@ -48,7 +48,7 @@ fn calibrated_server(files: &[Value]) -> Result<Router, CalibrationFileError> {
 }
 
 /// A server of `scripted` with these calibrations.
-fn calibrated_server_of(script: Script, files: &[Value]) -> Result<Router, CalibrationFileError> {
+pub(crate) fn calibrated_server_of(script: Script, files: &[Value]) -> Result<Router, CalibrationFileError> {
     let folder = tempfile::tempdir().unwrap();
     let write = |(index, file): (usize, &Value)| -> PathBuf {
         let path = folder.path().join(format!("{index}.json"));

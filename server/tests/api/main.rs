@@ -14,6 +14,8 @@ mod completions;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
+mod decisions;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod docs;

@@ -32,7 +32,7 @@ pub(super) const REQUESTS: Target = Target {
             (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
         };
         let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
-        assert_eq!(corpus.len(), 9, "the routes with a body");
+        assert_eq!(corpus.len(), 11, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus
     },
@@ -41,7 +41,15 @@ pub(super) const REQUESTS: Target = Target {
 };
 
 /// Requests that use more fields than the examples.
-const MORE: [(&str, &str); 8] = [
+const MORE: [(&str, &str); 10] = [
+    (
+        "/v1/decisions",
+        r#"{"input":[{"role":"developer","content":"a"},{"role":"user","content":[{"type":"input_json","data":{"a":1}}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"2"}],"questions":[{"type":"predicate","instructions":"?"},{"type":"choice","name":"c","instructions":[{"type":"input_text","text":"?"}],"choices":[{"value":true},{"value":"true","description":"d"}],"x_read":"texts","x_orders":2},{"type":"score","instructions":"?","levels":[{"label":"a"},{"label":"b"}]},{"type":"number","instructions":"?","minimum":0,"maximum":5,"step":1,"unit":"u","objective":"median"}],"x_coverage":0.9,"x_tolerance":0.1}"#,
+    ),
+    (
+        "/v1/systemone",
+        r#"{"state":{"a":[1]},"questions":{"n":{"type":"noul","criteria":{"true":["x"]}},"c":{"type":"choice","instructions":{"a":1},"criteria":{"x":null," y":"z"}},"s":{"type":"score","criteria":["a",{"b":1}]},"m":{"type":"number","instructions":"?","criteria":{"minimum":-1}}},"x_read":"texts","x_orders":3,"x_dry_run":true}"#,
+    ),
     (
         "/v1/completions",
         r#"{"prompt":["1 + 1","2"],"n":2,"max_tokens":8,"temperature":0.7,"top_p":0.9,"top_k":5,"min_p":0.1,"seed":1,"logprobs":3,"stop":["x","\n"],"presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"echo":true,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2,"ignore_eos":true,"prompt_logprobs":1,"best_of":2}"#,
@@ -273,8 +281,10 @@ fn read(input: &[u8]) -> Outcome {
         return Outcome::Accepted;
     }
     let error: Value = serde_json::from_slice(&answer).unwrap();
+    let detail = &error["detail"];
+    let messages = [&error["error"]["message"], &detail["message"], &detail[0]["msg"]];
+    let message = messages.into_iter().find_map(Value::as_str).unwrap_or_default();
     let error = &error["error"];
-    let message = error["message"].as_str().unwrap_or_default();
     let says = !message.is_empty();
     let has_fields = serde_json::from_slice(body).is_ok_and(|body: Value| body.is_object());
     let is_named = status != StatusCode::BAD_REQUEST

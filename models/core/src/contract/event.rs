@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::error::EngineError;
+use super::options::OptionsOutcome;
 use crate::guide::NumberField;
 use crate::numbers::Distribution;
 use crate::token::TokenLogprob;
@@ -46,8 +47,8 @@ pub enum StopReason {
     Token(u32),
 }
 
-/// An event of one job. The last event is `Finished` of every text, `Number`, `Scored`, `Labels` or
-/// `Failed`.
+/// An event of one job. The last event is `Finished` of every text, `Number`, `Scored`, `Options`,
+/// `Labels` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The next tokens of the prompt, from its second one on. Comes before all texts.
@@ -82,6 +83,7 @@ pub enum Event {
     Field(FieldNumber),
     Number(NumberOutcome),
     Scored(ScoreOutcome),
+    Options(OptionsOutcome),
     /// The value of each label, without an activation. All are finite.
     Labels(Vec<f32>),
     Failed(EngineError),

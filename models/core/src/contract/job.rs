@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::adapter::Adapter;
 use super::candidates::CandidatesJob;
 use super::event::TokenText;
+use super::options::OptionsJob;
 use crate::guide::Guide;
 use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{
@@ -99,6 +100,7 @@ impl Job {
             | Request::Beams(_)
             | Request::Score(_)
             | Request::Candidates(_)
+            | Request::Options(_)
             | Request::Labels => 0,
         };
         node.saturating_mul(nodes as u64)
@@ -123,7 +125,11 @@ impl Job {
                     limit(&mut fields.nodes_max, texts);
                 }
             }
-            Request::Beams(_) | Request::Score(_) | Request::Candidates(_) | Request::Labels => {}
+            Request::Beams(_)
+            | Request::Score(_)
+            | Request::Candidates(_)
+            | Request::Options(_)
+            | Request::Labels => {}
         }
     }
 
@@ -138,6 +144,7 @@ impl Job {
             Request::Number(job) => job.nodes(tree_max),
             Request::Score(job) => job.target.len().max(1),
             Request::Candidates(job) => job.rows().len(),
+            Request::Options(job) => job.nodes_max(),
             Request::Labels => 1,
         }
     }
@@ -154,6 +161,8 @@ pub enum Request {
     Score(ScoreJob),
     /// The log-probability of each of several targets.
     Candidates(CandidatesJob),
+    /// The probability of each of several whole answers.
+    Options(OptionsJob),
     /// The values of a model that predicts labels.
     Labels,
 }
@@ -169,6 +178,7 @@ impl Request {
             Self::Beams(job) => job.max_tokens,
             Self::Score(job) => job.target.len(),
             Self::Candidates(job) => job.tokens_max(),
+            Self::Options(job) => job.tokens_max(),
             Self::Labels => 0,
             // Every token of a number writes at least one of its characters.
             Self::Number(job) => {
@@ -183,7 +193,7 @@ impl Request {
         match self {
             Self::Text(job) => job.paths(),
             Self::Beams(job) => job.n,
-            Self::Number(_) | Self::Score(_) | Self::Candidates(_) | Self::Labels => 1,
+            Self::Number(_) | Self::Score(_) | Self::Candidates(_) | Self::Options(_) | Self::Labels => 1,
         }
     }
 }

@@ -13,6 +13,7 @@ mod ids;
 mod info;
 mod job;
 mod model;
+mod options;
 
 pub use crate::logits::{Logits, LogitsRequest, LogitsRow, LogitsShape, LogitsSummary};
 pub use crate::numbers::Terminator;
@@ -36,3 +37,4 @@ pub use model::{
     BatchModel, CacheCost, ContextRequest, Continuation, EvictableCache, Interruption, NodeCapacity,
     OpenedContext, PREFILL_TOKENS_MAX, PathRow, PrefillChunk, PrefillProgress, Row, Uninterrupted,
 };
+pub use options::{EqualOptions, OpenMass, OptionsJob, OptionsOutcome};

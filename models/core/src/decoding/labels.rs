@@ -48,7 +48,7 @@ impl Decoding for LabelDecoding {
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &[], events));
             }
             Request::Number(job) => events.push(Event::Number(outcome(only(values)?, job))),
-            Request::Score(_) | Request::Candidates(_) => {
+            Request::Score(_) | Request::Candidates(_) | Request::Options(_) => {
                 return Err(EngineError::Unsupported("the model has no tokens to score".to_owned()));
             }
         }

@@ -6,7 +6,7 @@ use super::tests::{model, number_job, small, tree, vocabulary};
 use super::*;
 use crate::contract::{
     AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsSummary, NumberJob,
-    NumberMethod, Row, ScoreJob, Terminator, TextJob,
+    NumberMethod, OptionsJob, Row, ScoreJob, Terminator, TextJob,
 };
 use crate::guide::{Guide, GuideError, GuideState};
 use crate::losses::NumberTokens;
@@ -143,6 +143,18 @@ fn draws_beams_and_scores_request_every_logit() {
         let asked = wanted(&request, 3);
         assert!(asked.iter().flatten().all(|wanted| *wanted == LogitsRequest::All), "{request:?}: {asked:?}");
     }
+}
+
+#[test]
+fn options_request_the_ids_that_continue_or_end_them() {
+    let options = [vec![2, 3], vec![2], vec![5]].map(|ids| ids.into_iter().map(Token::from).collect());
+    let job = OptionsJob::new(&options, &[1], 1e-9).unwrap();
+    let mut decoding = vocabulary().decoding(&Request::Options(job), &[], 7);
+    let asked: Vec<_> = decoding.next_rows(9).into_iter().map(|row| (row.parent, row.logits)).collect();
+    let ids = |ids: &[u32]| LogitsRequest::Ids(ids.into());
+    let node = |id| Some(NodeId(id));
+    let want = [(None, ids(&[2, 5])), (node(0), ids(&[1, 3])), (node(1), ids(&[1])), (node(0), ids(&[1]))];
+    assert_eq!(asked, want);
 }
 
 #[test]

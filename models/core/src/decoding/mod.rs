@@ -8,6 +8,7 @@ mod beams;
 mod candidates;
 mod labels;
 mod number;
+mod options;
 mod reported;
 mod score;
 mod text;
@@ -211,6 +212,7 @@ impl Vocabulary {
             Request::Number(job) => number::decoding(job, self, before, first_token),
             Request::Score(job) => Box::new(score::ScoreDecoding::new(job, first_token)),
             Request::Candidates(job) => Box::new(candidates::CandidatesDecoding::new(job, first_token)),
+            Request::Options(job) => Box::new(options::OptionsDecoding::new(job, first_token)),
             Request::Labels => Box::new(labels::LabelDecoding::new(request.clone(), first_token)),
         }
     }

@@ -4,7 +4,7 @@
 //! an error of a score. Row tokens without a parent have no meaning: such a row is the end of the prompt.
 //! A structured text with numbers is not such a decoding: see [`ReportedText`].
 
-use super::{Decoding, ReportedText, Vocabulary, candidates, number, score};
+use super::{Decoding, ReportedText, Vocabulary, candidates, number, options, score};
 use crate::contract::{EngineError, NumberJob, Request, TextJob};
 
 impl Vocabulary {
@@ -26,6 +26,7 @@ impl Vocabulary {
             Request::Candidates(job) => {
                 Ok(Box::new(candidates::CandidatesDecoding::new(job, 0).over_reports()))
             }
+            Request::Options(job) => Ok(Box::new(options::OptionsDecoding::new(job, 0).over_reports())),
             Request::Text(_) => Err(unsupported("the engine writes texts itself")),
             Request::Beams(_) => Err(unsupported("another engine supports no beam search for texts")),
             Request::Labels => Err(unsupported("another engine does not report the values of labels")),

@@ -8,8 +8,8 @@ use super::tests::{PIECES, model, number, number_job, tree, trim, vocabulary};
 use super::*;
 use crate::Prompt;
 use crate::contract::{
-    BatchModel, CandidatesJob, Continuation, NumberJob, NumberMethod, NumberOutcome, Row, ScoreJob,
-    Terminator, Token,
+    BatchModel, CandidatesJob, Continuation, NumberJob, NumberMethod, NumberOutcome, OptionsJob,
+    OptionsOutcome, Row, ScoreJob, Terminator, Token,
 };
 use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use crate::numbers::{Distribution, Estimation, Interval, NumberValues, Objective, Scale};
@@ -356,4 +356,88 @@ fn reports_are_not_enough_for_texts_and_number_heads() {
     assert!(!is_unsupported(&vocabulary(), &number));
     let point = Vocabulary { grammar: Arc::new(NumberGrammar::point()), ..vocabulary() };
     assert!(is_unsupported(&point, &number));
+}
+
+fn options_of(events: &[Event]) -> OptionsOutcome {
+    match events {
+        [Event::Options(outcome)] => outcome.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Options that share prefixes, and one that is a prefix of others.
+fn options_request(tolerance: f64) -> Request {
+    let options = [&[3, 4, 5][..], &[3, 4], &[3, 4, 5, 2], &[15], &[3, 6], &[8, 3, 3]];
+    let options = options.map(|ids| ids.iter().copied().map(Token::from).collect());
+    Request::Options(OptionsJob::new(&options, &[1], tolerance).unwrap())
+}
+
+#[test]
+fn options_have_the_log_probabilities_of_candidates_that_end() {
+    let candidates = [&[3, 4, 5, 1][..], &[3, 4, 1], &[3, 4, 5, 2, 1], &[15, 1], &[3, 6, 1], &[8, 3, 3, 1]];
+    let tokens = |ids: &[u32]| ids.iter().copied().map(Token::from).collect::<Vec<_>>();
+    for seed in 0..40 {
+        let model = || model(move |text| random(seed, text));
+        let scored = Request::Candidates(CandidatesJob::new(&candidates.map(tokens)));
+        let scored = super::tests::run(model(), scored, 16).unwrap();
+        let [Event::Scored(scored)] = scored.as_slice() else { panic!("{scored:?}") };
+        let mut left = scored.tokens.as_slice();
+        let mut want = Vec::new();
+        for ids in candidates {
+            let (own, rest) = left.split_at(ids.len());
+            want.push(own.iter().map(|score| score.token.logprob).sum::<f64>().exp());
+            left = rest;
+        }
+        for rows_max in [1, 2, 5, 64] {
+            let found = options_of(&super::tests::run(model(), options_request(1e-12), rows_max).unwrap());
+            for (got, want) in found.closed.iter().zip(&want) {
+                assert!((got - want).abs() < 1e-6, "seed {seed}: {:?} {want:?}", found.closed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_search_for_options_does_not_depend_on_the_rows_of_a_step_and_stops_at_its_tolerance() {
+    for seed in 0..40 {
+        for tolerance in [1e-9, 0.01, 0.2, 0.9] {
+            let model = || model(move |text| random(seed, text));
+            let run = |rows_max| {
+                options_of(&super::tests::run(model(), options_request(tolerance), rows_max).unwrap())
+            };
+            let first = run(1);
+            for rows_max in [2, 3, 64] {
+                assert_eq!(run(rows_max), first, "seed {seed}, {rows_max} rows");
+            }
+            let mass = first.mass();
+            assert!(mass.open <= tolerance * mass.closed + 1e-12, "{mass:?}");
+            assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-12 && mass.invalid >= 0.0);
+        }
+    }
+}
+
+#[test]
+fn bounds_of_options_contain_the_exact_probabilities_whatever_is_reported() {
+    let mut bounded = 0;
+    for seed in 0..60 {
+        let model = || model(move |text| random(seed, text));
+        let exact = options_of(&super::tests::run(model(), options_request(1e-12), 16).unwrap());
+        let Some(want) = exact.probabilities() else { continue };
+        let index = |(place, share): (usize, &f64)| place as f64 * share;
+        let want_index: f64 = want.iter().enumerate().map(index).sum();
+        for reported in REPORTED {
+            for tolerance in [1e-9, 0.3] {
+                let found = options_of(&run(model(), &options_request(tolerance), reported).unwrap());
+                for (bounds, want) in found.bounds().iter().zip(&want) {
+                    let holds = bounds.low <= want + 1e-6 && want - 1e-6 <= bounds.high;
+                    assert!(holds, "seed {seed} {reported:?}: {bounds:?} {want}");
+                    bounded += usize::from(bounds.high - bounds.low < 0.5);
+                }
+                let bounds = found.expected_index_bounds();
+                let holds = bounds.low <= want_index + 1e-5 && want_index - 1e-5 <= bounds.high;
+                assert!(holds, "seed {seed} {reported:?}: {bounds:?} {want_index}");
+            }
+        }
+    }
+    assert!(bounded > 1000, "only {bounded} bounds are narrow");
 }

@@ -160,7 +160,10 @@ impl Shared {
             affinity: number,
             cache_salt: job.cache_salt,
             is_alone: false,
-            needs_all_ids: !matches!(job.request, Request::Number(_) | Request::Text(_)),
+            needs_all_ids: !matches!(
+                job.request,
+                Request::Number(_) | Request::Text(_) | Request::Options(_)
+            ),
             deadline: job.deadline.map(|(at, _)| at),
         };
         let requests = Requests::new(self, context);

@@ -59,7 +59,7 @@ fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<String, Erro
 }
 
 /// Python's separators for a single line: `, ` and `: `.
-struct OneLine;
+pub(super) struct OneLine;
 
 impl Formatter for OneLine {
     fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {

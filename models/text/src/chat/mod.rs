@@ -8,6 +8,7 @@ mod bounds;
 mod described;
 mod functions;
 mod source;
+mod text_template;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use described::{DescribedIn, is_described};
 use functions::Raised;
+pub use text_template::{TextTemplate, json_line};
 
 /// One message, as templates see it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -13,7 +13,8 @@ mod text;
 mod unsupported;
 
 use ntl_api::{CompletionRequest, NumberOptions, NumberRequest};
-use ntl_core::contract::Request;
+use ntl_core::contract::{NumberJob, Request};
+use ntl_core::sampling::SamplingParams;
 use ntl_text::checkpoint::TruncationSide;
 use serde_json::Value;
 
@@ -25,6 +26,7 @@ pub(crate) use calibration::model_calibration;
 use number::number_job;
 use number_fields::{fields_job, schema_of};
 pub(super) use number_fields::{message_tokens, wants_number};
+use number_method::TextBefore;
 use text::TextFields;
 pub(super) use text::{LOGPROB_IDS_MAX, N_MAX};
 pub(crate) use unsupported::WITHOUT_EFFECT;
@@ -35,6 +37,14 @@ pub(super) use unsupported::{
 
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
+
+/// Validates the number of a decision, which no text precedes.
+pub(super) fn number_question(
+    options: NumberOptions,
+    profile: &ModelProfile,
+) -> Result<(NumberJob, NumberFormat), AppError> {
+    number_job(options, TextBefore { sampling: SamplingParams::PLAIN, max_tokens: 0 }, profile)
+}
 
 /// Validates a request; its prompts come apart. `arguments` are the schemas of the functions that the model
 /// may call, if it has to call one. The second value is the format of the number, if the request has one.

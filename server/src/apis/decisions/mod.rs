@@ -1,0 +1,383 @@
+//! Decisions: typed questions about one text, with a probability for every allowed answer.
+//!
+//! In: bodies of [`openai`] and [`systemone`], which become one [`Decision`]. [`prompt`] makes a prompt of each question
+//! and order of its options, and [`figures`] the probabilities of its answer. Invariant: a question's prompts and
+//! figures depend on nothing but the question and the text.
+
+mod figures;
+mod number;
+pub(crate) mod openai;
+mod prompt;
+pub(crate) mod systemone;
+
+use std::collections::HashMap;
+
+use ntl_api::{
+    CalibratedDecision, CalibratedKind, DecisionCalibration, IntervalMethod, MethodName, Number,
+    NumberInterval, OptionSet, OptionValue, ReadName, SetMethod,
+};
+use ntl_core::contract::{Event, NumberOutcome, OptionsOutcome};
+use ntl_core::numbers::{Interval, Mass, NumberValues, Scale, conformal_interval};
+
+use crate::error::{AppError, check, in_range};
+use crate::request::ModelProfile;
+use crate::response_budget::ResponseSize;
+pub(crate) use figures::OptionFigures;
+use figures::{above, ends, most_probable, quantile};
+use number::NumberQuestion;
+pub(crate) use prompt::{PreparedPrompt, prepare};
+
+/// Maximum number of questions of a request.
+const QUESTIONS_MAX: usize = 400;
+
+/// Maximum number of options of a question.
+const OPTIONS_MAX: usize = 255;
+
+/// Maximum number of prompts of a request: questions times orders.
+const PROMPTS_MAX: usize = 4096;
+
+const TOLERANCE: f64 = 0.001;
+
+/// The reading of options if a request does not choose: see `docs/DECISIONS.md` for the figures.
+const READ: ReadName = ReadName::Labels;
+
+/// The rest of an answer in a response, in bytes.
+const ANSWER_BYTES: usize = 512;
+
+/// An option in a response with its bounds, without its text, in bytes.
+const OPTION_BYTES: usize = 160;
+
+/// Questions about one text.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Decision {
+    pub(crate) state: String,
+    pub(crate) questions: Vec<Question>,
+    /// Return the prompts instead of answers.
+    pub(crate) is_dry_run: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Question {
+    /// Its field in the request.
+    param: String,
+    /// Its field with the options.
+    options_param: String,
+    instructions: String,
+    kind: QuestionKind,
+    reading: Reading,
+    /// The offset of the calibration that applies, or why none does where the model has some.
+    offset: Result<f64, Option<String>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum QuestionKind {
+    /// The options are yes and no.
+    Predicate([AnswerOption; 2]),
+    Choice(Vec<AnswerOption>),
+    /// The options are levels, the lowest one first.
+    Score(Vec<AnswerOption>),
+    Number(Box<NumberQuestion>),
+}
+
+impl QuestionKind {
+    fn options(&self) -> &[AnswerOption] {
+        match self {
+            Self::Predicate(options) => options,
+            Self::Choice(options) | Self::Score(options) => options,
+            Self::Number(_) => &[],
+        }
+    }
+
+    /// The options of a predicate with their descriptions: yes, then no.
+    fn yes_or_no(descriptions: [Option<String>; 2]) -> Self {
+        let [yes, no] = descriptions;
+        let option = |text: &str, description| AnswerOption { text: text.to_owned(), description };
+        Self::Predicate([option("Yes", yes), option("No", no)])
+    }
+
+    fn calibrated(&self) -> Option<CalibratedKind> {
+        match self {
+            Self::Predicate(_) => Some(CalibratedKind::Predicate),
+            Self::Choice(_) => Some(CalibratedKind::Choice),
+            Self::Score(_) => Some(CalibratedKind::Score),
+            Self::Number(_) => None,
+        }
+    }
+
+    /// The value of the label `type` in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Predicate(_) => "predicate",
+            Self::Choice(_) => "choice",
+            Self::Score(_) => "score",
+            Self::Number(_) => "number",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct AnswerOption {
+    /// Distinct within a question.
+    text: String,
+    description: Option<String>,
+}
+
+/// How the options of a question are read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Reading {
+    read: ReadName,
+    /// Number of rotations of the options to average over.
+    orders: usize,
+    /// The coverage of an interval or a set.
+    coverage: Option<f64>,
+    tolerance: f64,
+}
+
+/// The fields of a request or a question about reading.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadingFields {
+    read: Option<ReadName>,
+    orders: Option<u64>,
+    coverage: Option<f64>,
+    tolerance: Option<f64>,
+}
+
+impl Reading {
+    const DEFAULT: Self = Self { read: READ, orders: 1, coverage: None, tolerance: TOLERANCE };
+
+    /// Returns this reading with the fields that are set. `path` is the path of their object, with its point.
+    fn with(self, path: &str, fields: ReadingFields) -> Result<Self, AppError> {
+        let param = |name: &str| format!("{path}{name}");
+        let orders = in_range(&param("x_orders"), fields.orders, self.orders as u64, 1..=OPTIONS_MAX as u64)?;
+        let is_share = |share: f64| share > 0.0 && share < 1.0;
+        let coverage = fields.coverage.or(self.coverage);
+        let tolerance = fields.tolerance.unwrap_or(self.tolerance);
+        check(&param("x_coverage"), coverage.is_none_or(is_share), "must be above 0 and below 1")?;
+        check(&param("x_tolerance"), is_share(tolerance), "must be above 0 and below 1")?;
+        Ok(Self { read: fields.read.unwrap_or(self.read), orders: orders as usize, coverage, tolerance })
+    }
+}
+
+impl Question {
+    fn new(
+        param: String,
+        options_param: String,
+        instructions: String,
+        kind: QuestionKind,
+        reading: Reading,
+    ) -> Self {
+        Self { param, options_param, instructions, kind, reading, offset: Err(None) }
+    }
+
+    /// Finds the calibration that applies.
+    fn calibrate(&mut self, calibrations: &[DecisionCalibration]) {
+        let (Some(coverage), Some(kind)) = (self.reading.coverage, self.kind.calibrated()) else { return };
+        let decision =
+            CalibratedDecision { kind, read: self.reading.read, orders: self.reading.orders as u64 };
+        for calibration in calibrations {
+            if calibration.decision == decision && (calibration.coverage() - coverage).abs() <= 1e-9 {
+                self.offset = Ok(calibration.offset);
+                return;
+            }
+            self.offset = Err(Some(
+                "the calibrations of this model are for another type, coverage, `x_read` or `x_orders`"
+                    .to_owned(),
+            ));
+        }
+    }
+
+    /// Number of its prompts. More rotations than options would repeat the first ones.
+    fn prompts(&self) -> usize {
+        self.reading.orders.clamp(1, self.kind.options().len().max(1))
+    }
+
+    /// Rejects options that are empty or equal.
+    fn check_options(&self) -> Result<(), AppError> {
+        let mut places = HashMap::new();
+        for (index, option) in self.kind.options().iter().enumerate() {
+            let is_blank = option.text.trim().is_empty();
+            let message = format!("has an option, number {index}, that is empty or only spaces");
+            check(&self.options_param, !is_blank, message)?;
+            if let Some(first) = places.insert(&option.text, index) {
+                return Err(self.equal_options(first, index));
+            }
+        }
+        Ok(())
+    }
+
+    /// The set of options with the coverage that the request states.
+    fn set(&self, figures: &OptionFigures, values: &[OptionValue]) -> Option<OptionSet> {
+        let coverage = self.reading.coverage?;
+        let probabilities = figures.or_uniform();
+        let (members, method, reason) = match &self.offset {
+            Ok(offset) => (above(&probabilities, 1.0 - offset), SetMethod::Conformal, None),
+            Err(reason) => {
+                (most_probable(&probabilities, coverage), SetMethod::Probabilities, reason.clone())
+            }
+        };
+        let members = values.iter().zip(members).filter(|(_, is_member)| *is_member);
+        let values = members.map(|(value, _)| value.clone()).collect();
+        Some(OptionSet { values, coverage, method, reason })
+    }
+
+    /// The interval of a score with the coverage that the request states.
+    fn interval(&self, figures: &OptionFigures) -> Option<NumberInterval> {
+        let coverage = self.reading.coverage?;
+        let probabilities = figures.or_uniform();
+        let low = quantile(&probabilities, f64::midpoint(0.0, 1.0 - coverage)) as f64;
+        let high = quantile(&probabilities, f64::midpoint(1.0, coverage)) as f64;
+        let quantiles = Interval { low, high };
+        let (interval, method, reason) = match &self.offset {
+            Ok(offset) => {
+                let last = probabilities.len().saturating_sub(1) as f64;
+                let levels = Scale::new(0.0, last, 1.0).map_or(NumberValues::All, NumberValues::Scale);
+                (conformal_interval(quantiles, *offset, levels), IntervalMethod::Conformal, None)
+            }
+            Err(reason) => (quantiles, IntervalMethod::Quantiles, reason.clone()),
+        };
+        let [low, high] = ends(interval);
+        Some(NumberInterval { low, high, coverage, method, reason })
+    }
+
+    fn equal_options(&self, first: usize, second: usize) -> AppError {
+        let message = format!("has two equal options, numbers {first} and {second}, counted from 0");
+        AppError::field(&self.options_param, message)
+    }
+}
+
+impl Decision {
+    fn new(
+        state: String,
+        mut questions: Vec<Question>,
+        is_dry_run: bool,
+        profile: &ModelProfile,
+    ) -> Result<Self, AppError> {
+        for question in &mut questions {
+            question.check_options()?;
+            question.calibrate(&profile.decision_calibrations);
+        }
+        let prompts: usize = questions.iter().map(Question::prompts).sum();
+        let message = format!(
+            "and `x_orders` make {prompts} prompts, one for each question and order; at most {PROMPTS_MAX} are allowed"
+        );
+        check("questions", prompts <= PROMPTS_MAX, message)?;
+        Ok(Self { state, questions, is_dry_run })
+    }
+
+    /// Bytes that have to be tokenized.
+    pub(crate) fn bytes(&self) -> usize {
+        let question = |question: &Question| question.prompts() * self.state.len();
+        self.questions.iter().map(question).sum()
+    }
+
+    /// Estimates the response.
+    pub(crate) fn response_size(&self, prompts: &[PreparedPrompt]) -> ResponseSize {
+        let mut bytes: usize = prompts.iter().map(PreparedPrompt::shown_bytes).sum();
+        for question in &self.questions {
+            bytes += ANSWER_BYTES + question.instructions.len();
+            for option in question.kind.options() {
+                // A text is in the probabilities, the bounds, and the set or the legend.
+                bytes += OPTION_BYTES + 3 * option.text.len();
+            }
+            if let QuestionKind::Number(number) = &question.kind {
+                bytes += number.format.bytes();
+            }
+        }
+        ResponseSize { bytes, fields: vec!["questions"] }
+    }
+}
+
+/// Rejects a question that the model cannot answer, because it writes no texts.
+fn check_writes(kind: &QuestionKind, profile: &ModelProfile) -> Result<(), AppError> {
+    let is_number = matches!(kind, QuestionKind::Number(_));
+    let writes_texts = profile.writes_tokens() && profile.notation.is_none();
+    check(
+        "model",
+        is_number || writes_texts,
+        "writes no texts, so that it answers questions of the type `number` only",
+    )?;
+    let has_numbers = profile.spells_numbers || profile.labels == Some(1);
+    check("model", !is_number || has_numbers, "writes no numbers")
+}
+
+/// The text of an option: as JSON if it begins or ends with white space or has control characters, which a model could
+/// not repeat.
+fn option_text(text: &str) -> String {
+    let is_plain = text.trim() == text && !text.contains(char::is_control);
+    if is_plain || text.trim().is_empty() {
+        text.to_owned()
+    } else {
+        serde_json::Value::from(text).to_string()
+    }
+}
+
+fn check_count(param: &str, count: usize) -> Result<(), AppError> {
+    let message = format!("must have 1 to {QUESTIONS_MAX} questions, not {count}");
+    check(param, (1..=QUESTIONS_MAX).contains(&count), message)
+}
+
+/// The results of one question, one for each of its prompts.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    options: Vec<OptionsOutcome>,
+    number: Option<NumberOutcome>,
+    /// Whether the prompt could not list the options.
+    pub(crate) is_unlisted: bool,
+}
+
+impl Results {
+    /// Adds the result of the prompt of this order.
+    pub(crate) fn add(&mut self, event: Event) {
+        match event {
+            Event::Options(outcome) => self.options.push(outcome),
+            Event::Number(outcome) => self.number = Some(outcome),
+            _ => {}
+        }
+    }
+}
+
+/// An answer in figures.
+pub(crate) enum Figures {
+    Options(OptionFigures),
+    Number(Box<ShownNumber>),
+}
+
+/// A number as the response shows it.
+pub(crate) struct ShownNumber {
+    number: Number,
+    unit: Option<String>,
+    mass: Mass,
+    /// For the metrics about numbers.
+    pub(crate) method: MethodName,
+    pub(crate) outcome: NumberOutcome,
+}
+
+impl Figures {
+    pub(crate) fn mass(&self) -> Mass {
+        match self {
+            Self::Options(figures) => figures.mass,
+            Self::Number(shown) => shown.mass,
+        }
+    }
+}
+
+impl Decision {
+    /// The figures of each question, with the name of its type.
+    pub(crate) fn figures(&self, results: Vec<Results>) -> Result<Vec<(&'static str, Figures)>, AppError> {
+        let mut all = Vec::with_capacity(results.len());
+        for (question, results) in self.questions.iter().zip(results) {
+            let figures = match (&question.kind, results.number) {
+                (QuestionKind::Number(number), Some(outcome)) => {
+                    Figures::Number(Box::new(number.shown(outcome)))
+                }
+                (QuestionKind::Number(_), None) => return Err(AppError::Internal),
+                (kind, _) => {
+                    let figures = OptionFigures::average(&results.options, kind.options().len());
+                    Figures::Options(OptionFigures { is_unlisted: results.is_unlisted, ..figures })
+                }
+            };
+            all.push((question.kind.name(), figures));
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,178 @@
+//! `POST /v1/decisions` and `POST /v1/systemone`: probabilities of all allowed answers to questions about one text.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use ntl_api::{
+    DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError, SystemOneRequest, SystemOneResponse,
+};
+use ntl_core::contract::Job;
+use ntl_text::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use super::body::ApiRequest;
+use super::resolve;
+use crate::apis::decisions::{Decision, Figures, PreparedPrompt, Results, openai, prepare, systemone};
+use crate::error::AppError;
+use crate::json_body::{self, JsonBody};
+use crate::paths::{DECISIONS, SYSTEMONE};
+use crate::request::{MODEL_ALIASES, ModelProfile, RequestRecord, Requester};
+use crate::response_budget::{RequestMemory, ReservedResponse};
+use crate::served::ServedModel;
+use crate::state::AppState;
+
+/// Probabilities of all allowed answers to questions, in the form of OpenAI.
+#[utoipa::path(post, path = DECISIONS, tag = "decisions", request_body = DecisionsRequest, responses(
+    (status = 200, description = "The answers, or the prompts of a dry run", body = DecisionsResponse),
+    AppError,
+))]
+pub(crate) async fn decide(
+    State(app): State<AppState>,
+    ApiRequest { body, requester, memory }: ApiRequest<DecisionsRequest>,
+) -> Result<Response, AppError> {
+    let model = model(&app, body.model.as_deref(), &requester.record)?;
+    let (decision, forms) = openai::decision(body, &model.profile)?;
+    let outcome = answer(&model, decision, requester, memory).await?;
+    outcome
+        .respond(model, |name, Answers { decision, figures, input_tokens }| {
+            forms.response(name, &decision, &figures, input_tokens)
+        })
+        .await
+}
+
+/// Probabilities of all allowed answers to questions, in the form of TypeSafe (System One).
+#[utoipa::path(post, path = SYSTEMONE, tag = "decisions", request_body = SystemOneRequest, responses(
+    (status = 200, description = "The answers, or the prompts of a dry run", body = SystemOneResponse),
+    (status = 422, description = "The request is invalid; `loc` names the field", body = SystemOneError),
+    (status = 401, description = "No valid API key", body = SystemOneError),
+    (status = 404, description = "No model of this name", body = SystemOneError),
+    (status = 413, description = "The body is too large, or the response may be", body = SystemOneError),
+    (status = 429, description = "The queue is full; `Retry-After` says when to try again", body = SystemOneError),
+    (status = 503, description = "Loading, draining, short of memory or out of order", body = SystemOneError),
+))]
+pub(crate) async fn system_one(
+    State(app): State<AppState>,
+    ApiRequest { body, requester, memory }: ApiRequest<SystemOneRequest>,
+) -> Result<Response, AppError> {
+    let model = model(&app, body.model.as_deref(), &requester.record)?;
+    let (decision, forms) = systemone::decision(body, &model.profile)?;
+    let outcome = answer(&model, decision, requester, memory).await?;
+    outcome
+        .respond(model, |name, Answers { decision, figures, input_tokens }| {
+            forms.response(name, &decision, &figures, input_tokens)
+        })
+        .await
+}
+
+/// The model of a request. The names of hosted models stand for the first model.
+fn model(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
+    let all = app.models.all();
+    let is_served = |name: &str| all.iter().any(|model| *model.name == *name);
+    match (name.filter(|name| MODEL_ALIASES.contains(name) && !is_served(name)), all.first()) {
+        (Some(_), Some(first)) => resolve(app, Some(&first.name), record),
+        _ => resolve(app, name, record),
+    }
+}
+
+/// The result of a request.
+struct Outcome {
+    client: u64,
+    kind: OutcomeKind,
+    /// Estimated size of the response.
+    bytes: usize,
+    reserved: ReservedResponse,
+}
+
+enum OutcomeKind {
+    DryRun(Vec<PreparedPrompt>),
+    Answers(Answers),
+}
+
+struct Answers {
+    decision: Decision,
+    figures: Vec<(&'static str, Figures)>,
+    input_tokens: u64,
+}
+
+/// Tokenizes the prompts of a decision, and computes them unless it is a dry run.
+async fn answer(
+    model: &ServedModel,
+    decision: Decision,
+    requester: Requester,
+    memory: RequestMemory,
+) -> Result<Outcome, AppError> {
+    let template = Arc::clone(&model.decision_template);
+    // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
+    let prepared = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
+        let prompts = prepare(&decision, &template, tokenizer, profile)?;
+        Ok((decision, prompts))
+    };
+    let client = requester.client.id;
+    let (decision, prompts) = model.with_tokenizer(client, usize::MAX, prepared).await?;
+    let size = decision.response_size(&prompts);
+    let bytes = size.bytes;
+    let reserved = memory.into_response(size)?;
+    let kind = if decision.is_dry_run {
+        OutcomeKind::DryRun(prompts)
+    } else {
+        OutcomeKind::Answers(run(model, decision, prompts, requester).await?)
+    };
+    Ok(Outcome { client, kind, bytes, reserved })
+}
+
+/// Computes the prompts of all questions together.
+async fn run(
+    model: &ServedModel,
+    decision: Decision,
+    prompts: Vec<PreparedPrompt>,
+    requester: Requester,
+) -> Result<Answers, AppError> {
+    let cache_salt = requester.client.cache_salt(None);
+    let input_tokens = prompts.iter().map(|prompt| prompt.prompt.len() as u64).sum();
+    let questions: Vec<(usize, bool)> =
+        prompts.iter().map(|prompt| (prompt.question, prompt.is_listed)).collect();
+    let job = |prompt: PreparedPrompt| Job { cache_salt, ..Job::new(prompt.prompt, prompt.request) };
+    let mut events = model.submit("questions", prompts.into_iter().map(job).collect(), requester)?;
+    let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
+    while let Some((index, event)) = events.next().await? {
+        results[index] = Some(event);
+    }
+    // In the order of the prompts, so that sums do not depend on which job ended first.
+    let mut by_question: Vec<Results> = (0..decision.questions.len()).map(|_| Results::default()).collect();
+    for ((question, is_listed), event) in questions.into_iter().zip(results) {
+        by_question[question].is_unlisted |= !is_listed;
+        by_question[question].add(event.ok_or(AppError::Internal)?);
+    }
+    let figures = decision.figures(by_question)?;
+    for (kind, figures) in &figures {
+        events.count_decision(kind, figures.mass());
+        if let Figures::Number(shown) = figures {
+            events.count_number(shown.method, &shown.outcome, 0);
+        }
+    }
+    Ok(Answers { decision, figures, input_tokens })
+}
+
+impl Outcome {
+    /// Writes the response, whose answers `write` makes.
+    async fn respond<T: Serialize>(
+        self,
+        model: Arc<ServedModel>,
+        write: impl FnOnce(String, Answers) -> T + Send + 'static,
+    ) -> Result<Response, AppError> {
+        let Self { client, kind, bytes, reserved } = self;
+        json_body::build(client, bytes, move || {
+            let name = model.name.to_string();
+            let body = match kind {
+                OutcomeKind::Answers(answers) => JsonBody::of(&write(name, answers))?,
+                OutcomeKind::DryRun(prompts) => {
+                    let prompts = prompts.into_iter().map(PreparedPrompt::into_shown).collect();
+                    JsonBody::of(&DecisionPrompts { model: name, prompts })?
+                }
+            };
+            Ok(body.into_response(reserved))
+        })
+        .await
+    }
+}
