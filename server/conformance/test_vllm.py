@@ -2,7 +2,7 @@
 
 Both servers have the chat template of `chatml_tools.jinja`, which offers tools in the format `hermes`. Each request goes to both. An
 answer is reduced to its status, the path and type of every value, and the text of a greedy answer. DIFFERENCES has every difference;
-docs/OPERATIONS.md explains them. `engines.py` starts vLLM; without NTL_ENGINES the test is skipped. A vLLM at NTL_VLLM_URL needs the
+docs/API.md explains them. `engines.py` starts vLLM; without NTL_ENGINES the test is skipped. A vLLM at NTL_VLLM_URL needs the
 options that the test would give it. NTL_VLLM_PRINT=1 prints what each request finds, and fails for nothing."""
 
 import json

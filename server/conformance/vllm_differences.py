@@ -1,4 +1,4 @@
-"""Every difference between a real vLLM 0.32 and this server that `test_vllm.py` finds. docs/OPERATIONS.md explains them."""
+"""Every difference between a real vLLM 0.32 and this server that `test_vllm.py` finds. docs/API.md explains them."""
 
 DIFFERENCES = frozenset(
     """

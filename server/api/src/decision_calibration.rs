@@ -1,5 +1,5 @@
-//! Calibration files of decisions: which options the sets, or which levels the intervals, of one model on one task must
-//! contain to be correct as often as they state.
+//! Calibration files of decisions: which options the sets, or which levels the intervals, of one model on one
+//! task must contain to be correct as often as they state.
 //!
 //! Read as strictly as the [calibrations](crate::Calibration) of numbers.
 
@@ -29,8 +29,8 @@ pub struct DecisionCalibration {
     pub alpha: f64,
     /// Number of questions that the offset is computed from.
     pub n: u64,
-    /// Of predicates and choices: a set has every option with a probability of at least `1 - offset`. Of scores: the
-    /// distance in levels by which an interval between two quantiles is extended at both ends.
+    /// Of predicates and choices: a set has every option with a probability of at least `1 - offset`. Of
+    /// scores: the distance in levels by which an interval between two quantiles is extended at both ends.
     pub offset: f64,
     /// When the file was made, in RFC 3339.
     pub created: Option<String>,

@@ -1,5 +1,5 @@
-//! `POST /v1/decisions`: OpenAI's questions with a probability for every allowed answer. Fields that begin with `x_` and
-//! the question `number` are ours.
+//! `POST /v1/decisions`: OpenAI's questions with a probability for every allowed answer. Fields that begin
+//! with `x_` and the question `number` are ours.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,8 +15,8 @@ use crate::whole::whole;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsRequest {
-    /// Name of the model; may be omitted if only one model is served. `gpt-6-luna` and `jev-latest` name the first
-    /// model, unless a model has this name.
+    /// Name of the model; may be omitted if only one model is served. `gpt-6-luna` and `jev-latest` name the
+    /// first model, unless a model has this name.
     pub model: Option<String>,
     /// The text that the questions are about, or a conversation.
     #[schema(value_type = TextOrList<DecisionItem>, required = true)]
@@ -37,9 +37,11 @@ pub struct DecisionsRequest {
     #[schema(minimum = 1, maximum = 255)]
     #[serde(default, deserialize_with = "whole")]
     pub x_orders: Option<u64>,
-    /// Add an interval to scores and numbers, and a set of options to choices and predicates, with this coverage.
+    /// Add an interval to scores and numbers, and a set of options to choices and predicates, with this
+    /// coverage.
     pub x_coverage: Option<f64>,
-    /// The search for options stops when the open mass is at most this share of the closed mass. Default 0.001.
+    /// The search for options stops when the open mass is at most this share of the closed mass. Default
+    /// 0.001.
     pub x_tolerance: Option<f64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,

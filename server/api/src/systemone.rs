@@ -1,5 +1,5 @@
-//! `POST /v1/systemone`: TypeSafe's questions with a probability for every allowed answer. Fields that begin with `x_`
-//! and the question `number` are ours.
+//! `POST /v1/systemone`: TypeSafe's questions with a probability for every allowed answer. Fields that begin
+//! with `x_` and the question `number` are ours.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,8 +15,8 @@ use crate::whole::whole;
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SystemOneRequest {
-    /// Name of the model; may be omitted if only one model is served. `jev-latest` and `gpt-6-luna` name the first
-    /// model, unless a model has this name.
+    /// Name of the model; may be omitted if only one model is served. `jev-latest` and `gpt-6-luna` name the
+    /// first model, unless a model has this name.
     pub model: Option<String>,
     /// What the questions are about: a string, an object or an array.
     #[schema(required = true)]
@@ -34,7 +34,8 @@ pub struct SystemOneRequest {
     pub x_orders: Option<u64>,
     /// Add an interval to scores and numbers, and a set of options to choices and nouls, with this coverage.
     pub x_coverage: Option<f64>,
-    /// The search for options stops when the open mass is at most this share of the closed mass. Default 0.001.
+    /// The search for options stops when the open mass is at most this share of the closed mass. Default
+    /// 0.001.
     pub x_tolerance: Option<f64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
@@ -51,9 +52,9 @@ pub struct SystemOneQuestion {
     pub kind: Option<String>,
     /// The question: a string, an object or an array.
     pub instructions: Option<Value>,
-    /// Of a noul: descriptions of `true` and `false`. Of a choice: the description of each of 1 to 255 options, or null.
-    /// Of a score: 1 to 255 levels, the lowest one first. Of a number: `minimum`, `maximum`, `step`, `unit` and
-    /// `objective`, all of them optional.
+    /// Of a noul: descriptions of `true` and `false`. Of a choice: the description of each of 1 to 255
+    /// options, or null. Of a score: 1 to 255 levels, the lowest one first. Of a number: `minimum`,
+    /// `maximum`, `step`, `unit` and `objective`, all of them optional.
     pub criteria: Option<Value>,
 }
 

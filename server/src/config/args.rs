@@ -100,8 +100,9 @@ pub(crate) struct ModelArgs {
         value_delimiter = ','
     )]
     pub(crate) tool_parsers: Vec<String>,
-    /// Jinja template of the questions of /v1/decisions and /v1/systemone (docs/DECISIONS.md); may be given several times.
-    /// NAME is the name of the model; without it, the template is for all [default: the built-in template]
+    /// Jinja template of the questions of /v1/decisions and /v1/systemone (docs/DECISIONS.md); may be given
+    /// several times. NAME is the name of the model; without it, the template is for all [default: the
+    /// built-in template]
     #[arg(
         long = "decision-template",
         env = "NTL_DECISION_TEMPLATE",

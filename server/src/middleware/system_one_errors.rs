@@ -1,5 +1,5 @@
-//! Errors of `POST /v1/systemone` in the form of its API: status 422 with a list of fields if the request is invalid,
-//! otherwise the type and the message of the error.
+//! Errors of `POST /v1/systemone` in the form of its API: status 422 with a list of fields if the request is
+//! invalid, otherwise the type and the message of the error.
 
 use axum::Json;
 use axum::extract::Request;

@@ -1,9 +1,9 @@
 //! Reads a request with a JSON body, or returns an error that names the faulty field.
 //!
 //! Errors have the status 408, 413, 415, 503 (too many concurrent bodies) or 400. A body needs as much memory
-//! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. A compressed body is
-//! decompressed before it is parsed, and the limits apply to both sizes. Other
-//! modules parse JSON (`json`) and check ranges and combinations of fields (`apis`).
+//! as its size: chunks are copied into one buffer, which is charged to the budget of all bodies. A compressed
+//! body is decompressed before it is parsed, and the limits apply to both sizes. Other modules parse JSON
+//! (`json`) and check ranges and combinations of fields (`apis`).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Compressed request bodies: gzip, deflate and zstd.
 //!
-//! Invariant: a body is decompressed only up to the limit of one body, and its buffer is charged to the budget of all
-//! bodies, so that a small body that would become a huge one is rejected early. At most as many bodies are decompressed
-//! at the same time as there are processors.
+//! Invariant: a body is decompressed only up to the limit of one body, and its buffer is charged to the
+//! budget of all bodies, so that a small body that would become a huge one is rejected early. At most as many
+//! bodies are decompressed at the same time as there are processors.
 
 use std::io::{self, Read};
 
@@ -16,7 +16,8 @@ use crate::error::AppError;
 /// Bytes that are decompressed at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Maximum window of zstd, which a decoder holds in addition to the body: the size that RFC 8878 recommends to support.
+/// Maximum window of zstd, which a decoder holds in addition to the body: the size that RFC 8878 recommends
+/// to support.
 const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
 
 /// How a body is compressed.

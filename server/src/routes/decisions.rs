@@ -1,4 +1,5 @@
-//! `POST /v1/decisions` and `POST /v1/systemone`: probabilities of all allowed answers to questions about one text.
+//! `POST /v1/decisions` and `POST /v1/systemone`: probabilities of all allowed answers to questions about one
+//! text.
 
 use std::sync::Arc;
 

@@ -27,8 +27,8 @@ use crate::support::{
     settings, state_of,
 };
 
-/// A server of a tiny checkpoint of random weights. Its template of decisions leaves out the question if it is `short`,
-/// because its prompts have at most 256 tokens.
+/// A server of a tiny checkpoint of random weights. Its template of decisions leaves out the question if it
+/// is `short`, because its prompts have at most 256 tokens.
 fn tiny(name: &str, is_short: bool) -> Router {
     let folder = format!("{}/../models/tests/data/tiny/{name}", env!("CARGO_MANIFEST_DIR"));
     let loaded = load(&CheckpointFiles::folder(Path::new(&folder)).unwrap(), LoadOptions::default()).unwrap();
@@ -151,8 +151,8 @@ fn prefixed() -> Vec<String> {
     ["refund", "refund denied", "refund denied twice", "New York", "New Jersey"].map(str::to_owned).into()
 }
 
-/// The probabilities of answers after a prompt by the log-probabilities of `/v1/score`. An answer may end with one or two
-/// line feeds, and a model without an encoder writes a space first.
+/// The probabilities of answers after a prompt by the log-probabilities of `/v1/score`. An answer may end
+/// with one or two line feeds, and a model without an encoder writes a space first.
 async fn by_score(app: &Router, prompt: &Value, has_encoder: bool, line_ends: &[&str]) -> Vec<f64> {
     let answers: Vec<&str> =
         prompt["answers"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();

@@ -1,7 +1,8 @@
 //! The probability of each of several whole answers, as a tree of their prefixes.
 //!
-//! In: the tokens of each option, and the ids that end an answer. Out: closed mass per option, and open mass with the
-//! options that it may belong to. Invariant: bounds contain the values that the complete search would find.
+//! In: the tokens of each option, and the ids that end an answer. Out: closed mass per option, and open mass
+//! with the options that it may belong to. Invariant: bounds contain the values that the complete search
+//! would find.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use crate::numbers::{Interval, Mass, sorted_unique};
 use crate::token::Token;
 
-/// Options to read. An option's probability is that of its tokens, followed by one of the ids that end an answer.
+/// Options to read. An option's probability is that of its tokens, followed by one of the ids that end an
+/// answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptionsJob {
     rows: Vec<OptionRow>,
@@ -43,8 +45,8 @@ pub struct EqualOptions {
 }
 
 impl OptionsJob {
-    /// `ends` are the ids that end an answer. The search stops when the open mass is at most `tolerance` times the
-    /// closed mass, so that it is precise even if the model rarely writes any of the options.
+    /// `ends` are the ids that end an answer. The search stops when the open mass is at most `tolerance`
+    /// times the closed mass, so that it is precise even if the model rarely writes any of the options.
     ///
     /// # Errors
     /// If two options have the same tokens.
@@ -143,7 +145,8 @@ impl OptionsOutcome {
         self.open.iter().map(|open| open.mass).sum()
     }
 
-    /// The probability of each option, given that the answer is one of them. `None` if none has any closed mass.
+    /// The probability of each option, given that the answer is one of them. `None` if none has any closed
+    /// mass.
     pub fn probabilities(&self) -> Option<Vec<f64>> {
         let closed: f64 = self.closed.iter().sum();
         (closed > 0.0).then(|| self.closed.iter().map(|mass| mass / closed).collect())
@@ -184,8 +187,8 @@ fn share(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0))
 }
 
-/// The smallest mean index of masses, if each further mass may be added at its index or be left out. Adding the
-/// smallest indices first lowers the mean until the next one is above it.
+/// The smallest mean index of masses, if each further mass may be added at its index or be left out. Adding
+/// the smallest indices first lowers the mean until the next one is above it.
 fn smallest_mean(masses: &[f64], further: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     let mut total: f64 = masses.iter().sum();
     let mut sum: f64 = masses.iter().enumerate().map(|(index, mass)| index as f64 * mass).sum();

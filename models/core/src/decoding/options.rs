@@ -1,7 +1,8 @@
-//! Reads options: expands the tree of their prefixes, the most probable prefix first, until little mass is open.
+//! Reads options: expands the tree of their prefixes, the most probable prefix first, until little mass is
+//! open.
 //!
-//! Rows are computed ahead of need, as many as fit in a step, but are *counted* one by one in the order of their
-//! probability. The result therefore does not depend on the number of rows in a step.
+//! Rows are computed ahead of need, as many as fit in a step, but are *counted* one by one in the order of
+//! their probability. The result therefore does not depend on the number of rows in a step.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,8 +19,8 @@ const AHEAD_MAX: usize = 16;
 pub(super) struct OptionsDecoding {
     job: OptionsJob,
     first_token: u32,
-    /// Whether another engine reports the log-probabilities of requested ids. Its rows are expensive, and none is
-    /// computed ahead.
+    /// Whether another engine reports the log-probabilities of requested ids. Its rows are expensive, and
+    /// none is computed ahead.
     is_reported: bool,
     /// The state of each prefix.
     prefixes: Vec<PrefixState>,
@@ -100,8 +101,8 @@ impl OptionsDecoding {
         Self { is_reported: true, ..self }
     }
 
-    /// The prefixes to compute next: all that are left if they are few, otherwise the most probable ones whose
-    /// expansion may be needed. A prefix comes after its parent.
+    /// The prefixes to compute next: all that are left if they are few, otherwise the most probable ones
+    /// whose expansion may be needed. A prefix comes after its parent.
     fn wanted(&self, rows_max: usize) -> Vec<u32> {
         let is_new = |row: u32| self.prefixes[row as usize].node.is_none();
         if self.left <= AHEAD_MAX && !self.is_reported {
@@ -169,8 +170,8 @@ impl OptionsDecoding {
         Ok(Reading { next, end, unreported, is_end_unreported: missing_ends > 0 })
     }
 
-    /// Counts prefixes in the order of their probability, as far as they are computed. Returns `true` once little
-    /// enough mass is open.
+    /// Counts prefixes in the order of their probability, as far as they are computed. Returns `true` once
+    /// little enough mass is open.
     fn count(&mut self) -> bool {
         loop {
             if self.expandable <= self.job.tolerance() * self.closed_total {
@@ -227,7 +228,8 @@ impl Decoding for OptionsDecoding {
         let first = (self.prefixes.len() - self.left) as u32;
         let mut paths = Vec::with_capacity(self.requested.len());
         for (index, row) in self.requested.clone().into_iter().enumerate() {
-            // Nodes are numbered in the order of their rows, so that a later row of this step can name its parent.
+            // Nodes are numbered in the order of their rows, so that a later row of this step can name its
+            // parent.
             self.prefixes[row as usize].node = Some(NodeId(first + index as u32));
             paths.push(self.row(row));
         }

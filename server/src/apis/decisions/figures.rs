@@ -88,8 +88,8 @@ pub(super) fn choice_confidence(probabilities: &[f64]) -> f64 {
     ((probabilities[best(probabilities)] - 1.0 / n) / (1.0 - 1.0 / n)).clamp(0.0, 1.0)
 }
 
-/// TypeSafe's confidence of a score: 1 minus the mean distance from the most probable level, as a share of the mean
-/// distance of equally probable levels from their middle.
+/// TypeSafe's confidence of a score: 1 minus the mean distance from the most probable level, as a share of
+/// the mean distance of equally probable levels from their middle.
 pub(super) fn score_confidence(probabilities: &[f64]) -> f64 {
     let n = probabilities.len() as f64;
     if probabilities.len() < 2 {

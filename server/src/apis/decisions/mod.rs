@@ -1,8 +1,8 @@
 //! Decisions: typed questions about one text, with a probability for every allowed answer.
 //!
-//! In: bodies of [`openai`] and [`systemone`], which become one [`Decision`]. [`prompt`] makes a prompt of each question
-//! and order of its options, and [`figures`] the probabilities of its answer. Invariant: a question's prompts and
-//! figures depend on nothing but the question and the text.
+//! In: bodies of [`openai`] and [`systemone`], which become one [`Decision`]. [`prompt`] makes a prompt of
+//! each question and order of its options, and [`figures`] the probabilities of its answer. Invariant: a
+//! question's prompts and figures depend on nothing but the question and the text.
 
 mod figures;
 mod number;
@@ -300,8 +300,8 @@ fn check_writes(kind: &QuestionKind, profile: &ModelProfile) -> Result<(), AppEr
     check("model", !is_number || has_numbers, "writes no numbers")
 }
 
-/// The text of an option: as JSON if it begins or ends with white space or has control characters, which a model could
-/// not repeat.
+/// The text of an option: as JSON if it begins or ends with white space or has control characters, which a
+/// model could not repeat.
 fn option_text(text: &str) -> String {
     let is_plain = text.trim() == text && !text.contains(char::is_control);
     if is_plain || text.trim().is_empty() {

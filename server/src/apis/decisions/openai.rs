@@ -93,7 +93,8 @@ fn check_cache_options(options: Option<&PromptCacheOptions>) -> Result<(), AppEr
     check("prompt_cache_options.ttl", ttl.as_deref().is_none_or(|ttl| ttl == "30m"), "must be `30m`")
 }
 
-/// A conversation as one text. Messages of the user alone are the text itself; otherwise each begins with its speaker.
+/// A conversation as one text. Messages of the user alone are the text itself; otherwise each begins with its
+/// speaker.
 fn conversation(items: Vec<DecisionItem>) -> Result<String, AppError> {
     check("input", !items.is_empty(), "must not be an empty list")?;
     let calls: HashSet<String> =
@@ -290,8 +291,8 @@ fn check_options(param: &str, count: usize, max: usize) -> Result<(), AppError> 
     check(param, (2..=max).contains(&count), format!("must be a list of 2 to {max} options, not {count}"))
 }
 
-/// The options of a choice. A value is written as JSON if it could be confused with another one: booleans next to their
-/// texts, and texts that begin or end with spaces or have control characters.
+/// The options of a choice. A value is written as JSON if it could be confused with another one: booleans
+/// next to their texts, and texts that begin or end with spaces or have control characters.
 fn choice(param: &str, choices: Vec<DecisionChoice>) -> Result<(QuestionKind, Values), AppError> {
     let mut values = HashSet::new();
     for (index, choice) in choices.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! The prompts of a decision, and the tokens of its options.
 //!
-//! The text of a prompt is the state, then the question, so that all questions share the computed prefix of the state. A
-//! checkpoint with a chat template reads the text as a message of the user, without reasoning; any other one reads it
-//! with `Answer:` at the end.
+//! The text of a prompt is the state, then the question, so that all questions share the computed prefix of
+//! the state. A checkpoint with a chat template reads the text as a message of the user, without reasoning;
+//! any other one reads it with `Answer:` at the end.
 
 use std::collections::BTreeMap;
 
@@ -141,8 +141,9 @@ impl Question {
         matches!(self.kind, QuestionKind::Choice(_) | QuestionKind::Score(_))
     }
 
-    /// Returns the text of the question after the state, with its options rotated by `order`, and the answers of the
-    /// options in the order of the request. If the options are not listed, their texts are the answers.
+    /// Returns the text of the question after the state, with its options rotated by `order`, and the answers
+    /// of the options in the order of the request. If the options are not listed, their texts are the
+    /// answers.
     fn layout(
         &self,
         state: &str,

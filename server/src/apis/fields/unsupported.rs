@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_the_fields_without_effect() {
-        let documentation = include_str!("../../../../docs/OPERATIONS.md");
+        let documentation = include_str!("../../../../docs/API.md");
         for name in WITHOUT_EFFECT {
             assert!(documentation.contains(&format!("`{name}`")), "{name}");
         }
