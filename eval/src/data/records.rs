@@ -105,8 +105,8 @@ impl Record {
 /// The advice for records without a value.
 const SKIP_MISSING: &str = "--skip-missing leaves out such items";
 
-/// Reads the records of a file: CSV or TSV if there is a `delimiter` or the name ends in `.csv` or `.tsv`, and
-/// otherwise JSON, one object per line or objects in one array.
+/// Reads the records of a file: CSV or TSV if there is a `delimiter` or the name ends in `.csv` or `.tsv`.
+/// Otherwise it is JSON, one object per line or objects in one array.
 pub fn records(file: &Path, delimiter: Option<u8>) -> Result<Vec<Record>, DataError> {
     let text = text(file)?;
     let name = file.to_string_lossy().to_ascii_lowercase();

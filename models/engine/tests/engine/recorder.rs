@@ -209,12 +209,10 @@ impl BatchModel for Recorder {
         self.prefill_tokens_max.unwrap_or(self.model.prefill_tokens_max())
     }
     fn close(&mut self, context: ContextId) {
-        let mut log = self.log.lock();
-        log.open.remove(&context);
-        let mark = log.marks[&context];
-        let steps = log.steps;
-        log.closed.insert(mark, steps);
-        drop(log);
+        self.log.change(|log| {
+            log.open.remove(&context);
+            log.closed.insert(log.marks[&context], log.steps);
+        });
         self.model.close(context);
     }
 }
