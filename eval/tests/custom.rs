@@ -324,7 +324,11 @@ fn every_task_accepts_a_template_a_system_message_and_a_marker() {
 
 #[test]
 fn requested_metrics_are_listed_first() {
-    let (folder, file) = file("words.jsonl", "{\"question\": \"A?\", \"answer\": 3}\n");
+    // Tables show no metric of fewer items.
+    let rows: String = ["A", "B", "C", "D", "E", "F"]
+        .map(|name| format!("{{\"question\": \"{name}?\", \"answer\": 3}}\n"))
+        .concat();
+    let (folder, file) = file("words.jsonl", &rows);
     let mock = Mock::start(&["tiny"], |_, _| number(2.0, 2.0, 3.0));
     let results = folder.path().join("out");
     let task =
@@ -345,7 +349,7 @@ fn requested_metrics_are_listed_first() {
     let resumed = ntl_eval(&[&task[..], &["--out", results.to_str().unwrap(), "--resume"]].concat());
     assert_eq!((resumed.status.code(), first_cells(&out(&resumed))[0].as_str()), (Some(0), "accuracy"));
     for (named, said) in [
-        ("mae,speed", "there is no metric `speed`; there are accuracy, strict, "),
+        ("mae,throughput", "there is no metric `throughput`; there are accuracy, strict, "),
         ("mae,acuracy", "there is no metric `acuracy`; did you mean `accuracy`?"),
         ("RMSE", "there is no metric `RMSE`; did you mean `rmse`?"),
     ] {

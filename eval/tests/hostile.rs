@@ -58,7 +58,7 @@ fn one_request(mut connection: TcpStream, asked: &AtomicUsize, answer: Answer) -
     }
     reader.read_exact(&mut vec![0; length])?;
     if first.starts_with("GET /v1/models") {
-        return whole(&mut connection, "200 OK", "", br#"{"data": [{"id": "tiny"}]}"#);
+        return whole(&mut connection, "200 OK", "", br#"{"data": [{"id": "tiny", "fingerprint": "f"}]}"#);
     }
     asked.fetch_add(1, Ordering::SeqCst);
     answer(&mut connection)

@@ -46,7 +46,7 @@ mod tests {
         assert_eq!("mae=1.5".parse(), Ok(Bound { metric: "mae", value: 1.5 }));
         for (text, complaint) in [
             ("mae", "expected METRIC=V"),
-            ("speed=1", "there is no metric `speed`; there are accuracy, strict, "),
+            ("throughput=1", "there is no metric `throughput`; there are accuracy, strict, "),
             ("acuracy=1", "there is no metric `acuracy`; did you mean `accuracy`?"),
             ("mae=low", "`low` is not a number"),
             ("mae=NaN", "`NaN` is not finite"),
