@@ -114,7 +114,8 @@ async fn complete(State(arrived): State<Arc<Notify>>, Json(body): Json<Value>) -
         arrived.notify_one();
         std::future::pending::<()>().await;
     }
-    let choices = json!([{"index": 0, "text": "x", "finish_reason": "length"}]);
+    let logprobs = json!({"tokens": ["x"], "token_logprobs": [-0.5], "top_logprobs": [{"x": -0.5}]});
+    let choices = json!([{"index": 0, "text": "x", "finish_reason": "length", "logprobs": logprobs}]);
     Json(json!({"choices": choices, "usage": {"prompt_tokens": 7, "completion_tokens": 1}}))
 }
 

@@ -547,7 +547,7 @@ fn requests_of_all_kinds() -> [(&'static str, Value); 8] {
         ("/v1/completions", json!({"prompt": "1 + 1 =", "number": {"nodes_max": 20}})),
         (
             "/v1/completions",
-            json!({"prompt": "1 + 1", "number": {"after": "=", "max_tokens": 4, "nodes_max": 20}}),
+            json!({"prompt": "1 + 1", "max_tokens": 4, "number": {"after": "=", "nodes_max": 20}}),
         ),
         (
             "/v1/completions",

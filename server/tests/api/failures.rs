@@ -69,8 +69,8 @@ async fn wrong_requests_are_answered_400_and_name_the_field() {
     for (field, value) in [
         ("prompt", json!(null)),
         ("prompt", json!("")),
-        ("prompt", json!(["a", ""])),
-        ("prompt", json!([[1], []])),
+        ("prompt[1]", json!(["a", ""])),
+        ("prompt[1]", json!([[1], []])),
         ("prompt", json!([])),
         ("prompt", json!([[]])),
         ("prompt", json!(5)),
