@@ -38,7 +38,7 @@ const PROMPTS_MAX: usize = 4096;
 
 const TOLERANCE: f64 = 0.001;
 
-/// The reading of options if a request does not choose: see `docs/DECISIONS.md` for the figures.
+/// The reading of options if a request does not choose. Labels need the fewest steps of the model.
 const READ: ReadName = ReadName::Labels;
 
 /// The rest of an answer in a response, in bytes.
