@@ -144,17 +144,18 @@ async fn without_a_descriptor_for_a_connection_an_engine_stays_available() {
     };
     tokio::time::timeout(PATIENCE, loaded).await.unwrap();
     let app = app::router(state);
-    // Takes the only open connection.
-    let held = tokio::spawn({
+    // They take all open connections.
+    let mut held = Vec::new();
+    for _ in 0..8 {
         let app = app.clone();
-        async move { send(&app, "HOLD").await }
-    });
-    arrived.notified().await;
+        held.push(tokio::spawn(async move { send(&app, "HOLD").await }));
+        arrived.notified().await;
+    }
     let mut taken = take_descriptors();
     assert_eq!(send(&app, "x").await, StatusCode::SERVICE_UNAVAILABLE);
     let ready = Request::get("/health/ready").body(Body::empty()).unwrap();
     assert_eq!(app.clone().oneshot(ready).await.unwrap().status(), StatusCode::OK);
-    assert!(!held.is_finished(), "the request in flight goes on");
+    assert!(held.iter().all(|request| !request.is_finished()), "requests in flight go on");
     taken.clear();
     assert_eq!(send(&app, "x").await, StatusCode::OK);
 }
