@@ -16,7 +16,7 @@ use crate::wire::llama_cpp::{self, Probabilities};
 use crate::wire::{Alternatives, Batch, Position, check, openai, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
-pub(super) const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
+const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
 
 /// Numbers of alternatives that are requested, until the engine accepts one. It may return fewer.
 const COUNTS: [usize; 6] = [1000, 100, 20, 10, 5, 1];

@@ -6,15 +6,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::json;
-
-use super::detect::{DESCRIPTION_BYTES_MAX, Description, describe};
-use super::row::{Row, with_prompt, with_rows};
-use super::{EngineFacts, EngineKind, Vocabulary};
+use super::detect::{Description, describe};
+use super::request::RowRequest;
+use super::row::Row;
+use super::{EngineFacts, Vocabulary};
 use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::Ahead;
 use crate::wire::texts::TokenTexts;
-use crate::wire::{Alternatives, Batch, Position, Rows, WireError, check, llama_cpp, openai, vllm};
+use crate::wire::{Alternatives, Batch, Position};
 
 /// The fixed prompts. Each is about something else, so that few changes of weights leave all of them as they
 /// are.
@@ -139,41 +138,15 @@ async fn probe(
     prompt: &str,
 ) -> Result<Option<Position>, UpstreamError> {
     let Some(ids) = vocabulary.encode(prompt, true) else { return Ok(None) };
-    let text = vocabulary.text_of(&ids);
-    let row = [Row::new(ids.into(), Vec::new())];
+    let row = Row::new(ids.into(), Vec::new());
+    if !facts.accepts_ids && row.text(vocabulary).is_none() {
+        return Ok(None);
+    }
     let alternatives = Alternatives::Best(facts.best_max.clamp(1, ALTERNATIVES_MAX));
     let ahead = &Ahead::NONE;
-    let batch = Batch { rows: row.len(), alternatives, ahead, cache_salt: 0, vocab: vocabulary.tokens() };
-    let (route, body) = match facts.kind {
-        EngineKind::Vllm | EngineKind::Ntl => {
-            ("/v1/completions", with_rows(&vllm::body(&facts.model, &batch), &row))
-        }
-        EngineKind::LlamaCpp => {
-            ("/completion", with_rows(&llama_cpp::body(&batch, facts.probabilities(), None), &row))
-        }
-        EngineKind::OpenAi => {
-            let body = openai::body(&facts.model, &batch);
-            let body = match text {
-                _ if facts.accepts_ids => with_rows(&body, &row),
-                Some(text) => with_prompt(&body, |json| {
-                    json.extend_from_slice(json!([text]).to_string().as_bytes());
-                }),
-                None => return Ok(None),
-            };
-            ("/v1/completions", body)
-        }
-    };
-    let bytes = client.post_bytes(base, route, body, DESCRIPTION_BYTES_MAX).await?;
-    let read: Result<Rows, WireError> = match facts.kind {
-        EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &batch),
-        EngineKind::LlamaCpp => llama_cpp::read(&bytes, &batch),
-        EngineKind::OpenAi => openai::read(&bytes, &batch, texts),
-    };
-    let rows = read.and_then(|rows| check(&rows).map(|()| rows));
-    let rows = rows.map_err(|error| UpstreamError::NotUnderstood {
-        replica: base.to_string(),
-        reason: client.printable(&error.to_string()),
-    })?;
+    let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: vocabulary.tokens() };
+    let request = RowRequest::new(facts, vocabulary, batch, &[row], None);
+    let rows = request.send(client, base, texts).await?;
     Ok(rows.into_iter().flatten().next())
 }
 

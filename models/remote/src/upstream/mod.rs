@@ -9,6 +9,7 @@ mod connect;
 mod detect;
 mod forward;
 mod identity;
+mod request;
 mod row;
 mod rows;
 mod slots;

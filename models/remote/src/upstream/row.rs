@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Vocabulary;
 use crate::engine::NextTokenQuery;
 
 #[derive(Debug, Clone)]
@@ -29,6 +30,11 @@ impl Row {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
         self.prompt.iter().chain(&self.path).copied()
+    }
+
+    /// The text that an engine tokenizes to these ids.
+    pub(super) fn text(&self, vocabulary: &dyn Vocabulary) -> Option<String> {
+        vocabulary.text_of(&self.ids().collect::<Vec<_>>())
     }
 
     /// Appends the ids as a list in JSON.

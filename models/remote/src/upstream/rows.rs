@@ -6,15 +6,15 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::{self, TryStreamExt};
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
-use serde_json::json;
 use tokio::time::Instant;
 
-use super::row::{Row, with_prompt, with_rows};
-use super::{EngineFacts, EngineKind, Reports, Upstream};
+use super::request::RowRequest;
+use super::row::Row;
+use super::{EngineKind, Reports, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::job_bytes::{ID_BYTES, IN_FLIGHT_BYTES_MAX};
 use crate::engine::{Ahead, NextTokenAnswer, NextTokenQuery, QueryContext};
-use crate::wire::{Alternatives, Batch, Rows, WireError, answers, check, llama_cpp, merge, openai, vllm};
+use crate::wire::{Alternatives, Batch, Rows, WireError, answers, llama_cpp, merge, vllm};
 
 /// Maximum number of rows of a request.
 const ROWS_MAX: usize = 64;
@@ -128,7 +128,7 @@ impl Upstream {
         alternatives: Alternatives<'_>,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let is_spelled: Vec<bool> = rows.iter().map(|row| self.text_of(row).is_some()).collect();
+        let is_spelled: Vec<bool> = rows.iter().map(|row| row.text(&*self.vocabulary).is_some()).collect();
         let spelled = rows.iter().zip(&is_spelled).filter(|(_, is_spelled)| **is_spelled);
         let spelled: Vec<Row> = spelled.map(|(row, _)| row.clone()).collect();
         let found = self.rows(context, ahead, alternatives, &spelled).await?;
@@ -245,11 +245,6 @@ impl Upstream {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// The text that an engine tokenizes to the ids of a row.
-    pub(super) fn text_of(&self, row: &Row) -> Option<String> {
-        self.vocabulary.text_of(&row.ids().collect::<Vec<_>>())
-    }
-
     /// Sends one request to one replica after another. `slot`: for llama.cpp.
     async fn exchange(
         &self,
@@ -258,65 +253,15 @@ impl Upstream {
         rows: &[Row],
         batch: Batch<'_>,
     ) -> Result<Rows, UpstreamError> {
-        let EngineFacts { kind, model, accepts_ids, .. } = &self.facts;
         // Before the body is made, so that no more bodies exist than requests are sent.
         let _permit = self.requests.acquire(context.client).await;
-        let (route, body, entry_bytes) = match kind {
-            EngineKind::Vllm | EngineKind::Ntl => {
-                ("/v1/completions", with_rows(&vllm::body(model, &batch), rows), vllm::ENTRY_BYTES)
-            }
-            EngineKind::LlamaCpp => {
-                if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, rows.last()) {
-                    slots.set_last(slot, row);
-                }
-                let body = llama_cpp::body(&batch, self.facts.probabilities(), slot);
-                ("/completion", with_rows(&body, rows), llama_cpp::ENTRY_BYTES)
-            }
-            EngineKind::OpenAi => {
-                let body = openai::body(model, &batch);
-                let body = if *accepts_ids {
-                    with_rows(&body, rows)
-                } else {
-                    let texts: Vec<_> = rows.iter().map(|row| self.text_of(row)).collect();
-                    with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
-                };
-                ("/v1/completions", body, openai::ENTRY_BYTES)
-            }
-        };
-        let request = Request { route, body, bytes_max: batch.bytes_max(entry_bytes) };
-        let (request, batch) = (&request, &batch);
-        let exchange = |base: BaseUrl| async move { self.ask_replica(&base, request, batch).await };
+        if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, rows.last()) {
+            slots.set_last(slot, row);
+        }
+        let request = &RowRequest::new(&self.facts, &*self.vocabulary, batch, rows, slot);
+        let exchange = |base: BaseUrl| async move { request.send(self.client(), &base, &self.texts).await };
         self.replicas.request(Some(context.affinity), exchange).await
     }
-
-    async fn ask_replica(
-        &self,
-        base: &BaseUrl,
-        request: &Request,
-        batch: &Batch<'_>,
-    ) -> Result<Rows, UpstreamError> {
-        let (body, bytes_max) = (request.body.clone(), request.bytes_max);
-        let bytes = self.client().post_bytes(base, request.route, body, bytes_max).await?;
-        let rows = match self.facts.kind {
-            EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, batch),
-            EngineKind::LlamaCpp => llama_cpp::read(&bytes, batch),
-            EngineKind::OpenAi => openai::read(&bytes, batch, &self.texts),
-        };
-        // A report that is not a distribution becomes an error here, so that another replica gets the
-        // request.
-        let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
-        rows.map_err(|error| UpstreamError::NotUnderstood {
-            replica: base.to_string(),
-            reason: self.client().printable(&error.to_string()),
-        })
-    }
-}
-
-/// One request for rows.
-struct Request {
-    route: &'static str,
-    body: Vec<u8>,
-    bytes_max: usize,
 }
 
 /// Returns about how much memory the body of a request and its response need.

@@ -85,7 +85,7 @@ impl Upstream {
 
     /// The text of a row for an engine that accepts texts only.
     fn spelled(&self, row: &Row) -> Result<String, UpstreamError> {
-        self.text_of(row).ok_or_else(|| UpstreamError::Rejected {
+        row.text(&*self.vocabulary).ok_or_else(|| UpstreamError::Rejected {
             replica: self.replicas.pool.base(0).to_string(),
             message: "it accepts texts only, and no text has the token ids of this prompt".to_owned(),
         })

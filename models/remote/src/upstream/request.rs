@@ -1,0 +1,70 @@
+//! A request for the next-token probabilities of some rows, in the format of an engine.
+
+use serde_json::json;
+
+use super::row::{Row, with_prompt, with_rows};
+use super::{EngineFacts, EngineKind, Vocabulary};
+use crate::client::{BaseUrl, Client, UpstreamError};
+use crate::wire::texts::TokenTexts;
+use crate::wire::{Batch, Rows, check, llama_cpp, openai, vllm};
+
+pub(super) struct RowRequest<'a> {
+    kind: EngineKind,
+    batch: Batch<'a>,
+    route: &'static str,
+    body: Vec<u8>,
+    /// Maximum size of the response.
+    bytes_max: usize,
+}
+
+impl<'a> RowRequest<'a> {
+    /// `slot`: for llama.cpp.
+    pub(super) fn new(
+        facts: &EngineFacts,
+        vocabulary: &dyn Vocabulary,
+        batch: Batch<'a>,
+        rows: &[Row],
+        slot: Option<usize>,
+    ) -> Self {
+        let EngineFacts { kind, model, accepts_ids, .. } = facts;
+        let (route, body, entry_bytes) = match kind {
+            EngineKind::Vllm | EngineKind::Ntl => {
+                ("/v1/completions", vllm::body(model, &batch), vllm::ENTRY_BYTES)
+            }
+            EngineKind::LlamaCpp => {
+                let body = llama_cpp::body(&batch, facts.probabilities(), slot);
+                ("/completion", body, llama_cpp::ENTRY_BYTES)
+            }
+            EngineKind::OpenAi => ("/v1/completions", openai::body(model, &batch), openai::ENTRY_BYTES),
+        };
+        let body = if *accepts_ids {
+            with_rows(&body, rows)
+        } else {
+            let texts: Vec<_> = rows.iter().map(|row| row.text(vocabulary)).collect();
+            with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
+        };
+        Self { kind: *kind, batch, route, body, bytes_max: batch.bytes_max(entry_bytes) }
+    }
+
+    /// Sends it to a replica. `texts`: for engines that report texts.
+    pub(super) async fn send(
+        &self,
+        client: &Client,
+        base: &BaseUrl,
+        texts: &TokenTexts,
+    ) -> Result<Rows, UpstreamError> {
+        let bytes = client.post_bytes(base, self.route, self.body.clone(), self.bytes_max).await?;
+        let rows = match self.kind {
+            EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &self.batch),
+            EngineKind::LlamaCpp => llama_cpp::read(&bytes, &self.batch),
+            EngineKind::OpenAi => openai::read(&bytes, &self.batch, texts),
+        };
+        // A report that is not a distribution becomes an error here, so that another replica gets the
+        // request.
+        let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
+        rows.map_err(|error| UpstreamError::NotUnderstood {
+            replica: base.to_string(),
+            reason: client.printable(&error.to_string()),
+        })
+    }
+}
