@@ -1,6 +1,6 @@
 //! Connects to a model: waits for an engine, detects it, compares the tokenizers, and starts health checks.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::detect::{check_facts, describe, detect};
@@ -85,7 +85,6 @@ impl Connecting {
         let texts = Arc::new(texts);
         let identity = Arc::new(Identity::default());
         let check = ReplicaCheck {
-            pool: Arc::downgrade(pool),
             client,
             facts: facts.clone(),
             vocabulary: Arc::clone(&vocabulary),
@@ -126,7 +125,6 @@ impl Connecting {
 
 #[derive(Clone)]
 struct ReplicaCheck {
-    pool: Weak<ReplicaPool>,
     /// The client of all requests.
     client: Client,
     facts: EngineFacts,
@@ -226,8 +224,7 @@ impl ReplicaCheck {
 }
 
 impl Check for ReplicaCheck {
-    async fn alive(&self, index: usize, number: u64) -> Result<(), UpstreamError> {
-        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+    async fn alive(&self, pool: &ReplicaPool, index: usize, number: u64) -> Result<(), UpstreamError> {
         let base = pool.base(index);
         self.responds(base).await?;
         let described = describe(&self.check_client(), base, &self.facts.model).await?;
@@ -235,7 +232,7 @@ impl Check for ReplicaCheck {
         if self.identity.described() == Some(described) && !is_probed {
             return Ok(());
         }
-        match self.verify(&pool, index).await {
+        match self.verify(pool, index).await {
             Err(error) if !error.is_other_model() => {
                 // A busy engine may take long for the prompts, or reject them.
                 tracing::debug!(%error, "the weights of a replica were not checked");
@@ -245,12 +242,11 @@ impl Check for ReplicaCheck {
         }
     }
 
-    async fn same_model(&self, index: usize) -> Result<(), UpstreamError> {
-        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+    async fn same_model(&self, pool: &ReplicaPool, index: usize) -> Result<(), UpstreamError> {
         let base = pool.base(index);
         self.responds(base).await?;
         self.same_tokenizer(base).await?;
-        match self.verify(&pool, index).await {
+        match self.verify(pool, index).await {
             Err(error) if error.is_clients_fault() => Ok(()),
             result => result,
         }
