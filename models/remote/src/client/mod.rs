@@ -94,7 +94,7 @@ pub(crate) struct Client {
     api_key: Option<ApiKey>,
     redaction: Arc<Redaction>,
     /// The fingerprint that the engine's responses must have if they have any; `None` accepts all.
-    fingerprint: Option<Arc<Mutex<Option<String>>>>,
+    fingerprint: Arc<Mutex<Option<String>>>,
     /// Maximum time until a whole response has arrived, or the next part of a stream.
     timeout: Duration,
 }
@@ -118,7 +118,7 @@ impl Client {
             .map_err(ClientError::Http)?;
         let key = api_key.as_ref().map(|key| key.key.as_str());
         let redaction = Arc::new(Redaction::new(key, replicas.iter().map(BaseUrl::path)));
-        Ok(Self { http, api_key, redaction, fingerprint: Some(Arc::default()), timeout })
+        Ok(Self { http, api_key, redaction, fingerprint: Arc::default(), timeout })
     }
 
     /// Returns the beginning of a text from an engine for errors and logs: on one line, without control
@@ -134,23 +134,18 @@ impl Client {
 
     /// The same client with another limit of time, which accepts responses of other weights.
     pub(crate) fn for_checks(&self, timeout: Duration) -> Self {
-        Self { timeout: timeout.min(self.timeout), fingerprint: None, ..self.clone() }
+        Self { timeout: timeout.min(self.timeout), fingerprint: Arc::default(), ..self.clone() }
     }
 
     /// Sets the fingerprint that the engine's responses must have if they have any.
     pub(crate) fn expect_fingerprint(&self, fingerprint: Option<String>) {
-        if let Some(expected) = &self.fingerprint {
-            *expected.lock().unwrap_or_else(PoisonError::into_inner) = fingerprint;
-        }
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = fingerprint;
     }
 
     /// Fails if a response names another fingerprint than expected.
     fn check_fingerprint(&self, base: &BaseUrl, response: &Response) -> Result<(), UpstreamError> {
         let Some(found) = response.headers().get(FINGERPRINT) else { return Ok(()) };
-        let expected = self
-            .fingerprint
-            .as_ref()
-            .and_then(|expected| expected.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let expected = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match expected {
             Some(expected) if found.as_bytes() != expected.as_bytes() => {
                 let found = self.printable(&String::from_utf8_lossy(found.as_bytes()));

@@ -85,6 +85,7 @@ impl Connecting {
         let texts = Arc::new(texts);
         let identity = Arc::new(Identity::default());
         let check = ReplicaCheck {
+            check_client: client.for_checks(CHECK_TIME_MAX),
             client,
             facts: facts.clone(),
             vocabulary: Arc::clone(&vocabulary),
@@ -127,6 +128,8 @@ impl Connecting {
 struct ReplicaCheck {
     /// The client of all requests.
     client: Client,
+    /// A client that accepts other weights.
+    check_client: Client,
     facts: EngineFacts,
     vocabulary: Arc<dyn Vocabulary>,
     texts: Arc<TokenTexts>,
@@ -134,14 +137,9 @@ struct ReplicaCheck {
 }
 
 impl ReplicaCheck {
-    /// A client that accepts other weights.
-    fn check_client(&self) -> Client {
-        self.client.for_checks(CHECK_TIME_MAX)
-    }
-
     /// Checks a replica before it gets requests: its engine, its tokenizer and its weights.
     async fn first(&self, base: &BaseUrl) -> Result<(), TokenizationError> {
-        let client = &self.check_client();
+        let client = &self.check_client;
         check_facts(client, base, &self.facts).await?;
         compare(client, base, &self.facts, &*self.vocabulary).await?;
         match self.evidence(base).await {
@@ -160,7 +158,7 @@ impl ReplicaCheck {
 
     /// Checks that a replica serves the same model with the same tokenizer.
     async fn same_tokenizer(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
-        let client = &self.check_client();
+        let client = &self.check_client;
         check_facts(client, base, &self.facts).await?;
         let compared = compare(client, base, &self.facts, &*self.vocabulary).await;
         compared.map_err(|error| match error {
@@ -172,7 +170,7 @@ impl ReplicaCheck {
     }
 
     async fn evidence(&self, base: &BaseUrl) -> Result<Evidence, UpstreamError> {
-        let client = &self.check_client();
+        let client = &self.check_client;
         Evidence::collect(client, base, &self.facts, &*self.vocabulary, &self.texts).await
     }
 
@@ -184,7 +182,7 @@ impl ReplicaCheck {
             // The description is requested anyway.
             EngineKind::OpenAi => return Ok(()),
         };
-        self.check_client().get(base, route, BYTES_MAX).await.map(drop)
+        self.check_client.get(base, route, BYTES_MAX).await.map(drop)
     }
 
     /// Returns whether these are the weights in use. The first ones are.
@@ -227,7 +225,7 @@ impl Check for ReplicaCheck {
     async fn alive(&self, pool: &ReplicaPool, index: usize, number: u64) -> Result<(), UpstreamError> {
         let base = pool.base(index);
         self.responds(base).await?;
-        let described = describe(&self.check_client(), base, &self.facts.model).await?;
+        let described = describe(&self.check_client, base, &self.facts.model).await?;
         let is_probed = described.fingerprint.is_none() && number % CHECKS_PER_PROBE == CHECKS_PER_PROBE - 1;
         if self.identity.described() == Some(described) && !is_probed {
             return Ok(());
