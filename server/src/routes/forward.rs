@@ -1,6 +1,6 @@
-//! Requests for text from a model that another engine computes: they go there as they are, within the limits
-//! of this server and with the engine's name of the model and the client's `cache_salt`, and the response
-//! comes back as it arrives.
+//! Requests for text from a model that another engine computes. The server forwards their bodies within its
+//! own limits, with the engine's name of the model and the client's `cache_salt`, and passes on the response
+//! as it arrives.
 //!
 //! Such a request waits in the queue, and counts as running until its response has passed or its client is
 //! gone. Its tokens are those that the engine reports. Numbers are not forwarded: they come from our trees
@@ -72,7 +72,7 @@ pub(super) async fn forward(
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
     let late = |_| AppError::from(EngineError::Deadline { after_ms });
     // A copy is sent.
-    let bytes = 2 * bodies.largest() as u64;
+    let bytes = 2 * bodies.size() as u64;
     let turn = remote.jobs.begin_text(requester.client.id, sequences, bytes);
     let mut turn = timeout_at(deadline, turn).await.map_err(late)??;
     let sending = timeout_at(deadline, bodies.send(upstream, route)).await;
@@ -114,7 +114,8 @@ impl Bodies {
         Ok(Self { limited, unlimited })
     }
 
-    fn largest(&self) -> usize {
+    /// The size of both, in bytes.
+    fn size(&self) -> usize {
         self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
     }
 

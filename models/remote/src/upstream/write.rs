@@ -53,7 +53,6 @@ impl Upstream {
                 let extended = TextFields::Extended { cache_salt: context.cache_salt };
                 ("/v1/completions", written::completion_body(model, query, extended))
             }
-            // Most servers do not say whether a text stopped at a stop string or at its end.
             EngineKind::OpenAi => {
                 ("/v1/completions", written::completion_body(model, query, TextFields::OpenAi))
             }

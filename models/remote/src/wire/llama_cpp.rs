@@ -45,8 +45,8 @@ pub enum Probabilities {
 }
 
 /// The body of a request, without its prompts, for the most probable tokens or, with
-/// [`Probabilities::PostSampling`], for given ids. All
-/// requests of a tree name the same slot, whose cache has their prompt.
+/// [`Probabilities::PostSampling`], for given ids. All requests of a tree name the same slot, whose cache has
+/// their prompt.
 pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>) -> Value {
     let mut body = json!({
         "n_predict": 1 + batch.ahead.tokens,

@@ -25,8 +25,8 @@ pub struct Written {
 /// The fields of `/v1/completions` that an engine knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextFields {
-    /// OpenAI's fields. Most of these servers do not say whether a text stopped at a stop string or at its
-    /// end, so they get none.
+    /// OpenAI's fields, without `stop`: most of these servers do not say whether a text stopped at a stop
+    /// string or at its end.
     OpenAi,
     /// Also vLLM's fields. `cache_salt`: see [`QueryContext::cache_salt`](crate::QueryContext::cache_salt).
     Extended { cache_salt: u64 },
