@@ -8,11 +8,10 @@ use ntl_core::contract::{
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
 use super::T5Config;
-use super::decoder::StepProgress;
 use super::head::Head;
 use super::layers::Loader;
 use super::prompts::{PromptEncoder, PromptRows};
-use super::stacks::Stacks;
+use super::stacks::{Stacks, decode};
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
@@ -228,14 +227,7 @@ impl BatchModel for T5 {
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
-        let mut step = self.stacks.begin_step(x, &groups)?;
-        let hidden = loop {
-            match self.stacks.advance(step, &groups, &mut || interruption.is_due())? {
-                StepProgress::Complete(hidden) => break hidden,
-                StepProgress::Partial(partial) => step = partial,
-            }
-            interruption.serve(self);
-        };
+        let hidden = decode(self, |model| &model.stacks, x, &groups, interruption)?;
         let hidden = self.head.scaled(&hidden).map_err(compute_error)?;
         let logits = self.head.logits(&hidden, &self.stacks.adapted(&groups)).map_err(compute_error)?;
         let logits = self.reducer.reduce(logits, rows)?;
