@@ -146,8 +146,8 @@ impl T5 {
         self.stacks.adapters()
     }
 
-    /// Encodes several prompts of any lengths, each at least one token, without adapters. Returns one `[T,
-    /// d_model]` per prompt.
+    /// Encodes several prompts of any lengths, each at least one token, without adapters. Returns one
+    /// `[T, d_model]` per prompt.
     pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
         let x = embed_prompts(&self.stacks.prompts, self.xval.as_ref(), requests)?;
         let prompts: Vec<_> = requests.iter().map(|request| PromptRows::plain(request.prompt)).collect();

@@ -3,8 +3,8 @@
 //!
 //! The input of the decoder is the prompt itself, shifted by one. The head reads the decoder's hidden state
 //! at the prompt's last end-of-sequence token. The values are computed by the prefill: first the encoder,
-//! then the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y|
-//! + 1), predictions are converted back.
+//! then the rows of the decoder. If the model was trained on signed logarithms of the targets,
+//! sign(y) ln(|y| + 1), predictions are converted back.
 
 use std::collections::HashMap;
 

@@ -82,8 +82,7 @@ impl Stacks {
     }
 
     /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns. Returns early
-    /// if
-    /// `interruption` is due.
+    /// if `interruption` is due.
     pub(super) fn prefill(
         &mut self,
         chunks: &[PrefillChunk],
