@@ -185,7 +185,7 @@ impl NumberSet {
         probes
     }
 
-    /// The distance of multiples.
+    /// The distance of multiples, or 1 without them.
     fn step(&self) -> f64 {
         match self {
             Self::Bounded { multiples: Some(step), .. } => {
@@ -195,7 +195,7 @@ impl NumberSet {
         }
     }
 
-    /// The smallest and the largest number, if there are any.
+    /// The bounds, or the smallest and the largest number of a list.
     fn ends(&self) -> Vec<f64> {
         match self {
             Self::Listed(listed) => {
