@@ -176,8 +176,11 @@ impl NumberSet {
         for end in ends {
             // The last two are not multiples of any other step.
             for difference in [0.0, -self.step(), self.step(), -0.3 * finest, 0.3 * finest] {
+                if probes.len() == PROBES_MAX {
+                    return probes;
+                }
                 let Some(probe) = self.nearest(end + difference, STEP_DECIMALS_MAX) else { continue };
-                if !probes.contains(&probe) && probes.len() < PROBES_MAX {
+                if !probes.contains(&probe) {
                     probes.push(probe);
                 }
             }
