@@ -45,10 +45,11 @@ fn steps(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Result<(), Mod
 mod tests {
     use std::path::Path;
 
+    use ntl_text::checkpoint::{CheckpointFiles, Choices};
+
     use super::*;
     use crate::ops::composed;
     use crate::{LoadOptions, load};
-    use ntl_text::checkpoint::{CheckpointFiles, Choices};
 
     /// A checkpoint of each kind of model.
     const KINDS: [&str; 9] = [

@@ -145,10 +145,12 @@ impl Runner {
 
     /// Returns whether a client other than the interrupted one has jobs.
     fn has_newcomers(&self, queue: &Queue) -> bool {
-        let is_new = |client: u64| Some(client) != self.interrupted;
-        queue.clients().any(is_new)
-            || self.prefilling.iter().any(|job| is_new(job.client()))
-            || self.running.iter().any(|job| job.stall.is_none() && is_new(job.client()))
+        self.active_clients(queue).any(|client| !self.is_interrupted(client))
+    }
+
+    /// Returns whether a pass of this client is interrupted.
+    fn is_interrupted(&self, client: u64) -> bool {
+        self.interrupted == Some(client)
     }
 
     /// Computes a pass of these clients. If there is only one, serves the clients that come meanwhile.
@@ -235,8 +237,9 @@ impl Runner {
             self.end_one(&queued_job.events, reason, queued_job.job.request.sequences());
         }
         for job in std::mem::take(&mut self.prefilling) {
-            let is_interrupted = Some(job.client()) == self.interrupted;
-            let Some(reason) = job.queued_job.drop_reason(now).filter(|_| !is_interrupted) else {
+            let reason =
+                if self.is_interrupted(job.client()) { None } else { job.queued_job.drop_reason(now) };
+            let Some(reason) = reason else {
                 self.prefilling.push(job);
                 continue;
             };
@@ -248,8 +251,8 @@ impl Runner {
         }
         let mut kept = Vec::with_capacity(self.running.len());
         for job in std::mem::take(&mut self.running) {
-            let is_interrupted = Some(job.client()) == self.interrupted;
-            let Some(reason) = self.drop_reason(&job, now).filter(|_| !is_interrupted) else {
+            let reason = if self.is_interrupted(job.client()) { None } else { self.drop_reason(&job, now) };
+            let Some(reason) = reason else {
                 kept.push(job);
                 continue;
             };
@@ -285,8 +288,13 @@ impl Runner {
 
     /// Returns the clients that use the engine or wait for it.
     fn clients(&self, queue: &Queue) -> HashSet<u64> {
+        self.active_clients(queue).collect()
+    }
+
+    /// Like [`Self::clients`], but a client with several jobs may appear several times.
+    fn active_clients(&self, queue: &Queue) -> impl Iterator<Item = u64> {
         let prefilling = self.prefilling.iter().map(Prefilling::client);
-        stepping(&self.running).into_iter().chain(prefilling).chain(queue.clients()).collect()
+        stepping(&self.running).chain(prefilling).chain(queue.clients())
     }
 
     /// Starts jobs, and computes a part of their prompts and of earlier ones. Returns `true` if there were
@@ -298,7 +306,7 @@ impl Runner {
         let is_shared = clients.len() > 1;
         let work_max = model.prefill_tokens_max();
         let work = self.pace.prefill_work_max(clients.len(), self.limits.prefill_time_max, work_max);
-        let owes_steps = is_shared && !stepping(&self.running).is_empty();
+        let owes_steps = is_shared && stepping(&self.running).next().is_some();
         let mut debtors = if owes_steps { self.pace.debtors().clone() } else { HashSet::new() };
         debtors.extend(self.interrupted);
         let shares = Shares::new(&self.prefilling, queue.clients(), debtors, work);

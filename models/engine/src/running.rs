@@ -1,6 +1,6 @@
 //! The running jobs, and how they share the rows of a step.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ntl_core::contract::{ContextId, EngineError, PathRow, Row};
@@ -95,9 +95,9 @@ pub(crate) fn update_stalls(running: &mut [Running]) {
     running.iter_mut().for_each(|job| job.update_stall(now));
 }
 
-/// Returns the clients with a job that can be stepped.
-pub(crate) fn stepping(running: &[Running]) -> HashSet<u64> {
-    running.iter().filter(|job| job.stall.is_none()).map(Running::client).collect()
+/// Returns the client of each job that can be stepped.
+pub(crate) fn stepping(running: &[Running]) -> impl Iterator<Item = u64> {
+    running.iter().filter(|job| job.stall.is_none()).map(Running::client)
 }
 
 /// Collects at most `rows_max` rows from all jobs for step number `step`. The client that has waited longest

@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 
 use candle_core::{DType, Device, Tensor};
 use ntl_core::contract::{Adapter, ModelError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 use crate::ops::{AdapterWeights, Change, ModelResult, Placement, SiteChange, compute_error, device_error};
 use crate::weights::Weights;
@@ -20,7 +21,6 @@ use crate::weights::Weights;
 use config::AdapterConfig;
 pub(crate) use layers::AdaptableLayers;
 use layers::Layer;
-use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
 const FILE: &str = "adapter_model.safetensors";
 

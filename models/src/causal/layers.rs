@@ -343,8 +343,8 @@ impl Layer {
         self.read_kv(x, q, index, pass)
     }
 
-    /// Returns the hidden states `[R, hidden]` after the layer, given those before it and the queries `[R, H
-    /// * D]`, after the keys and values are written.
+    /// Returns the hidden states `[R, hidden]` after the layer, given those before it and the queries
+    /// `[R, H * D]`, after the keys and values are written.
     pub(super) fn read_kv(&self, x: Tensor, q: Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
         let q = Scratch(q);
         let attended = Scratch(pass.kv.attend(index, self.view, &q, self.heads)?);

@@ -175,8 +175,8 @@ impl Causal {
         Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
 
-    /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x` `[R,
-    /// hidden]`.
+    /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x`
+    /// `[R, hidden]`.
     fn decode(&self, x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
         let pass = self.pass(contexts)?;
         let inputs = || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows);
@@ -186,8 +186,8 @@ impl Causal {
         self.graphs.compute(x, inputs, layers)
     }
 
-    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states `[R,
-    /// hidden]` after all layers.
+    /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states
+    /// `[R, hidden]` after all layers.
     fn logits(&self, x: &Tensor, rows: &AdaptedRows) -> Result<Product> {
         let hidden = self.norm.forward(x)?;
         let scale = self.config.multipliers.logits;
@@ -199,8 +199,8 @@ impl Causal {
     }
 
     /// Computes the next layers of a pass, given the hidden states before them. Returns the hidden states
-    /// before layer
-    /// `end`, or keeps those between two layers if `interruption` is due there.
+    /// before layer `end`. If `interruption` is due after a layer, keeps the hidden states in `partial` and
+    /// returns `None`.
     fn some_layers(
         &self,
         mut x: Tensor,

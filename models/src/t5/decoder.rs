@@ -109,8 +109,7 @@ impl Decoder {
     }
 
     /// Begins to compute the hidden states of a step's rows, which are grouped by context, from the
-    /// embeddings
-    /// `[R, d_model]` of their tokens.
+    /// embeddings `[R, d_model]` of their tokens.
     pub(super) fn begin(&self, x: Tensor, groups: &[RowGroup]) -> Result<PartialStep> {
         let x = match &self.positions {
             Some(table) => (x + positioned(table, groups)?)?,

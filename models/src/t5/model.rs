@@ -8,11 +8,10 @@ use ntl_core::contract::{
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 
 use super::T5Config;
-use super::decoder::StepProgress;
 use super::head::Head;
 use super::layers::Loader;
 use super::prompts::{PromptEncoder, PromptRows};
-use super::stacks::Stacks;
+use super::stacks::{Stacks, decode};
 use super::stored::{load_embeddings, load_stacks};
 use super::xval::{NumberScaling, POSITIONS, Xval};
 use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
@@ -147,8 +146,8 @@ impl T5 {
         self.stacks.adapters()
     }
 
-    /// Encodes several prompts of any lengths, each at least one token, without adapters. Returns one `[T,
-    /// d_model]` per prompt.
+    /// Encodes several prompts of any lengths, each at least one token, without adapters. Returns one
+    /// `[T, d_model]` per prompt.
     pub fn encode(&self, requests: &[ContextRequest<'_>]) -> ModelResult<Vec<Tensor>> {
         let x = embed_prompts(&self.stacks.prompts, self.xval.as_ref(), requests)?;
         let prompts: Vec<_> = requests.iter().map(|request| PromptRows::plain(request.prompt)).collect();
@@ -228,14 +227,7 @@ impl BatchModel for T5 {
         if let Some(xval) = &self.xval {
             x = xval.embed_rows(&x, rows, &groups)?;
         }
-        let mut step = self.stacks.begin_step(x, &groups)?;
-        let hidden = loop {
-            match self.stacks.advance(step, &groups, &mut || interruption.is_due())? {
-                StepProgress::Complete(hidden) => break hidden,
-                StepProgress::Partial(partial) => step = partial,
-            }
-            interruption.serve(self);
-        };
+        let hidden = decode(self, |model| &model.stacks, x, &groups, interruption)?;
         let hidden = self.head.scaled(&hidden).map_err(compute_error)?;
         let logits = self.head.logits(&hidden, &self.stacks.adapted(&groups)).map_err(compute_error)?;
         let logits = self.reducer.reduce(logits, rows)?;

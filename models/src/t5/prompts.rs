@@ -75,16 +75,6 @@ struct Whole {
     prefill: Prefill,
 }
 
-/// Returns the number of prompts at the beginning that have at most this many tokens, at least 1.
-fn fitting(prompts: &[Whole], tokens_max: usize) -> usize {
-    let mut tokens = 0;
-    let fits = |whole: &&Whole| {
-        tokens += whole.prefill.prompt.len();
-        tokens <= tokens_max
-    };
-    prompts.iter().take_while(fits).count().max(1)
-}
-
 impl<'a> PromptRows<'a> {
     /// Returns the rows of a prompt without an adapter.
     pub(super) fn plain(prompt: &Prompt) -> Self {
@@ -214,30 +204,30 @@ impl PromptEncoder {
                 self.prefills.insert(context, prefill);
             }
         }
-        let mut left = &together[..];
+        let rows: Vec<_> = together.iter().map(|whole| PromptRows::of(&whole.prefill)).collect();
+        let mut encoded = 0;
         let mut part_tokens = PART_TOKENS * rayon::current_num_threads();
-        while !left.is_empty() {
+        while encoded < together.len() {
             if !is_first && self.on_cpu && interruption.is_due() {
                 break;
             }
             is_first = false;
             let began = Instant::now();
+            let left = &rows[encoded..];
             let count = if self.on_cpu { fitting(left, part_tokens) } else { left.len() };
-            let (now, later) = left.split_at(count);
+            let now = &together[encoded..encoded + count];
             let requests: Vec<_> = now.iter().map(|whole| whole.prefill.request()).collect();
-            let rows: Vec<_> = now.iter().map(|whole| PromptRows::of(&whole.prefill)).collect();
-            let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &rows)?;
+            let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &left[..count])?;
             let contexts = now.iter().map(|whole| whole.context);
             let prompts: Vec<_> = contexts.zip(lengths).collect();
             let all = |&(context, count): &(ContextId, usize)| EncodedRows { context, first: 0, count };
-            let rows: Vec<_> = prompts.iter().map(all).collect();
-            sink.open(&prompts).and_then(|()| sink.write(&rows, &packed)).map_err(compute_error)?;
-            left = later;
+            let written: Vec<_> = prompts.iter().map(all).collect();
+            sink.open(&prompts).and_then(|()| sink.write(&written, &packed)).map_err(compute_error)?;
+            encoded += count;
             if began.elapsed() < PART_TIME {
                 part_tokens *= 2;
             }
         }
-        let encoded = together.len() - left.len();
         for Whole { index, context, prefill } in together.into_iter().skip(encoded) {
             progress[index] = prefill.progress(&self.work, 0.0);
             self.prefills.insert(context, prefill);
@@ -308,17 +298,22 @@ impl Encoded {
     }
 }
 
+/// Returns the number of prompts at the beginning that have at most this many tokens, at least 1.
+fn fitting(prompts: &[PromptRows<'_>], tokens_max: usize) -> usize {
+    let mut tokens = 0;
+    let fits = |prompt: &&PromptRows<'_>| {
+        tokens += prompt.length;
+        tokens <= tokens_max
+    };
+    prompts.iter().take_while(fits).count().max(1)
+}
+
 /// Groups prompts, in order, so that each group has at most `tokens_max` tokens or is a single longer prompt.
 fn pieces<'a, 'b>(prompts: &'a [PromptRows<'b>], tokens_max: usize) -> Vec<&'a [PromptRows<'b>]> {
     let mut pieces = Vec::new();
     let mut left = prompts;
     while !left.is_empty() {
-        let mut tokens = 0;
-        let fits = |prompt: &&PromptRows<'_>| {
-            tokens += prompt.length;
-            tokens <= tokens_max
-        };
-        let (piece, others) = left.split_at(left.iter().take_while(fits).count().max(1));
+        let (piece, others) = left.split_at(fitting(left, tokens_max));
         pieces.push(piece);
         left = others;
     }

@@ -3,8 +3,8 @@
 //!
 //! The input of the decoder is the prompt itself, shifted by one. The head reads the decoder's hidden state
 //! at the prompt's last end-of-sequence token. The values are computed by the prefill: first the encoder,
-//! then the rows of the decoder. If the model was trained on signed logarithms of the targets, sign(y) ln(|y|
-//! + 1), predictions are converted back.
+//! then the rows of the decoder. If the model was trained on signed logarithms of the targets,
+//! sign(y) ln(|y| + 1), predictions are converted back.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,10 @@ use ntl_core::contract::{
 use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 use ntl_text::labels::read_labels;
 
-use super::decoder::StepProgress;
 use super::layers::Loader;
 use super::model::TokenizerFacts;
 use super::prompts::PromptEncoder;
-use super::stacks::Stacks;
+use super::stacks::{Stacks, decode};
 use super::stored::{load_embeddings, load_stacks};
 use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::ops::{AdaptedRows, Linear, ModelResult, Placement, Weight, compute_error, device_error};
@@ -111,14 +110,7 @@ impl RegressionHead {
     fn decode(&mut self, rows: &[Row], interruption: &mut dyn Interruption) -> ModelResult<()> {
         let groups = self.stacks.kv_cache.append_rows(rows)?;
         let x = self.stacks.embed_rows(rows.iter().map(|row| row.path.token.id))?;
-        let mut step = self.stacks.begin_step(x, &groups)?;
-        let hidden = loop {
-            match self.stacks.advance(step, &groups, &mut || interruption.is_due())? {
-                StepProgress::Complete(hidden) => break hidden,
-                StepProgress::Partial(partial) => step = partial,
-            }
-            interruption.serve(self);
-        };
+        let hidden = decode(self, |model| &model.stacks, x, &groups, interruption)?;
         let mut complete = Vec::new();
         let mut read = Vec::new();
         for group in &groups {

@@ -4,7 +4,7 @@
 
 use candle_core::{Result, Tensor};
 use ntl_core::contract::{
-    CacheCost, ContextId, ContextRequest, Interruption, ModelError, OpenedContext, PrefillChunk,
+    BatchModel, CacheCost, ContextId, ContextRequest, Interruption, ModelError, OpenedContext, PrefillChunk,
     PrefillProgress, Row,
 };
 
@@ -82,8 +82,7 @@ impl Stacks {
     }
 
     /// Computes parts of prompts, with the embeddings of complete prompts that `embed` returns. Returns early
-    /// if
-    /// `interruption` is due.
+    /// if `interruption` is due.
     pub(super) fn prefill(
         &mut self,
         chunks: &[PrefillChunk],
@@ -122,13 +121,8 @@ impl Stacks {
         AdaptedRows::new(groups.iter().map(rows))
     }
 
-    /// Begins to decode embedded rows `[R, d_model]`, which must already be appended to the cache.
-    pub(super) fn begin_step(&self, x: Tensor, groups: &[RowGroup]) -> ModelResult<PartialStep> {
-        self.decoder.begin(x, groups).map_err(compute_error)
-    }
-
     /// Continues until the step is complete, or on the CPU until `is_due` returns `true` between two layers.
-    pub(super) fn advance(
+    fn advance(
         &self,
         step: PartialStep,
         groups: &[RowGroup],
@@ -137,6 +131,25 @@ impl Stacks {
         let is_due = if self.prompts.is_on_cpu() { Some(is_due) } else { None };
         let rows = self.adapted(groups);
         self.decoder.advance(step, groups, &self.kv_cache, &rows, &self.graphs, is_due).map_err(compute_error)
+    }
+}
+
+/// Returns the hidden states `[R, d_model]` of embedded rows `x` `[R, d_model]`, which must already be
+/// appended to the cache of the model's `stacks`. On the CPU, serves `interruption` between two layers.
+pub(super) fn decode<M: BatchModel>(
+    model: &mut M,
+    stacks: fn(&M) -> &Stacks,
+    x: Tensor,
+    groups: &[RowGroup],
+    interruption: &mut dyn Interruption,
+) -> ModelResult<Tensor> {
+    let mut step = stacks(model).decoder.begin(x, groups).map_err(compute_error)?;
+    loop {
+        match stacks(model).advance(step, groups, &mut || interruption.is_due())? {
+            StepProgress::Complete(hidden) => return Ok(hidden),
+            StepProgress::Partial(partial) => step = partial,
+        }
+        interruption.serve(model);
     }
 }
 

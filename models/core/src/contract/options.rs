@@ -104,7 +104,7 @@ impl OptionsJob {
         self.options
     }
 
-    /// Number of prefixes, which are the most nodes that it needs.
+    /// Number of prefixes, which is the maximum number of nodes that it needs.
     pub fn nodes_max(&self) -> usize {
         self.rows.len()
     }

@@ -170,8 +170,8 @@ impl OptionsDecoding {
         Ok(Reading { next, end, unreported, is_end_unreported: missing_ends > 0 })
     }
 
-    /// Counts prefixes in the order of their probability, as far as they are computed. Returns `true` once
-    /// little enough mass is open.
+    /// Counts prefixes in the order of their probability, up to the first one that is not computed. Returns
+    /// `true` once little enough mass is open.
     fn count(&mut self) -> bool {
         loop {
             if self.expandable <= self.job.tolerance() * self.closed_total {

@@ -15,7 +15,7 @@ impl NumberState {
     /// Before the first character.
     pub const START: Self = Self::Text(TextState::START);
 
-    /// Like [`NumberState::START`], where no space may precede the number.
+    /// Like [`NumberState::START`], but no space may precede the number.
     pub(crate) const AFTER_SPACE: Self = Self::Text(TextState::AFTER_SPACE);
 
     /// Sets the number head's prediction for the next token.

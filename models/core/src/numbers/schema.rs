@@ -176,8 +176,11 @@ impl NumberSet {
         for end in ends {
             // The last two are not multiples of any other step.
             for difference in [0.0, -self.step(), self.step(), -0.3 * finest, 0.3 * finest] {
+                if probes.len() == PROBES_MAX {
+                    return probes;
+                }
                 let Some(probe) = self.nearest(end + difference, STEP_DECIMALS_MAX) else { continue };
-                if !probes.contains(&probe) && probes.len() < PROBES_MAX {
+                if !probes.contains(&probe) {
                     probes.push(probe);
                 }
             }
@@ -185,7 +188,7 @@ impl NumberSet {
         probes
     }
 
-    /// The distance of multiples.
+    /// The distance of multiples, or 1 without them.
     fn step(&self) -> f64 {
         match self {
             Self::Bounded { multiples: Some(step), .. } => {
@@ -195,7 +198,7 @@ impl NumberSet {
         }
     }
 
-    /// The smallest and the largest number, if there are any.
+    /// The bounds, or the smallest and the largest number of a list.
     fn ends(&self) -> Vec<f64> {
         match self {
             Self::Listed(listed) => {

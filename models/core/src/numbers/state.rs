@@ -180,7 +180,7 @@ impl TextState {
         head: None,
     };
 
-    /// Before the first character, where no space may precede the number.
+    /// Before the first character of a number that no space may precede.
     pub(super) const AFTER_SPACE: Self = Self { phase: Phase::Space, ..Self::START };
 
     /// Sets the number head's prediction for the next token.

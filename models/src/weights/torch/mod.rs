@@ -10,10 +10,11 @@ mod archive;
 mod cursor;
 mod pickle;
 
+use ntl_text::checkpoint::FileReader;
+
 use super::table::{Entry, FloatType, StoredType, Table, TableError};
 
 use archive::{Archive, EntryBytes};
-use ntl_text::checkpoint::FileReader;
 use pickle::{View, tensors};
 
 /// Maximum size of a pickle, in bytes. Real pickles have a few hundred bytes per tensor.
