@@ -83,6 +83,8 @@ pub(super) async fn decompress(
     if coding == ContentCoding::Identity {
         return Ok((body, charge));
     }
+    // Otherwise its bytes could be released while it waits for a thread and still holds them.
+    charge.arrived();
     // A few bytes may become many.
     run_blocking(client, usize::MAX, move || {
         let held = body.capacity();
