@@ -19,6 +19,7 @@ use ntl_api::{
 use ntl_core::contract::{Event, NumberOutcome, OptionsOutcome};
 use ntl_core::numbers::{Interval, Mass, NumberValues, Scale, conformal_interval};
 
+use crate::apis::number::central_quantiles;
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 use crate::response_budget::ResponseSize;
@@ -224,8 +225,7 @@ impl Question {
     fn interval(&self, figures: &OptionFigures) -> Option<NumberInterval> {
         let coverage = self.reading.coverage?;
         let probabilities = figures.or_uniform();
-        let low = quantile(&probabilities, f64::midpoint(0.0, 1.0 - coverage)) as f64;
-        let high = quantile(&probabilities, f64::midpoint(1.0, coverage)) as f64;
+        let [low, high] = central_quantiles(coverage).map(|q| quantile(&probabilities, q) as f64);
         let quantiles = Interval { low, high };
         let (interval, method, reason) = match &self.offset {
             Ok(offset) => {
