@@ -92,7 +92,7 @@ enum OutcomeKind {
 
 struct Answers {
     decision: Decision,
-    figures: Vec<(&'static str, Figures)>,
+    figures: Vec<Figures>,
     input_tokens: u64,
 }
 
@@ -146,8 +146,8 @@ async fn run(
         by_question[question].add(event.ok_or(AppError::Internal)?);
     }
     let figures = decision.figures(by_question)?;
-    for (kind, figures) in &figures {
-        events.count_decision(kind, figures.mass());
+    for (question, figures) in decision.questions.iter().zip(&figures) {
+        events.count_decision(question.kind_name(), figures.mass());
         if let Figures::Number(shown) = figures {
             events.count_number(shown.method, &shown.outcome, 0);
         }

@@ -105,7 +105,6 @@ impl QuestionKind {
         }
     }
 
-    /// The value of the label `type` in metrics.
     fn name(&self) -> &'static str {
         match self {
             Self::Predicate(_) => "predicate",
@@ -168,6 +167,11 @@ impl Question {
         reading: Reading,
     ) -> Self {
         Self { param, options_param, instructions, kind, reading, offset: Err(None) }
+    }
+
+    /// The value of the label `type` in metrics.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        self.kind.name()
     }
 
     /// Finds the calibration that applies.
@@ -362,11 +366,11 @@ impl Figures {
 }
 
 impl Decision {
-    /// The figures of each question, with the name of its type.
-    pub(crate) fn figures(&self, results: Vec<Results>) -> Result<Vec<(&'static str, Figures)>, AppError> {
+    /// The figures of each question.
+    pub(crate) fn figures(&self, results: Vec<Results>) -> Result<Vec<Figures>, AppError> {
         let mut all = Vec::with_capacity(results.len());
         for (question, results) in self.questions.iter().zip(results) {
-            let figures = match (&question.kind, results.number) {
+            all.push(match (&question.kind, results.number) {
                 (QuestionKind::Number(number), Some(outcome)) => {
                     Figures::Number(Box::new(number.shown(outcome)))
                 }
@@ -375,8 +379,7 @@ impl Decision {
                     let figures = OptionFigures::average(&results.options, kind.options().len());
                     Figures::Options(OptionFigures { is_unlisted: results.is_unlisted, ..figures })
                 }
-            };
-            all.push((question.kind.name(), figures));
+            });
         }
         Ok(all)
     }

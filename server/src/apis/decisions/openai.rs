@@ -332,11 +332,11 @@ impl QuestionForms {
         self,
         model: String,
         decision: &Decision,
-        figures: &[(&'static str, Figures)],
+        figures: &[Figures],
         input_tokens: u64,
     ) -> DecisionsResponse {
         let mut answers = Vec::with_capacity(self.0.len());
-        for ((form, question), (_, figures)) in self.0.into_iter().zip(&decision.questions).zip(figures) {
+        for ((form, question), figures) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push(form.answer(question, figures));
         }
         DecisionsResponse { model, answers, usage: DecisionsUsage::of_input(input_tokens) }
