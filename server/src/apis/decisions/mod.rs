@@ -184,10 +184,11 @@ impl Question {
                 self.offset = Ok(calibration.offset);
                 return;
             }
-            self.offset = Err(Some(
-                "the calibrations of this model are for another type, coverage, `x_read` or `x_orders`"
-                    .to_owned(),
-            ));
+        }
+        if !calibrations.is_empty() {
+            let reason =
+                "the calibrations of this model are for another type, coverage, `x_read` or `x_orders`";
+            self.offset = Err(Some(reason.to_owned()));
         }
     }
 
@@ -268,10 +269,10 @@ impl Decision {
         Ok(Self { state, questions, is_dry_run })
     }
 
-    /// Bytes that have to be tokenized.
-    pub(crate) fn bytes(&self) -> usize {
-        let question = |question: &Question| question.prompts() * self.state.len();
-        self.questions.iter().map(question).sum()
+    /// Size of the text that the questions are about, in all prompts together, in bytes.
+    fn state_bytes(&self) -> usize {
+        let prompts: usize = self.questions.iter().map(Question::prompts).sum();
+        prompts * self.state.len()
     }
 
     /// Estimates the response.
@@ -320,7 +321,7 @@ fn check_count(param: &str, count: usize) -> Result<(), AppError> {
     check(param, (1..=QUESTIONS_MAX).contains(&count), message)
 }
 
-/// The results of one question, one for each of its prompts.
+/// The results of the prompts of one question, in the order of the prompts.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     options: Vec<OptionsOutcome>,
@@ -330,7 +331,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Adds the result of the prompt of this order.
+    /// Adds the result of the next prompt.
     pub(crate) fn add(&mut self, event: Event) {
         match event {
             Event::Options(outcome) => self.options.push(outcome),

@@ -104,7 +104,7 @@ pub(crate) fn prepare(
         check("questions", bytes <= TEXTS_BYTES_MAX, message)
     };
     // Each prompt has the whole state.
-    too_long(decision.bytes())?;
+    too_long(decision.state_bytes())?;
     let reader = AnswerReader::new(tokenizer, profile);
     let mut prompts = Vec::new();
     let mut bytes = 0;
