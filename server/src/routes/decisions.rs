@@ -66,12 +66,13 @@ pub(crate) async fn system_one(
         .await
 }
 
-/// The model of a request. The names of hosted models stand for the first model.
+/// The model of a request. Names of hosted models stand for the first model, unless a model has this name.
 fn model(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
     let all = app.models.all();
-    let is_served = |name: &str| all.iter().any(|model| *model.name == *name);
-    match (name.filter(|name| MODEL_ALIASES.contains(name) && !is_served(name)), all.first()) {
-        (Some(_), Some(first)) => resolve(app, Some(&first.name), record),
+    let is_alias = name
+        .is_some_and(|name| MODEL_ALIASES.contains(&name) && all.iter().all(|model| *model.name != *name));
+    match all.first() {
+        Some(first) if is_alias => resolve(app, Some(&first.name), record),
         _ => resolve(app, name, record),
     }
 }
