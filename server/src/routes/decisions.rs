@@ -131,11 +131,15 @@ async fn run(
     requester: Requester,
 ) -> Result<Answers, AppError> {
     let cache_salt = requester.client.cache_salt(None);
-    let input_tokens = prompts.iter().map(|prompt| prompt.prompt.len() as u64).sum();
-    let questions: Vec<(usize, bool)> =
-        prompts.iter().map(|prompt| (prompt.question, prompt.is_listed)).collect();
-    let job = |prompt: PreparedPrompt| Job { cache_salt, ..Job::new(prompt.prompt, prompt.request) };
-    let mut events = model.submit("questions", prompts.into_iter().map(job).collect(), requester)?;
+    let mut input_tokens = 0;
+    let mut questions = Vec::with_capacity(prompts.len());
+    let mut jobs = Vec::with_capacity(prompts.len());
+    for PreparedPrompt { question, prompt, request, is_listed, .. } in prompts {
+        input_tokens += prompt.len() as u64;
+        questions.push((question, is_listed));
+        jobs.push(Job { cache_salt, ..Job::new(prompt, request) });
+    }
+    let mut events = model.submit("questions", jobs, requester)?;
     let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
     while let Some((index, event)) = events.next().await? {
         results[index] = Some(event);
