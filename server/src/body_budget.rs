@@ -114,8 +114,15 @@ impl BodyCharge {
         Ok(())
     }
 
-    /// The body has arrived and is not rejected any more. Waits for the memory that it may need once it is
-    /// parsed, and returns this share with the body.
+    /// Records that the body has arrived: it is not rejected any more to make room for others.
+    pub(crate) fn arrived(&self) {
+        if let Some(arrived) = self.budget.arriving().bodies.get_mut(&self.id) {
+            arrived.reading = None;
+        }
+    }
+
+    /// The body has arrived. Waits for the memory that it may need once it is parsed, and returns this share
+    /// with the body.
     ///
     /// # Errors
     /// If the share exceeds the whole budget, or has not become free in time.
@@ -124,9 +131,7 @@ impl BodyCharge {
         client: u64,
         body: Vec<u8>,
     ) -> Result<(ParsedShare, Vec<u8>), AppError> {
-        if let Some(arrived) = self.budget.arriving().bodies.get_mut(&self.id) {
-            arrived.reading = None;
-        }
+        self.arrived();
         let (bytes, body) =
             run_blocking(client, body.len(), move || Ok((parsed_bytes_max(&body), body))).await?;
         let bytes_max = self.budget.bytes_max;
@@ -204,6 +209,18 @@ mod tests {
         first.grow_to(6).unwrap();
         assert!(is_full(second.grow_to(6)));
         assert!(!first_reading.handle().is_aborted());
+    }
+
+    #[test]
+    fn a_body_that_has_arrived_makes_no_room_for_smaller_ones() {
+        let budget = BodyBudget::new(10);
+        let (first, first_reading) = budget.begin();
+        let (second, _second_reading) = budget.begin();
+        first.grow_to(9).unwrap();
+        first.arrived();
+        assert!(is_full(second.grow_to(2)));
+        assert!(!first_reading.handle().is_aborted());
+        first.grow_to(10).unwrap();
     }
 
     #[test]

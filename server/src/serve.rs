@@ -7,7 +7,7 @@
 //! cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -304,6 +304,7 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     let calibrations = calibrations.collect::<Result<Vec<_>, _>>()?;
     let adapter_calibrations = adapters.iter().map(|adapter| read_calibrations(&adapter.calibrations));
     let adapter_calibrations = adapter_calibrations.collect::<Result<Vec<_>, _>>()?;
+    let templates = models.iter().map(read_decision_template).collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
     let read = read_adapters(adapters, models, &loaded, app)?;
     app.metrics.set_kernels_off(&ntl_models::kernels_off());
@@ -317,30 +318,32 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     }
     let mut served = Vec::new();
     let mut threads = Vec::new();
-    for ((model, loaded), calibrations) in models.iter().zip(loaded).zip(calibrations) {
-        let loaded = match loaded {
-            Loaded::Here(loaded) => loaded,
+    for (((settings, loaded), calibrations), template) in
+        models.iter().zip(loaded).zip(calibrations).zip(templates)
+    {
+        let name = &settings.name;
+        let mut model = match loaded {
             Loaded::Elsewhere(connected) => {
-                let remote = ServedModel::remote(&model.name, connected, *limits, &budget, &app.metrics);
-                let remote = with_tool_parser(remote, model.tool_parser);
-                let remote = with_decision_template(remote, model.decision_template.as_deref())?;
-                served.push(calibrated(remote, &calibrations)?);
-                continue;
+                ServedModel::remote(name, connected, *limits, &budget, &app.metrics)
+            }
+            Loaded::Here(loaded) => {
+                let named = |source| ServeError::Load { name: name.clone(), source };
+                let own = own_facts(settings).map_err(named)?;
+                let fingerprint = fingerprint(settings).map_err(named)?;
+                let (mut model, thread) = ServedModel::start(name, loaded, *limits, &budget, &app.metrics)
+                    .map_err(|source| ServeError::System { what: "a thread", source })?;
+                threads.push(thread);
+                if let Some(side) = own.truncation_side {
+                    model = model.with_truncation_side(side);
+                }
+                model.with_examples(own.examples).with_fingerprint(fingerprint)
             }
         };
-        let named = |source| ServeError::Load { name: model.name.clone(), source };
-        let own = own_facts(model).map_err(named)?;
-        let fingerprint = fingerprint(model).map_err(named)?;
-        let (tool_parser, template) = (model.tool_parser, model.decision_template.as_deref());
-        let (model, thread) = ServedModel::start(&model.name, loaded, *limits, &budget, &app.metrics)
-            .map_err(|source| ServeError::System { what: "a thread", source })?;
-        let model = with_decision_template(with_tool_parser(model, tool_parser), template)?;
-        let mut model = model.with_examples(own.examples).with_fingerprint(fingerprint);
-        if let Some(side) = own.truncation_side {
-            model = model.with_truncation_side(side);
+        model = with_tool_parser(model, settings.tool_parser);
+        if let Some(template) = template {
+            model = model.with_decision_template(template);
         }
         served.push(calibrated(model, &calibrations)?);
-        threads.push(thread);
     }
     for ((adapter, ReadAdapter { base, weights }), calibrations) in
         adapters.iter().zip(read).zip(adapter_calibrations)
@@ -387,14 +390,11 @@ fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel
     }
 }
 
-fn with_decision_template(model: ServedModel, file: Option<&Path>) -> Result<ServedModel, ServeError> {
-    let Some(file) = file else { return Ok(model) };
-    let read = || {
-        let source = read_text(file, SMALL_BYTES_MAX)?;
-        Ok::<_, DecisionTemplateError>(TextTemplate::new(source)?)
-    };
-    let template = read().map_err(|source| ServeError::DecisionTemplate { file: file.to_owned(), source })?;
-    Ok(model.with_decision_template(template))
+fn read_decision_template(model: &ModelConfig) -> Result<Option<TextTemplate>, ServeError> {
+    let Some(file) = &model.decision_template else { return Ok(None) };
+    let unusable = |source| ServeError::DecisionTemplate { file: file.clone(), source };
+    let text = read_text(file, SMALL_BYTES_MAX).map_err(|error| unusable(error.into()))?;
+    TextTemplate::new(text).map(Some).map_err(|error| unusable(error.into()))
 }
 
 /// Why a template of decisions cannot be used.

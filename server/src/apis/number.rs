@@ -51,8 +51,13 @@ pub(super) struct IntervalFormat {
 impl IntervalFormat {
     /// The quantiles at its ends.
     pub(super) fn quantiles(&self) -> [f64; 2] {
-        [f64::midpoint(0.0, 1.0 - self.coverage), f64::midpoint(1.0, self.coverage)]
+        central_quantiles(self.coverage)
     }
+}
+
+/// The quantiles at the ends of an interval with this coverage.
+pub(super) fn central_quantiles(coverage: f64) -> [f64; 2] {
+    [f64::midpoint(0.0, 1.0 - coverage), f64::midpoint(1.0, coverage)]
 }
 
 #[derive(Debug, Clone, PartialEq)]

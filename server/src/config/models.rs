@@ -152,22 +152,16 @@ pub(super) fn with_calibrations(
     mut adapters: Vec<AdapterConfig>,
     flags: &[String],
 ) -> Result<(Vec<ModelConfig>, Vec<AdapterConfig>), ConfigError> {
+    let of_models = models.iter().map(|model| &model.name);
+    let of_adapters = adapters.iter().map(|adapter| &adapter.name);
+    let names: Vec<String> = of_models.chain(of_adapters).cloned().collect();
     for text in flags {
         let failed = |problem| ConfigError::Unattached { flag: "--calibration", text: text.clone(), problem };
         let (name, file) = split_name(text);
-        let of_models = models.iter_mut().map(|model| (&model.name, &mut model.calibrations));
-        let of_adapters = adapters.iter_mut().map(|adapter| (&adapter.name, &mut adapter.calibrations));
-        let mut all: Vec<(&String, &mut Vec<PathBuf>)> = of_models.chain(of_adapters).collect();
-        let names = all.iter().map(|(name, _)| (*name).clone()).collect();
-        let calibrations = match (name, &mut all[..]) {
-            (None, [(_, only)]) => only,
-            (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
-            (Some(name), all) => {
-                let unknown =
-                    || failed(AttachmentError::UnknownName { name: name.to_owned(), models: names });
-                let found = all.iter_mut().find(|(found, _)| *found == name);
-                found.map(|(_, calibrations)| calibrations).ok_or_else(unknown)?
-            }
+        let index = attached(&names, name).map_err(failed)?;
+        let calibrations = match index.checked_sub(models.len()) {
+            None => &mut models[index].calibrations,
+            Some(index) => &mut adapters[index].calibrations,
         };
         if file.is_empty() {
             return Err(failed(AttachmentError::NoPath));
@@ -175,6 +169,18 @@ pub(super) fn with_calibrations(
         calibrations.push(file.into());
     }
     Ok((models, adapters))
+}
+
+/// Returns the index of the name in `[NAME=]FILE`, or of the only one if the name is missing.
+fn attached(names: &[String], name: Option<&str>) -> Result<usize, AttachmentError> {
+    match name {
+        None if names.len() == 1 => Ok(0),
+        None => Err(AttachmentError::NoName { models: names.to_vec() }),
+        Some(name) => {
+            let unknown = || AttachmentError::UnknownName { name: name.to_owned(), models: names.to_vec() };
+            names.iter().position(|known| known == name).ok_or_else(unknown)
+        }
+    }
 }
 
 /// The models with the files of `--chat-template [NAME=]FILE`.
@@ -187,14 +193,7 @@ pub(super) fn with_chat_templates(
         let failed =
             |problem| ConfigError::Unattached { flag: "--chat-template", text: text.clone(), problem };
         let (name, file) = split_name(text);
-        let model = match (name, &mut models[..]) {
-            (None, [only]) => only,
-            (None, _) => return Err(failed(AttachmentError::NoName { models: names })),
-            (Some(name), all) => {
-                let unknown = AttachmentError::UnknownName { name: name.to_owned(), models: names.clone() };
-                all.iter_mut().find(|model| model.name == name).ok_or_else(|| failed(unknown))?
-            }
-        };
+        let model = &mut models[attached(&names, name).map_err(failed)?];
         if file.is_empty() {
             return Err(failed(AttachmentError::NoPath));
         }

@@ -12,9 +12,9 @@ const OTHERS: usize = 32;
 const ADMIN: usize = ADMIN_CONNECTIONS_MAX + ADMIN_WAITING_MAX;
 
 impl ConnectionSettings {
-    /// Raises the limit of file descriptors. Returns settings, and a number of connections to engines of at
-    /// most `upstream`, with at most as many connections as there are descriptors, apart from those of the
-    /// operators' port if there is one.
+    /// Raises the limit of file descriptors. If there are still too few, lowers the number of connections of
+    /// clients, and of `upstream` connections to engines, until each has a descriptor. The connections of the
+    /// operators' port, if there is one, keep theirs.
     pub(crate) fn within_descriptors(self, upstream: usize, has_admin: bool) -> (Self, usize) {
         let admin = if has_admin { ADMIN } else { 0 };
         let needed = self.connections_max + self.waiting_max + upstream + OTHERS + admin;

@@ -1,8 +1,8 @@
 //! Compressed request bodies: gzip, deflate and zstd.
 //!
 //! Invariant: a body is decompressed only up to the limit of one body, and its buffer is charged to the
-//! budget of all bodies, so that a small body that would become a huge one is rejected early. At most as many
-//! bodies are decompressed at the same time as there are processors.
+//! budget of all bodies, so that a small body that would become a huge one is rejected early. A client has at
+//! most as many bodies decompressed at the same time as there are processors.
 
 use std::io::{self, Read};
 
@@ -83,6 +83,8 @@ pub(super) async fn decompress(
     if coding == ContentCoding::Identity {
         return Ok((body, charge));
     }
+    // Otherwise its bytes could be released while it waits for a thread and still holds them.
+    charge.arrived();
     // A few bytes may become many.
     run_blocking(client, usize::MAX, move || {
         let held = body.capacity();

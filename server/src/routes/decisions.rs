@@ -66,12 +66,13 @@ pub(crate) async fn system_one(
         .await
 }
 
-/// The model of a request. The names of hosted models stand for the first model.
+/// The model of a request. Names of hosted models stand for the first model, unless a model has this name.
 fn model(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<Arc<ServedModel>, AppError> {
     let all = app.models.all();
-    let is_served = |name: &str| all.iter().any(|model| *model.name == *name);
-    match (name.filter(|name| MODEL_ALIASES.contains(name) && !is_served(name)), all.first()) {
-        (Some(_), Some(first)) => resolve(app, Some(&first.name), record),
+    let is_alias = name
+        .is_some_and(|name| MODEL_ALIASES.contains(&name) && all.iter().all(|model| *model.name != *name));
+    match all.first() {
+        Some(first) if is_alias => resolve(app, Some(&first.name), record),
         _ => resolve(app, name, record),
     }
 }
@@ -92,7 +93,7 @@ enum OutcomeKind {
 
 struct Answers {
     decision: Decision,
-    figures: Vec<(&'static str, Figures)>,
+    figures: Vec<Figures>,
     input_tokens: u64,
 }
 
@@ -130,11 +131,15 @@ async fn run(
     requester: Requester,
 ) -> Result<Answers, AppError> {
     let cache_salt = requester.client.cache_salt(None);
-    let input_tokens = prompts.iter().map(|prompt| prompt.prompt.len() as u64).sum();
-    let questions: Vec<(usize, bool)> =
-        prompts.iter().map(|prompt| (prompt.question, prompt.is_listed)).collect();
-    let job = |prompt: PreparedPrompt| Job { cache_salt, ..Job::new(prompt.prompt, prompt.request) };
-    let mut events = model.submit("questions", prompts.into_iter().map(job).collect(), requester)?;
+    let mut input_tokens = 0;
+    let mut questions = Vec::with_capacity(prompts.len());
+    let mut jobs = Vec::with_capacity(prompts.len());
+    for PreparedPrompt { question, prompt, request, is_listed, .. } in prompts {
+        input_tokens += prompt.len() as u64;
+        questions.push((question, is_listed));
+        jobs.push(Job { cache_salt, ..Job::new(prompt, request) });
+    }
+    let mut events = model.submit("questions", jobs, requester)?;
     let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
     while let Some((index, event)) = events.next().await? {
         results[index] = Some(event);
@@ -146,8 +151,8 @@ async fn run(
         by_question[question].add(event.ok_or(AppError::Internal)?);
     }
     let figures = decision.figures(by_question)?;
-    for (kind, figures) in &figures {
-        events.count_decision(kind, figures.mass());
+    for (question, figures) in decision.questions.iter().zip(&figures) {
+        events.count_decision(question.kind_name(), figures.mass());
         if let Figures::Number(shown) = figures {
             events.count_number(shown.method, &shown.outcome, 0);
         }

@@ -10,6 +10,9 @@ use serde::de::IgnoredAny;
 /// The name before the token counts. Quotes within texts are escaped, so that no text contains it.
 const USAGE: &[u8] = br#""usage":"#;
 
+/// The name before the data of an event.
+const DATA: &[u8] = b"data:";
+
 const LENGTH: &[u8] = br#""finish_reason":"length""#;
 
 /// Maximum size of token counts, and of an event that is held back.
@@ -103,15 +106,12 @@ impl EngineUsage {
                 has_usage = true;
             }
         }
-        let data = find(event, b"data:").map(|at| &event[at + b"data:".len()..]);
-        let is_last = || {
-            let last: Option<LastEvent> = data.and_then(|data| json_prefix(data)?.ok());
-            last.is_some_and(|last| last.choices.is_empty())
-        };
-        if has_usage && is_last() {
+        let Some(at) = find(event, DATA) else { return false };
+        let data = &event[at + DATA.len()..];
+        if has_usage && is_last(data) {
             return self.hides_usage;
         }
-        if data.is_some_and(|data| data.trim_ascii_start().starts_with(b"{")) {
+        if data.trim_ascii_start().starts_with(b"{") {
             self.events += 1;
         }
         false
@@ -136,6 +136,14 @@ impl EngineUsage {
         // A name may be divided.
         let kept = self.pending.len().min(LENGTH.len().max(USAGE.len()) - 1);
         self.pending.drain(..self.pending.len() - kept);
+    }
+}
+
+/// Returns whether an event with this data follows the last text.
+fn is_last(data: &[u8]) -> bool {
+    match json_prefix(data) {
+        Some(Ok(LastEvent { choices })) => choices.is_empty(),
+        _ => false,
     }
 }
 

@@ -1,10 +1,10 @@
-//! Requests for text from a model that another engine computes. The server forwards their bodies within its
-//! own limits, with the engine's name of the model and the client's `cache_salt`, and passes on the response
-//! as it arrives.
+//! Forwards requests for texts to the engine that computes their model, and passes its responses on as they
+//! arrive.
 //!
-//! Such a request waits in the queue, and counts as running until its response has passed or its client is
-//! gone. Its tokens are those that the engine reports. Numbers are not forwarded: they come from our trees
-//! over the engine's next-token probabilities.
+//! A request stays as it is, except that it keeps to the limits of this server, names the model as the engine
+//! does, and has the `cache_salt` of its client. It waits in the queue, and counts as running until its
+//! response has passed or its client is gone. Its tokens are those that the engine reports. Numbers are not
+//! forwarded: they come from our trees over the engine's next-token probabilities.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// Returns the engine elsewhere that answers a request, if the request names such a model and requests no
+/// Returns the other engine that answers a request, if one computes its model and the request is not for a
 /// number. The parser rejects a malformed body later, with an error that names the field.
 pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;

@@ -19,6 +19,7 @@ use ntl_api::{
 use ntl_core::contract::{Event, NumberOutcome, OptionsOutcome};
 use ntl_core::numbers::{Interval, Mass, NumberValues, Scale, conformal_interval};
 
+use crate::apis::number::central_quantiles;
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 use crate::response_budget::ResponseSize;
@@ -104,7 +105,6 @@ impl QuestionKind {
         }
     }
 
-    /// The value of the label `type` in metrics.
     fn name(&self) -> &'static str {
         match self {
             Self::Predicate(_) => "predicate",
@@ -169,6 +169,11 @@ impl Question {
         Self { param, options_param, instructions, kind, reading, offset: Err(None) }
     }
 
+    /// The value of the label `type` in metrics.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        self.kind.name()
+    }
+
     /// Finds the calibration that applies.
     fn calibrate(&mut self, calibrations: &[DecisionCalibration]) {
         let (Some(coverage), Some(kind)) = (self.reading.coverage, self.kind.calibrated()) else { return };
@@ -179,10 +184,11 @@ impl Question {
                 self.offset = Ok(calibration.offset);
                 return;
             }
-            self.offset = Err(Some(
-                "the calibrations of this model are for another type, coverage, `x_read` or `x_orders`"
-                    .to_owned(),
-            ));
+        }
+        if !calibrations.is_empty() {
+            let reason =
+                "the calibrations of this model are for another type, coverage, `x_read` or `x_orders`";
+            self.offset = Err(Some(reason.to_owned()));
         }
     }
 
@@ -224,8 +230,7 @@ impl Question {
     fn interval(&self, figures: &OptionFigures) -> Option<NumberInterval> {
         let coverage = self.reading.coverage?;
         let probabilities = figures.or_uniform();
-        let low = quantile(&probabilities, f64::midpoint(0.0, 1.0 - coverage)) as f64;
-        let high = quantile(&probabilities, f64::midpoint(1.0, coverage)) as f64;
+        let [low, high] = central_quantiles(coverage).map(|q| quantile(&probabilities, q) as f64);
         let quantiles = Interval { low, high };
         let (interval, method, reason) = match &self.offset {
             Ok(offset) => {
@@ -264,10 +269,10 @@ impl Decision {
         Ok(Self { state, questions, is_dry_run })
     }
 
-    /// Bytes that have to be tokenized.
-    pub(crate) fn bytes(&self) -> usize {
-        let question = |question: &Question| question.prompts() * self.state.len();
-        self.questions.iter().map(question).sum()
+    /// Size of the text that the questions are about, in all prompts together, in bytes.
+    fn state_bytes(&self) -> usize {
+        let prompts: usize = self.questions.iter().map(Question::prompts).sum();
+        prompts * self.state.len()
     }
 
     /// Estimates the response.
@@ -316,7 +321,7 @@ fn check_count(param: &str, count: usize) -> Result<(), AppError> {
     check(param, (1..=QUESTIONS_MAX).contains(&count), message)
 }
 
-/// The results of one question, one for each of its prompts.
+/// The results of the prompts of one question, in the order of the prompts.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     options: Vec<OptionsOutcome>,
@@ -326,7 +331,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Adds the result of the prompt of this order.
+    /// Adds the result of the next prompt.
     pub(crate) fn add(&mut self, event: Event) {
         match event {
             Event::Options(outcome) => self.options.push(outcome),
@@ -362,11 +367,11 @@ impl Figures {
 }
 
 impl Decision {
-    /// The figures of each question, with the name of its type.
-    pub(crate) fn figures(&self, results: Vec<Results>) -> Result<Vec<(&'static str, Figures)>, AppError> {
+    /// The figures of each question.
+    pub(crate) fn figures(&self, results: Vec<Results>) -> Result<Vec<Figures>, AppError> {
         let mut all = Vec::with_capacity(results.len());
         for (question, results) in self.questions.iter().zip(results) {
-            let figures = match (&question.kind, results.number) {
+            all.push(match (&question.kind, results.number) {
                 (QuestionKind::Number(number), Some(outcome)) => {
                     Figures::Number(Box::new(number.shown(outcome)))
                 }
@@ -375,8 +380,7 @@ impl Decision {
                     let figures = OptionFigures::average(&results.options, kind.options().len());
                     Figures::Options(OptionFigures { is_unlisted: results.is_unlisted, ..figures })
                 }
-            };
-            all.push((question.kind.name(), figures));
+            });
         }
         Ok(all)
     }

@@ -104,10 +104,11 @@ fn conversation(items: Vec<DecisionItem>) -> Result<String, AppError> {
         entries.push(entry(&format!("input[{index}]."), item, &calls)?);
     }
     let is_user_alone = entries.iter().all(|(speaker, _)| speaker == "User");
-    let text = |(speaker, text): (String, String)| {
-        if is_user_alone { text } else { format!("{speaker}: {text}") }
-    };
-    Ok(entries.into_iter().map(text).collect::<Vec<_>>().join(MESSAGE_SEPARATOR))
+    let mut texts = Vec::with_capacity(entries.len());
+    for (speaker, text) in entries {
+        texts.push(if is_user_alone { text } else { format!("{speaker}: {text}") });
+    }
+    Ok(texts.join(MESSAGE_SEPARATOR))
 }
 
 fn is_call(item: &DecisionItem) -> bool {
@@ -137,10 +138,8 @@ fn entry(path: &str, item: DecisionItem, calls: &HashSet<String>) -> Result<(Str
             needed("call_id", item.call_id)?;
             let name = needed("name", item.name)?;
             let is_function = item.kind.as_deref() == Some("function_call");
-            let input = match is_function {
-                true => needed("arguments", item.arguments)?,
-                false => needed("input", item.input)?,
-            };
+            let input =
+                if is_function { needed("arguments", item.arguments)? } else { needed("input", item.input)? };
             Ok((format!("Call of {name}"), input))
         }
         "function_call_output" | "custom_tool_call_output" => {
@@ -191,17 +190,21 @@ fn part_text(path: &str, part: DecisionPart) -> Result<String, AppError> {
 }
 
 fn json_text(param: &str, data: &Value) -> Result<String, AppError> {
-    let is_objects = |list: &[Value]| list.iter().all(Value::is_object);
-    let fits = data.is_object() || data.as_array().is_some_and(|list| is_objects(list));
+    let fits = match data {
+        Value::Object(_) => true,
+        Value::Array(list) => list.iter().all(Value::is_object),
+        _ => false,
+    };
     check(param, fits, "must be an object or a list of objects")?;
+    let mut levels = 0;
     let mut values = 0;
-    let mut levels = vec![vec![data]];
-    while let Some(level) = levels.last().filter(|level| !level.is_empty()) {
+    let mut level = vec![data];
+    while !level.is_empty() {
+        levels += 1;
         values += level.len();
-        check(param, levels.len() <= JSON_LEVELS_MAX, format!("has more than {JSON_LEVELS_MAX} levels"))?;
+        check(param, levels <= JSON_LEVELS_MAX, format!("has more than {JSON_LEVELS_MAX} levels"))?;
         check(param, values <= JSON_VALUES_MAX, format!("has more than {JSON_VALUES_MAX} values"))?;
-        let below = level.iter().flat_map(|&value| children(value)).collect();
-        levels.push(below);
+        level = level.into_iter().flat_map(children).collect();
     }
     let text = json_line(data);
     check(param, text.len() <= JSON_BYTES_MAX, format!("has more than {JSON_BYTES_MAX} bytes"))?;
@@ -299,20 +302,20 @@ fn choice(param: &str, choices: Vec<DecisionChoice>) -> Result<(QuestionKind, Va
         let is_new = values.insert(&choice.value);
         check(&format!("{param}[{index}].value"), is_new, "is the value of an earlier option, too")?;
     }
-    let is_ambiguous = |flag: bool| values.contains(&OptionValue::Text(flag.to_string()));
-    let are_ambiguous =
-        [true, false].map(|flag| values.contains(&OptionValue::Flag(flag)) && is_ambiguous(flag));
-    let all_as_json = are_ambiguous.contains(&true);
-    let text = |value: &OptionValue| match value {
-        OptionValue::Flag(flag) => flag.to_string(),
-        OptionValue::Text(text) if all_as_json => Value::from(text.as_str()).to_string(),
-        OptionValue::Text(text) => super::option_text(text),
-    };
-    let options = choices
-        .iter()
-        .map(|choice| AnswerOption { text: text(&choice.value), description: choice.description.clone() })
-        .collect();
-    let values = choices.into_iter().map(|choice| choice.value).collect();
+    let all_as_json = [true, false].into_iter().any(|flag| {
+        values.contains(&OptionValue::Flag(flag)) && values.contains(&OptionValue::Text(flag.to_string()))
+    });
+    let mut options = Vec::with_capacity(choices.len());
+    let mut values = Vec::with_capacity(choices.len());
+    for DecisionChoice { value, description } in choices {
+        let text = match &value {
+            OptionValue::Flag(flag) => flag.to_string(),
+            OptionValue::Text(text) if all_as_json => Value::from(text.as_str()).to_string(),
+            OptionValue::Text(text) => super::option_text(text),
+        };
+        options.push(AnswerOption { text, description });
+        values.push(value);
+    }
     Ok((QuestionKind::Choice(options), Values::Choice(values)))
 }
 
@@ -332,11 +335,11 @@ impl QuestionForms {
         self,
         model: String,
         decision: &Decision,
-        figures: &[(&'static str, Figures)],
+        figures: &[Figures],
         input_tokens: u64,
     ) -> DecisionsResponse {
         let mut answers = Vec::with_capacity(self.0.len());
-        for ((form, question), (_, figures)) in self.0.into_iter().zip(&decision.questions).zip(figures) {
+        for ((form, question), figures) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push(form.answer(question, figures));
         }
         DecisionsResponse { model, answers, usage: DecisionsUsage::of_input(input_tokens) }

@@ -14,6 +14,7 @@ use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::{AnswerOption, Decision, Question, QuestionKind};
+use crate::blocking::check_wanted;
 use crate::error::{AppError, check};
 use crate::request::ModelProfile;
 
@@ -103,7 +104,7 @@ pub(crate) fn prepare(
         check("questions", bytes <= TEXTS_BYTES_MAX, message)
     };
     // Each prompt has the whole state.
-    too_long(decision.bytes())?;
+    too_long(decision.state_bytes())?;
     let reader = AnswerReader::new(tokenizer, profile);
     let mut prompts = Vec::new();
     let mut bytes = 0;
@@ -111,6 +112,7 @@ pub(crate) fn prepare(
         let mut is_listed = true;
         let mut order = 0;
         while order < question.prompts() {
+            check_wanted()?;
             let (text, answers) = question.layout(&decision.state, order, is_listed, template)?;
             let text = reader.whole(text, &question.param)?;
             bytes += text.len();

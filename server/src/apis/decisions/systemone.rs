@@ -204,11 +204,11 @@ impl QuestionForms {
         self,
         model: String,
         decision: &Decision,
-        figures: &[(&'static str, Figures)],
+        figures: &[Figures],
         input_tokens: u64,
     ) -> SystemOneResponse {
         let mut answers = Vec::with_capacity(self.0.len());
-        for ((form, question), (_, figures)) in self.0.into_iter().zip(&decision.questions).zip(figures) {
+        for ((form, question), figures) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push((form.id, answer(form.values, question, figures)));
         }
         let answers = InOrder(answers);
