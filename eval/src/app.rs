@@ -53,13 +53,13 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
             UsageError("--metric ranks the runs of --leaderboard, which is missing".to_owned()).into()
         );
     }
-    if let Some(folder) = &args.leaderboard {
-        leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
-        return Ok(ExitStatus::Success);
-    }
     if args.models.is_some() && args.task.is_none() {
         let message = "--models runs a task on two models, and cannot be used with the directories of runs: name the task";
         return Err(UsageError(message.to_owned()).into());
+    }
+    if let Some(folder) = &args.leaderboard {
+        leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
+        return Ok(ExitStatus::Success);
     }
     let settings = args.task.as_ref().map(Task::settings);
     let (runs, status) = match (&args.task, &settings, &args.a, &args.b) {
