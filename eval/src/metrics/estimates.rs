@@ -13,7 +13,7 @@ use super::numbers::{NumberColumns, Prediction};
 use super::registry::{Better, MetricInfo, Statistic, better, find};
 use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, same};
 use crate::stats::bootstrap::Bootstrap;
-use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, Terms, test_contrasts};
+use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, test_contrasts};
 use crate::stats::holm::holm;
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
@@ -182,11 +182,9 @@ impl AgainstMode {
 
 /// A metric of two estimates. `both` holds the columns of `a` followed by the columns of `b`.
 fn contrast<'a>(info: &MetricInfo, [a, b, both]: [&'a Columns; 3]) -> Contrast<'a> {
-    let spread = match (info.statistic, info.difference_terms()) {
-        (Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_), terms) => {
-            let ones = vec![1.0; a.hits.len()];
-            let terms = terms.and_then(|terms| Terms::of(terms(&a.numbers, &ones), terms(&b.numbers, &ones)));
-            Spread::of_terms(terms)
+    let spread = match info.statistic {
+        Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_) => {
+            info.difference_spread(&a.numbers, &b.numbers)
         }
         _ => Spread::of_means(&a.hits, &b.hits),
     };
