@@ -4,14 +4,12 @@
 //! All estimates are computed over the same items: those whose distribution has every estimate. Resamples are
 //! paired: every estimate sees the same draws of the items.
 
-use std::sync::Arc;
-
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{NumberColumns, Prediction};
 use super::registry::{Better, MetricInfo, Statistic, better, find};
-use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, same};
+use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, influence, same};
 use crate::stats::bootstrap::Bootstrap;
 use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, test_contrasts};
 use crate::stats::holm::holm;
@@ -222,17 +220,13 @@ impl Columns {
             _ => Box::new(move |weights| mean_in_lanes(&self.hits, weights)),
         }
     }
-
-    /// `None` for statistics that are not functions of means, and for accuracy, whose intervals are Wilson's.
-    fn influence(&self, info: &MetricInfo) -> Option<Influence<'_>> {
-        let terms = info.terms?;
-        Some(Box::new(move |weights| terms(&self.numbers, weights).map(Arc::from)))
-    }
 }
 
 /// A metric of each estimate.
 struct Measured<'a> {
     info: &'static MetricInfo,
+    /// There are no influences on statistics that are not functions of means, nor on accuracy, whose
+    /// intervals are Wilson's.
     statistics: Vec<(Weighted<'a>, Option<Influence<'a>>)>,
     /// Number of items that the metric covers.
     n: usize,
@@ -250,8 +244,10 @@ impl<'a> Measured<'a> {
             Statistic::RelativeNumber(_) => columns.first()?.numbers.nonzero(),
             _ => items,
         };
-        let statistics: Vec<_> =
-            columns.iter().map(|columns| (columns.weighted(info), columns.influence(info))).collect();
+        let statistics: Vec<_> = columns
+            .iter()
+            .map(|columns| (columns.weighted(info), influence(info, &columns.numbers)))
+            .collect();
         let ones = vec![1.0; items];
         let plain: Vec<Option<f64>> = statistics.iter().map(|(statistic, _)| statistic(&ones)).collect();
         let is_higher_better = better(name) == Better::Higher;
