@@ -106,13 +106,16 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     let mut scores: IndexMap<String, EstimateScores> = IndexMap::new();
     for (index, metric) in metrics.iter().enumerate() {
         let drawn: Vec<&[Draw]> = drawn.iter().map(|metrics| metrics[index].as_slice()).collect();
-        let is_equal =
-            |other: &usize| *other != metric.best && differing(&items, metric.best, *other).is_empty();
-        let equal = (0..columns.len()).filter(is_equal);
+        let mut equal_to_best = Vec::new();
+        for (which, name) in AllEstimates::NAMES.into_iter().enumerate() {
+            if which != metric.best && differing(&items, metric.best, which).is_empty() {
+                equal_to_best.push(name.to_owned());
+            }
+        }
         let of_metric = EstimateScores {
             values: metric.values(&columns, &drawn),
             best: AllEstimates::NAMES[metric.best].to_owned(),
-            equal_to_best: equal.map(|which| AllEstimates::NAMES[which].to_owned()).collect(),
+            equal_to_best,
             against_mode: IndexMap::new(),
         };
         scores.insert(metric.info.name.to_owned(), of_metric);
