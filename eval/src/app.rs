@@ -53,17 +53,17 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
             UsageError("--metric ranks the runs of --leaderboard, which is missing".to_owned()).into()
         );
     }
-    if let Some(folder) = &args.leaderboard {
-        leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
-        return Ok(ExitStatus::Success);
-    }
     if args.models.is_some() && args.task.is_none() {
         let message = "--models runs a task on two models, and cannot be used with the directories of runs: name the task";
         return Err(UsageError(message.to_owned()).into());
     }
-    let settings = args.task.as_ref().map(Task::settings);
-    let (runs, status) = match (&args.task, &settings, &args.a, &args.b) {
-        (Some(task), Some(settings), ..) => {
+    if let Some(folder) = &args.leaderboard {
+        leaderboard::write(folder, &args.leaderboard_settings(), console.out)?;
+        return Ok(ExitStatus::Success);
+    }
+    let task = args.task.as_ref().map(|task| (task, task.settings()));
+    let (runs, status) = match (&task, &args.a, &args.b) {
+        (Some((task, settings)), ..) => {
             if settings.output.junit.is_some() {
                 let message = "--junit has the gates of one run: leave it out of compare";
                 return Err(UsageError(message.to_owned()).into());
@@ -71,13 +71,14 @@ fn compare_runs(args: &CompareArgs, console: &mut Console<'_>) -> anyhow::Result
             let sides = args.sides(settings)?;
             compare::models::run(&task.suites(settings)?, &sides, console)?
         }
-        (_, _, Some(a), Some(b)) => (compare::pairs_of_runs(a, b)?, ExitStatus::Success),
-        _ => {
+        (None, Some(a), Some(b)) => (compare::pairs_of_runs(a, b)?, ExitStatus::Success),
+        (None, ..) => {
             let message = "name the task to run on two models, or the directories of two runs";
             return Err(UsageError(message.to_owned()).into());
         }
     };
-    compare::write(&runs, args.settings(settings.as_ref()), console.out)?;
+    let run = task.as_ref().map(|(_, settings)| settings);
+    compare::write(&runs, args.settings(run), console.out)?;
     Ok(status)
 }
 

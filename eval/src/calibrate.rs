@@ -6,7 +6,6 @@
 //! second part measures coverage and width of the intervals before and after. Out: the file, and a table or a
 //! line of JSON.
 
-use std::cmp::Ordering;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -349,16 +348,17 @@ fn write(file: &Path, calibration: &Calibration, overwrite: bool) -> anyhow::Res
 /// Says what a server does with an offset.
 fn meaning(offset: f64, alpha: f64) -> String {
     let distance = number(offset.abs());
-    match offset.total_cmp(&0.0) {
-        _ if offset.abs() <= 0.0 => format!(
-            "an offset of 0 changes no interval: the quantiles contain the truth of at least {} of the items as they are",
-            number(1.0 - alpha)
-        ),
-        Ordering::Greater => format!("the server moves both ends of each interval outwards by {distance}"),
-        Ordering::Less | Ordering::Equal => format!(
-            "the server moves both ends of each interval inwards by {distance}: the quantiles contain the truth of more items than {}",
-            number(1.0 - alpha)
-        ),
+    let share = number(1.0 - alpha);
+    if offset > 0.0 {
+        format!("the server moves both ends of each interval outwards by {distance}")
+    } else if offset < 0.0 {
+        format!(
+            "the server moves both ends of each interval inwards by {distance}: the quantiles contain the truth of more items than {share}"
+        )
+    } else {
+        format!(
+            "an offset of 0 changes no interval: the quantiles contain the truth of at least {share} of the items as they are"
+        )
     }
 }
 

@@ -383,6 +383,7 @@ fn a_leaderboard_needs_runs_and_nothing_else() {
     for (args, status, want) in [
         (&["compare", "--leaderboard", path][..], 1, "holds no report.json"),
         (&["compare", "a", "b", "--leaderboard", path], 2, "cannot be used with"),
+        (&["compare", "--leaderboard", path, "--models", "a,b"], 2, "--models runs a task on two models"),
         (&["compare", "a", "b", "--metric", "mae"], 2, "--metric ranks the runs of --leaderboard"),
         (
             &["compare", "--leaderboard", path, "nupa", "--endpoint", "http://127.0.0.1:9"],

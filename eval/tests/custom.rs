@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use common::{Mock, Scripted, err, ntl_eval, number, out, text};
@@ -466,24 +466,31 @@ fn structured(numbers: &[(&'static str, f64)]) -> Mock {
     Mock::start(&["tiny"], move |_, _| Scripted(200, Vec::new(), body.clone()))
 }
 
+/// The flags of a task with structured answers, without `--fields`.
+fn structured_task<'a>(data: &'a Path, schema: &'a Path, mode: &'a str) -> [&'a str; 7] {
+    let [data, schema] = [data, schema].map(|file| file.to_str().unwrap());
+    ["custom", "--data", data, "--schema", schema, "--mode", mode]
+}
+
 #[test]
 fn a_field_may_be_named_in_any_spelling_and_a_name_that_no_answer_has_is_reported() {
     let (folder, data) = file("flats.jsonl", FLATS);
     let schema = folder.path().join("schema.json");
     fs::write(&schema, "{}").unwrap();
     let mock = structured(&[("$['unit-price']", 250.0), ("$.a.b", 1.0)]);
-    let task = ["custom", "--data", data.to_str().unwrap(), "--schema", schema.to_str().unwrap()];
     for mode in ["text", "regress"] {
+        let task = structured_task(&data, &schema, mode);
         for spelling in
             ["$.unit-price", "$['unit-price']", "$[\"unit-price\"]", "$['a'].b", "$['a']['b']", "$.a.b"]
         {
-            let output = run(&mock, &[&task[..], &["--mode", mode, "--fields", spelling]].concat());
+            let output = run(&mock, &[&task[..], &["--fields", spelling]].concat());
             let report = report(&output);
             assert_eq!(report["metrics"]["accuracy"]["value"], json!(0.5), "{mode} {spelling}: {report}");
             assert_eq!(err(&output), "", "{mode} {spelling}");
         }
     }
-    let output = run(&mock, &[&task[..], &["--mode", "regress", "--fields", "$.a_b"]].concat());
+    let task = structured_task(&data, &schema, "regress");
+    let output = run(&mock, &[&task[..], &["--fields", "$.a_b"]].concat());
     let want = "custom flats.a_b: no answer has a number at `$.a_b`; their numbers are at `$.a.b`, `$['unit-price']`\n";
     // The number of the text is read.
     assert_eq!((report(&output)["n_valid"].clone(), err(&output)), (json!(0), want.to_owned()));
@@ -496,15 +503,7 @@ fn fields_whose_names_differ_in_punctuation_have_separate_directories() {
     fs::write(&schema, "{}").unwrap();
     let out = folder.path().join("out");
     let mock = structured(&[("$.a_b", 3.0), ("$.a.b", 1.0)]);
-    let task = [
-        "custom",
-        "--data",
-        data.to_str().unwrap(),
-        "--schema",
-        schema.to_str().unwrap(),
-        "--mode",
-        "regress",
-    ];
+    let task = structured_task(&data, &schema, "regress");
     let fields = ["--fields", "$.a_b,$.a.b", "--out", out.to_str().unwrap()];
     let output = run(&mock, &[&task[..], &fields].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -526,15 +525,7 @@ fn examples_of_structured_answers_are_whole_and_a_cache_serves_all_fields() {
     fs::write(&schema, properties.to_string()).unwrap();
     let cache = folder.path().join("cache");
     let mock = structured(&[("$['unit-price']", 250.0), ("$.a.b", 1.0)]);
-    let task = [
-        "custom",
-        "--data",
-        data.to_str().unwrap(),
-        "--schema",
-        schema.to_str().unwrap(),
-        "--mode",
-        "regress",
-    ];
+    let task = structured_task(&data, &schema, "regress");
     let flags = ["--fields", "$.a.b,$.unit-price", "--shots", "1", "--cache", cache.to_str().unwrap()];
     let output = run(&mock, &[&task[..], &flags].concat());
     assert_eq!((output.status.code(), out(&output).lines().count()), (Some(0), 2), "{}", err(&output));

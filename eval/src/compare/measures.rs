@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::pairs::Pairs;
 use crate::metrics::numbers::{NumberColumns, Prediction};
 use crate::metrics::registry::{METRICS, MetricInfo, NumberStatistic, Statistic, in_table_order};
-use crate::stats::difference::{Contrast, Spread, Terms};
+use crate::stats::difference::{Contrast, Spread};
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
 /// A metric of both sides.
@@ -78,16 +78,13 @@ fn numbers(read: &[[Prediction; 2]], choose: impl Fn(Statistic) -> Option<Number
     let columns = |predictions: Vec<Prediction>| Arc::new(NumberColumns::new(&predictions, mean_in_lanes));
     let [a, b] = [0, 1].map(|which| columns(side(which).collect()));
     let both = columns(side(0).chain(side(1)).collect());
-    let ones = vec![1.0; read.len()];
     let measured = |metric: &MetricInfo| {
         let of = choose(metric.statistic)?;
         let weighted = |columns: &Arc<NumberColumns>| -> Weighted<'static> {
             let columns = Arc::clone(columns);
             Box::new(move |weights| of(&columns, weights))
         };
-        let terms = metric.difference_terms();
-        let terms = terms.and_then(|terms| Terms::of(terms(&a, &ones), terms(&b, &ones)));
-        let spread = Spread::of_terms(terms);
+        let spread = metric.difference_spread(&a, &b);
         let contrast = Contrast { a: weighted(&a), b: weighted(&b), both: weighted(&both), spread };
         Some(Measured { name: metric.name.to_owned(), contrast })
     };

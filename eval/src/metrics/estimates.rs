@@ -4,16 +4,14 @@
 //! All estimates are computed over the same items: those whose distribution has every estimate. Resamples are
 //! paired: every estimate sees the same draws of the items.
 
-use std::sync::Arc;
-
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{NumberColumns, Prediction};
 use super::registry::{Better, MetricInfo, Statistic, better, find};
-use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, same};
+use super::{Draw, Estimates, Influence, Metric, RESAMPLES, Row, influence, same};
 use crate::stats::bootstrap::Bootstrap;
-use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, Terms, test_contrasts};
+use crate::stats::difference::{Contrast, DifferenceTest, PValue, Spread, test_contrasts};
 use crate::stats::holm::holm;
 use crate::stats::weighted::{Weighted, mean_in_lanes};
 
@@ -108,13 +106,16 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     let mut scores: IndexMap<String, EstimateScores> = IndexMap::new();
     for (index, metric) in metrics.iter().enumerate() {
         let drawn: Vec<&[Draw]> = drawn.iter().map(|metrics| metrics[index].as_slice()).collect();
-        let is_equal =
-            |other: &usize| *other != metric.best && differing(&items, metric.best, *other).is_empty();
-        let equal = (0..columns.len()).filter(is_equal);
+        let mut equal_to_best = Vec::new();
+        for (which, name) in AllEstimates::NAMES.into_iter().enumerate() {
+            if which != metric.best && differing(&items, metric.best, which).is_empty() {
+                equal_to_best.push(name.to_owned());
+            }
+        }
         let of_metric = EstimateScores {
             values: metric.values(&columns, &drawn),
             best: AllEstimates::NAMES[metric.best].to_owned(),
-            equal_to_best: equal.map(|which| AllEstimates::NAMES[which].to_owned()).collect(),
+            equal_to_best,
             against_mode: IndexMap::new(),
         };
         scores.insert(metric.info.name.to_owned(), of_metric);
@@ -182,11 +183,9 @@ impl AgainstMode {
 
 /// A metric of two estimates. `both` holds the columns of `a` followed by the columns of `b`.
 fn contrast<'a>(info: &MetricInfo, [a, b, both]: [&'a Columns; 3]) -> Contrast<'a> {
-    let spread = match (info.statistic, info.difference_terms()) {
-        (Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_), terms) => {
-            let ones = vec![1.0; a.hits.len()];
-            let terms = terms.and_then(|terms| Terms::of(terms(&a.numbers, &ones), terms(&b.numbers, &ones)));
-            Spread::of_terms(terms)
+    let spread = match info.statistic {
+        Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_) => {
+            info.difference_spread(&a.numbers, &b.numbers)
         }
         _ => Spread::of_means(&a.hits, &b.hits),
     };
@@ -224,17 +223,13 @@ impl Columns {
             _ => Box::new(move |weights| mean_in_lanes(&self.hits, weights)),
         }
     }
-
-    /// `None` for statistics that are not functions of means, and for accuracy, whose intervals are Wilson's.
-    fn influence(&self, info: &MetricInfo) -> Option<Influence<'_>> {
-        let terms = info.terms?;
-        Some(Box::new(move |weights| terms(&self.numbers, weights).map(Arc::from)))
-    }
 }
 
 /// A metric of each estimate.
 struct Measured<'a> {
     info: &'static MetricInfo,
+    /// There are no influences on statistics that are not functions of means, nor on accuracy, whose
+    /// intervals are Wilson's.
     statistics: Vec<(Weighted<'a>, Option<Influence<'a>>)>,
     /// Number of items that the metric covers.
     n: usize,
@@ -252,8 +247,10 @@ impl<'a> Measured<'a> {
             Statistic::RelativeNumber(_) => columns.first()?.numbers.nonzero(),
             _ => items,
         };
-        let statistics: Vec<_> =
-            columns.iter().map(|columns| (columns.weighted(info), columns.influence(info))).collect();
+        let statistics: Vec<_> = columns
+            .iter()
+            .map(|columns| (columns.weighted(info), influence(info, &columns.numbers)))
+            .collect();
         let ones = vec![1.0; items];
         let plain: Vec<Option<f64>> = statistics.iter().map(|(statistic, _)| statistic(&ones)).collect();
         let is_higher_better = better(name) == Better::Higher;

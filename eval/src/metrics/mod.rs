@@ -341,10 +341,15 @@ impl Metrics {
                 continue;
             }
             let interval = items.interval(metric.info, resampled.iter().map(|draws| draws[index]));
-            let influence = metric.influence.as_ref().filter(|_| metric.info.scale == Scale::Positive);
-            let share = influence.and_then(|influence| share_of_largest(&influence(&ones)?));
-            let share_of_largest = share.filter(|share| n >= ITEMS_MIN && *share > DECIDED_BY_LARGEST);
-            self.set(metric.info.name, Metric { share_of_largest, ..plain.with_interval(interval) });
+            let mut found = plain.with_interval(interval);
+            if n >= ITEMS_MIN
+                && metric.info.scale == Scale::Positive
+                && let Some(influence) = &metric.influence
+            {
+                let share = influence(&ones).and_then(|values| share_of_largest(&values));
+                found.share_of_largest = share.filter(|share| *share > DECIDED_BY_LARGEST);
+            }
+            self.set(metric.info.name, found);
         }
     }
 
@@ -381,10 +386,14 @@ fn number<'a>(info: &'static MetricInfo, of: NumberStatistic, numbers: &'a Numbe
         info,
         n: numbers.n(),
         statistic: Box::new(move |weights| of(numbers, weights)),
-        influence: info.terms.map(|terms| -> Influence<'a> {
-            Box::new(move |weights| terms(numbers, weights).map(Arc::from))
-        }),
+        influence: influence(info, numbers),
     }
+}
+
+/// Returns the influences on a statistic of numbers, or `None` if it is not a function of means.
+fn influence<'a>(info: &MetricInfo, numbers: &'a NumberColumns) -> Option<Influence<'a>> {
+    let terms = info.terms?;
+    Some(Box::new(move |weights| terms(numbers, weights).map(Arc::from)))
 }
 
 impl Serialize for Metrics {

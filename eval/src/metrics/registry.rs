@@ -11,6 +11,7 @@ use super::likelihood::{Likelihood, perplexity, token_accuracy};
 use super::numbers::NumberColumns;
 use super::texts::{TextScores, corpus_bleu};
 use super::{Outcome, Row};
+use crate::stats::difference::{Spread, Terms};
 use crate::stats::studentised::Scale;
 use crate::stats::weighted::{kappa, pearson, pearson_terms, r2, r2_terms, root_mean_terms, spearman};
 
@@ -376,10 +377,16 @@ const fn number(name: &'static str, better: Better, about: &'static str, of: Num
 }
 
 impl MetricInfo {
-    /// Returns the influences for tests of a difference, which use those of all items for every resample. The
-    /// influences on a correlation change too much with the resample for that.
-    pub(crate) fn difference_terms(&self) -> Option<NumberTerms> {
-        if self.scale == Scale::Correlation { None } else { self.terms }
+    /// Returns how the interval of a difference between two sides is computed, for a statistic of numbers.
+    pub(crate) fn difference_spread(&self, a: &NumberColumns, b: &NumberColumns) -> Spread {
+        // Tests of a difference use the influences of all items for every resample. The influences on a
+        // correlation change too much with the resample for that.
+        if self.scale == Scale::Correlation {
+            return Spread::Percentiles;
+        }
+        let ones = vec![1.0; a.n()];
+        let terms = self.terms.and_then(|terms| Terms::of(terms(a, &ones), terms(b, &ones)));
+        Spread::of_terms(terms)
     }
 
     const fn from(mut self, estimate: Estimate) -> Self {

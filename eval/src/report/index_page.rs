@@ -49,12 +49,14 @@ pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
         row
     });
     let table = Table::new(columns, rows).without_empty_columns();
-    let has_distributions = runs.iter().any(|run| run.report.mode == "regress");
-    let estimates = estimates_of(shown.iter().copied()).filter(|_| has_distributions).map(Block::Paragraph);
+    let mut blocks = vec![Block::Table(table)];
+    if runs.iter().any(|run| run.report.mode == "regress") {
+        blocks.extend(estimates_of(shown.iter().copied()).map(Block::Paragraph));
+    }
     Document {
         title: "Runs".to_owned(),
         subtitle: if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) },
-        sections: vec![Section::new("Figures", [Block::Table(table)].into_iter().chain(estimates))],
+        sections: vec![Section::new("Figures", blocks)],
     }
 }
 

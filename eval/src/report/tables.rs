@@ -95,31 +95,33 @@ pub(super) fn estimates(report: &Report) -> Table {
         words(&["used"]),
         numbers(&["used - mode", "95% interval", "p"]),
     ];
-    let compared = report.estimates.iter().filter(|_| report.estimated() >= ITEMS_MIN);
-    let rows = compared.map(|(metric, scores)| {
+    let mut rows = Vec::new();
+    if report.estimated() < ITEMS_MIN {
+        return Table::new(columns, rows);
+    }
+    for (metric, scores) in &report.estimates {
         let names = scores.best_names();
         let value = |name: &str| {
             let text = optional_number(scores.values.get(name).and_then(|metric| metric.value));
             if names.contains(&name) { Cell::strong(text) } else { text.into() }
         };
         let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(value);
-        let used = report.estimate_of(metric).unwrap_or_default();
-        let against_mode = scores.against_mode.get(&used.replace(' ', "_"));
+        let against_mode = report.estimate_name(metric).and_then(|used| scores.against_mode.get(used));
         let range = against_mode.and_then(|found| Some(Interval { low: found.low?, high: found.high? }));
         let p = against_mode.and_then(|found| Some(p_value(found.p_holm?, found.p_holm_is_bound)));
-        row![
+        rows.push(row![
             metric,
             mode,
             median,
             trimmed_mean,
             mean,
             weighted_sum,
-            used,
+            report.estimate_of(metric).unwrap_or_default(),
             against_mode.map_or_else(String::new, |found| number(found.difference)),
             range.map_or_else(String::new, interval),
             p.unwrap_or_default(),
-        ]
-    });
+        ]);
+    }
     Table::new(columns, rows)
 }
 

@@ -130,12 +130,12 @@ impl Runner<'_> {
                 }
                 Err(error) if error.is_fatal() => return Err(RunError::Client(error)),
                 Err(source) if source.suspends_run() || unreachable >= unreachable_max => {
-                    let mut answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+                    let mut dropped = 0;
                     if client.model_may_have_changed_before(&source) {
                         self.forget(requests, &keys, &unverified)?;
-                        answered -= unverified.len();
+                        dropped = unverified.len();
                     }
-                    return Err(RunError::Suspended { answered, is_kept: self.journal.is_some(), source });
+                    return Err(self.suspended(&answers, dropped, source));
                 }
                 Err(error) => {
                     same_failures.add(error.kind());
@@ -178,12 +178,21 @@ impl Runner<'_> {
         }
         if let Err(source) = self.client.verify_model().await {
             self.forget(requests, keys, unverified)?;
-            let answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
-            let answered = answered - unverified.len();
-            return Err(RunError::Suspended { answered, is_kept: self.journal.is_some(), source });
+            return Err(self.suspended(answers, unverified.len(), source));
         }
         unverified.clear();
         Ok(())
+    }
+
+    /// Returns the error of a run that may be continued later. `dropped` of its answers are not kept.
+    fn suspended<T>(
+        &self,
+        answers: &[Option<Result<T, String>>],
+        dropped: usize,
+        source: ClientError,
+    ) -> RunError {
+        let answered = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count() - dropped;
+        RunError::Suspended { answered, is_kept: self.journal.is_some(), source }
     }
 
     /// Drops stored answers. The files are only appended to, since other runs may share the cache: an answer

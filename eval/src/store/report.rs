@@ -122,10 +122,15 @@ impl Report {
         metrics.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the estimate that a metric is computed from, as text, if the answers are distributions.
-    pub fn estimate_of(&self, metric: &str) -> Option<String> {
+    /// Returns the name of the estimate that a metric is computed from, if the answers are distributions.
+    pub fn estimate_name(&self, metric: &str) -> Option<&str> {
         let estimate = self.settings.get("estimates")?.get(metric)?.as_str()?;
-        (self.mode == "regress").then(|| estimate.replace('_', " "))
+        (self.mode == "regress").then_some(estimate)
+    }
+
+    /// Returns [`Self::estimate_name`] as text for readers.
+    pub fn estimate_of(&self, metric: &str) -> Option<String> {
+        Some(self.estimate_name(metric)?.replace('_', " "))
     }
 
     /// Returns the name of a metric as the title of a column, with its estimate.

@@ -133,13 +133,16 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         return Err(UsageError(message).into());
     }
     let between = if template.is_some_and(Template::ends_in_space) { "" } else { " " };
-    let solutions = match &task.structured {
-        None => items.iter().map(|item| item.answer.clone()).collect(),
-        Some(structured) => whole_answers(&records, structured, field.as_ref()),
-    };
-    add_shots(&mut items, &solutions, task.shots, run.seed, between)?;
+    if task.shots > 0 {
+        let solutions = match &task.structured {
+            None => items.iter().map(|item| item.answer.clone()).collect(),
+            Some(structured) => whole_answers(&records, structured, field.as_ref()),
+        };
+        add_shots(&mut items, &solutions, task.shots, run.seed, between)?;
+    }
     items.truncate(items_max);
     let rule = task.number_rule.unwrap_or_else(|| number_rule(run));
+    let stop_of_number = if has_numbers && field.is_none() { stop_of_short_answers(run, rule) } else { &[] };
     let mut settings = Map::from_iter([
         from_file(file),
         ("question_field".to_owned(), json!(task.question_field)),
@@ -158,12 +161,8 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         items,
         settings,
         traits: Traits {
-            stop: match stop_of_short_answers(run, rule) {
-                stop if has_numbers && field.is_none() && !stop.is_empty() => stop,
-                // After examples, a model continues with the next one.
-                _ if task.shots > 0 => &["\n\n"],
-                _ => &[],
-            },
+            // After examples, a model continues with the next one.
+            stop: if stop_of_number.is_empty() && task.shots > 0 { &["\n\n"] } else { stop_of_number },
             number_rule: rule,
             texts: !has_numbers,
             max_tokens: if field.is_some() { STRUCTURED_TOKENS_MAX } else { Traits::default().max_tokens },

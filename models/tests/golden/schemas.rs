@@ -1,7 +1,7 @@
 //! Random JSON schemas about numbers, with a small validator that shares no code with the server: every text
 //! is valid, and every number has the distribution of a brute force.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ntl_core::contract::TextJob;
 use ntl_core::guide::{GuideState, NumberEffect, NumberField};
@@ -224,10 +224,14 @@ fn texts(tokenizer: &Tokenizer, compiler: &GuideCompiler, schema: &Value) -> Res
     Ok((0..6).filter_map(write).collect())
 }
 
-pub(super) fn compiler() -> (Arc<Tokenizer>, GuideCompiler) {
-    let loaded = model();
-    let compiler = GuideCompiler::new(&loaded.tokenizer, loaded.model.info()).unwrap();
-    (loaded.tokenizer, compiler)
+/// The tokenizer and the compiler of the model, which is loaded once for all tests.
+fn compiler() -> &'static (Arc<Tokenizer>, GuideCompiler) {
+    static COMPILER: LazyLock<(Arc<Tokenizer>, GuideCompiler)> = LazyLock::new(|| {
+        let loaded = model();
+        let compiler = GuideCompiler::new(&loaded.tokenizer, loaded.model.info()).unwrap();
+        (loaded.tokenizer, compiler)
+    });
+    &COMPILER
 }
 
 #[test]
@@ -237,7 +241,7 @@ fn every_text_of_a_random_schema_is_valid_and_every_number_can_be_written() {
     let (mut valid, mut empty) = (0, 0);
     for _ in 0..300 {
         let schema = if random.one_in(3) { random.object() } else { random.number_schema() };
-        match texts(&tokenizer, &compiler, &schema) {
+        match texts(tokenizer, compiler, &schema) {
             Ok(texts) => {
                 for text in texts {
                     let value: Value = serde_json::from_str(&text).unwrap();
@@ -332,10 +336,10 @@ impl Place {
     fn with_whitespace(schema: Value, text: &str, whitespace: Whitespace) -> Self {
         let (tokenizer, compiler) = compiler();
         let mut state = compiler.compile(&Constraint::Json { schema, whitespace }).unwrap().start();
-        for id in spelled(&tokenizer, text) {
+        for id in spelled(tokenizer, text) {
             state.accept(id).unwrap();
         }
-        Self { tokenizer, state }
+        Self { tokenizer: Arc::clone(tokenizer), state }
     }
 
     /// The number that comes next.
@@ -460,7 +464,7 @@ fn no_text_has_a_number_at_an_exclusive_bound() {
         json!({"type": "number", "exclusiveMaximum": -2, "minimum": -2.5}),
         json!({"type": "number", "exclusiveMinimum": true, "minimum": 7, "maximum": 7.5}),
     ] {
-        let texts = texts(&tokenizer, &compiler, &schema).unwrap();
+        let texts = texts(tokenizer, compiler, &schema).unwrap();
         assert!(!texts.is_empty(), "{schema}");
         for text in texts {
             let value: Value = serde_json::from_str(&text).unwrap();
@@ -468,7 +472,7 @@ fn no_text_has_a_number_at_an_exclusive_bound() {
         }
     }
     let third = json!({"type": "number", "multipleOf": 0.1, "minimum": 0.3, "maximum": 0.3});
-    assert_eq!(texts(&tokenizer, &compiler, &third).unwrap()[0], "0.3");
+    assert_eq!(texts(tokenizer, compiler, &third).unwrap()[0], "0.3");
 }
 
 #[test]
@@ -504,7 +508,7 @@ fn integers_that_would_change_are_rejected_with_their_keyword() {
         (json!({"type": "number", "minimum": -1e300, "maximum": 1e25}), None),
         (json!({"type": "number", "minimum": 1e-30, "maximum": 1}), None),
     ] {
-        let texts = texts(&tokenizer, &compiler, &schema).unwrap();
+        let texts = texts(tokenizer, compiler, &schema).unwrap();
         assert!(!texts.is_empty(), "{schema}");
         assert!(only.is_none_or(|only| texts.iter().all(|text| text == only)), "{schema}: {texts:?}");
     }
@@ -566,7 +570,7 @@ fn references_are_pointers_with_escapes_or_anchors() {
     ] {
         let schema =
             json!({"type": "array", "items": {"$ref": target}, "minItems": 1, "maxItems": 1, "$defs": defs});
-        for text in texts(&tokenizer, &compiler, &schema).unwrap() {
+        for text in texts(tokenizer, compiler, &schema).unwrap() {
             assert!(["[4]", "[5]", "[6]"].contains(&text.as_str()), "{target}: {text}");
         }
         assert_eq!(Place::new(schema, "[").field().path, "$[0]");

@@ -35,18 +35,23 @@ impl Fixtures {
     pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
         let lacks: &[&str] = match self {
             Self::Tiny => &["t5-ntl-mse", "t5-rt-ntl", "llama-ce", "regresslm-hf-ieee", "regresslm-pt-char"],
-            Self::Reference if cfg!(shared_fixtures) => &["regresslm-pt-gemma"],
-            Self::Reference => &["regresslm-pt-gemma", "llama-ce", "t5-ntl-mse", "t5-rt-ntl"],
+            Self::Reference => &["regresslm-pt-gemma"],
         };
-        names.iter().copied().filter(move |name| !lacks.contains(name))
+        let lacks_large = matches!(self, Self::Reference) && !cfg!(shared_fixtures);
+        let names = names.iter().copied();
+        names.filter(move |name| !lacks.contains(name) && !(lacks_large && LARGE.contains(name)))
     }
 }
 
-/// Returns a directory or file of the reference checkpoints. Three large ones are only in `../shared`.
+/// The reference checkpoints that are only in `../shared`, because they are large.
+const LARGE: [&str; 3] = ["llama-ce", "t5-ntl-mse", "t5-rt-ntl"];
+
+/// Returns a directory or file of the reference checkpoints.
 pub(crate) fn reference(name: &str) -> PathBuf {
-    let directory = match name {
-        "llama-ce" | "t5-ntl-mse" | "t5-rt-ntl" => Path::new(env!("NTL_SHARED")).join("fixtures"),
-        _ => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference"),
+    let directory = if LARGE.contains(&name) {
+        Path::new(env!("NTL_SHARED")).join("fixtures")
+    } else {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reference")
     };
     directory.join(name)
 }

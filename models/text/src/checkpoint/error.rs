@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use ntl_core::contract::ModelError;
+
 /// Why a checkpoint does not load. Messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

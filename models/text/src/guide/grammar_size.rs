@@ -98,22 +98,23 @@ fn definitions(lark: &str) -> BTreeMap<&str, Definition<'_>> {
                 all.entry(present).or_default();
             }
             '\n' => {
-                if let Some(definition) = all.get_mut(present) {
-                    definition.bytes += line.bytes;
-                    definition.names.append(&mut line.names);
-                }
-                line = Definition::default();
+                add_line(&mut all, present, std::mem::take(&mut line));
                 first = None;
             }
             _ => {}
         }
         rest = next;
     }
-    if let Some(definition) = all.get_mut(present) {
-        definition.bytes += line.bytes;
-        definition.names.append(&mut line.names);
-    }
+    add_line(&mut all, present, line);
     all
+}
+
+/// Adds a line to the definition that it belongs to, if there is one.
+fn add_line<'a>(all: &mut BTreeMap<&'a str, Definition<'a>>, name: &str, line: Definition<'a>) {
+    if let Some(definition) = all.get_mut(name) {
+        definition.bytes += line.bytes;
+        definition.names.extend(line.names);
+    }
 }
 
 /// The length of the rest of a literal or a regular expression, with its last quote.

@@ -40,9 +40,10 @@ pub(super) fn rewrite(root: &mut Value, paths: &[String]) -> Result<Copies, Guid
         if !reference.starts_with('#') || reference == "#" || reference == "#/" {
             continue;
         }
-        let anchor =
-            || percent_decoded(&reference[1..]).and_then(|name| anchors.get(&name).copied().cloned());
-        let target = pointer(reference).or_else(anchor);
+        let target = pointer(reference).or_else(|| {
+            let name = percent_decoded(&reference[1..])?;
+            anchors.get(&name).copied().cloned()
+        });
         let Some(target) = target.filter(|target| root.pointer(target).is_some()) else {
             return Err(failed(format!("the keyword `$ref` at `#{path}` points to nothing: `{reference}`")));
         };
