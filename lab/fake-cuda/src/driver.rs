@@ -242,12 +242,18 @@ impl Driver {
         Ok(())
     }
 
-    /// Copies to the host. A driver returns when the bytes have arrived, unless they go to pinned memory.
+    /// Copies to the host. A driver returns when the bytes have arrived, unless they go to pinned memory or
+    /// the copy is only recorded.
     ///
     /// # Safety
     /// `to` must be valid for writes of `bytes` bytes.
     pub unsafe fn download(&mut self, to: *mut u8, from: usize, bytes: usize) -> Result<(), Fault> {
-        self.graphs.refuse(self.stream, "a download")?;
+        if self.graphs.is_capturing(self.stream) {
+            self.enqueue(NodeKind::Copy, |_| {
+                Err(Fault::new(Code::InvalidValue, "a replay downloads to memory that may be gone"))
+            });
+            return Ok(());
+        }
         self.counts.add(Total::Downloads, 1);
         self.counts.add(Total::DownloadedBytes, bytes);
         let is_pinned = self.pinned.find(to as usize, bytes).is_some();

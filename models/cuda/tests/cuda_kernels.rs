@@ -549,7 +549,9 @@ fn a_computation_that_cannot_be_repeated_has_no_graph() {
     let uploads =
         refusal(|x| x.broadcast_add(&Tensor::ones(48, DType::F32, &Device::Cpu)?.to_device(x.device())?));
     assert!(uploads.contains("a node of type"), "{uploads}");
-    let waits = refusal(|x| x.to_device(&Device::Cpu)?.to_device(x.device()));
+    let downloads = refusal(|x| x.to_device(&Device::Cpu)?.to_device(x.device()));
+    assert!(downloads.contains("a node of type"), "{downloads}");
+    let waits = refusal(|x| x.device().synchronize().map(|()| x));
     assert!(waits.contains("CAPTURE") || waits.contains("capture"), "{waits}");
     let default = gpu().unwrap();
     let (x, _) = random(&[5, 48], DType::F32, 1, &default);
