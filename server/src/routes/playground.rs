@@ -39,9 +39,10 @@ macro_rules! file {
 const PAGE: File = file!("index.html", HTML);
 
 /// The files of the page.
-const FILES: [File; 11] = [
+const FILES: [File; 12] = [
     file!("api.js", SCRIPT),
     file!("chart.js", SCRIPT),
+    file!("code.js", SCRIPT),
     file!("dom.js", SCRIPT),
     file!("estimates.js", SCRIPT),
     file!("icon.svg", IMAGE),

@@ -2,10 +2,11 @@
 
 import { ask, hasKey, setKey } from "./api.js";
 import { axisOf } from "./chart.js";
+import { curl, python } from "./code.js";
 import { brief, byId, copy, errorBox, h, plain } from "./dom.js";
 import { estimate } from "./estimates.js";
 import { Panel, isSame, problem } from "./panel.js";
-import { curl, examplesOf, judgeText, promptOf, python } from "./requests.js";
+import { examplesOf, judgeText, promptOf } from "./requests.js";
 import { forget, fromFragment, history, remember, toFragment } from "./state.js";
 
 /** Models with at most this many parameters answer an example as soon as the page opens. */
