@@ -25,7 +25,8 @@ DIVIDED = "How many stars: decent room, opinions are divided?"
 GUESS = "About how many beans are in 8 buckets?"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31mred\u202e321\u202c \u0000"
 SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-# From the first byte of the page to the picture, in times of loading the page and its scripts: milliseconds would measure the machine.
+# From the first byte of the page to the picture, in times of loading the page and its scripts: milliseconds
+# would measure the machine.
 DRAWN_LOADS_MAX = 3
 
 
@@ -46,7 +47,8 @@ def two(demo_folder):
     server.stop()
 
 
-# Not for the whole session: Playwright keeps an event loop running, in which other modules could not start theirs.
+# Not for the whole session: Playwright keeps an event loop running, in which other modules could not start
+# theirs.
 @pytest.fixture(scope="module")
 def chromium():
     program = shutil.which("chromium")
@@ -71,7 +73,8 @@ def opened(chromium):
         page.on("request", lambda request: seen.append((server.url, request.url)))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        # Statuses are part of some tests; everything else, such as what the content security policy blocks, is a fault.
+        # Statuses are part of some tests; everything else, such as what the content security policy blocks,
+        # is a fault.
         page.on("console", lambda line: line.type == "error" and "status of" not in line.text and "ERR_" not in line.text and wrong.append(line.text))
         page.goto(server.url + path)
         if wait:
