@@ -30,8 +30,9 @@ export function examplesOf(model, chat) {
   return (chat && found.chat) || found.prompts;
 }
 
-const COMPLETIONS = "v1/completions";
+export const COMPLETIONS = "v1/completions";
 export const CHAT = "v1/chat/completions";
+export const DECISIONS = "v1/decisions";
 
 const hasPrefill = ({ prefill }) => prefill.trim() !== "";
 
@@ -48,7 +49,11 @@ function judgePrompt(state) {
 /** The prompt of the judge with the beginning of its answer. */
 export const judgeText = (state) => `${judgePrompt(state)}${hasPrefill(state) ? `\n${state.prefill}` : ""}`;
 
-export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) : state.prompt);
+/** The text that a request is about. */
+export function promptOf(state) {
+  if (state.view === "decide") return state.about;
+  return state.view === "judge" ? judgePrompt(state) : state.prompt;
+}
 
 /** A bound above the largest numbers that the server reads. */
 const UNLIMITED = 1e12;
@@ -110,8 +115,52 @@ export function numberRequest(state, model) {
   return { path, body: { ...body, ...text, number } };
 }
 
-/** The request that a program would send for the chosen objective. */
+/** Separates an option from its description, in a line of the form and in the prompt. */
+export const DESCRIBED = " - ";
+
+/** The options of a question, one per line: [{text, description}]. */
+export function optionsOf({ options: lines }) {
+  const filled = lines.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  return filled.map((line) => {
+    const [text, ...rest] = line.split(DESCRIBED);
+    return rest.length ? { text, description: rest.join(DESCRIBED) } : { text };
+  });
+}
+
+/** The limits of a number and its unit. */
+export function limitsOf(question) {
+  const limits = ["minimum", "maximum", "step"].filter((name) => question[name] !== "");
+  return { ...Object.fromEntries(limits.map((name) => [name, Number(question[name])])), ...(question.unit && { unit: question.unit }) };
+}
+
+/** The fields of a question in a request for decisions. */
+function questionOf(question) {
+  const { type, name, instructions } = question;
+  const body = { type, ...(name && { name }), instructions };
+  const entries = optionsOf(question);
+  if (type === "choice") return { ...body, choices: entries.map(({ text, ...rest }) => ({ value: text, ...rest })) };
+  if (type === "score") return { ...body, levels: entries.map(({ text, ...rest }) => ({ label: text, ...rest })) };
+  return type === "number" ? { ...body, ...limitsOf(question) } : body;
+}
+
+/** The fields of a request for decisions that only this server has. */
+export function decisionOptions({ read, orders, coverage }) {
+  const found = {};
+  if (read !== "labels") found.x_read = read;
+  if (orders !== 1) found.x_orders = orders;
+  if (coverage !== "none") found.x_coverage = Number(coverage);
+  return found;
+}
+
+/** The questions of the view Decide. */
+export function decisionsRequest(state, model) {
+  const body = { model: model.id, input: state.about, questions: state.questions.map(questionOf), ...decisionOptions(state) };
+  return { path: DECISIONS, body };
+}
+
+/** The request that a program would send: for the chosen objective, or for decisions. */
 export function codeRequest(state, model) {
+  if (state.view === "decide") return decisionsRequest(state, model);
   const { path, body } = base(state, model);
   const number = options(state);
   if (state.view !== "judge" && state.objective !== "mean") number.objective = objectiveOf(state.objective);
