@@ -5,12 +5,14 @@
 # With CUDA, on a GPU of the host:
 #
 #     docker build --build-arg FEATURES=cuda -t ntl-server:cuda .
-#     docker run --rm --gpus all -p 8000:8000 -v kernels:/var/cache/ntl-server -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
+#     docker run --rm --gpus all -p 8000:8000 -v kernels:/var/cache/ntl-server \
+#         -v /path/to/checkpoint:/model:ro ntl-server:cuda --model t5=/model
 #
 # The build needs BuildKit, for the cache mounts (the default since Docker 23), or buildah.
 # FEATURES are cargo features of ntl-server. BASE selects the base images: `cpu`, `otel` (the same
-# images) or `cuda`. Set it if FEATURES is anything else, such as `cuda,otel`. Kernels are for GPUs of CUDA_COMPUTE_CAP (80: Ampere) and
-# later; from 90 on for that one only. PROFILE is a cargo profile; `release` compiles faster.
+# images) or `cuda`. Set it if FEATURES is anything else, such as `cuda,otel`. Kernels are for GPUs of
+# CUDA_COMPUTE_CAP (80: Ampere) and later; from 90 on for that one only. PROFILE is a cargo profile; `release`
+# compiles faster.
 ARG FEATURES=""
 ARG BASE=${FEATURES:-cpu}
 ARG RUST_IMAGE=rust:1.95-bookworm
@@ -39,7 +41,8 @@ RUN version="$(echo "${NV_CUDA_CUDART_VERSION:-13.0}" | cut -d. -f1,2 | tr . -)"
     && apt-get install --yes --no-install-recommends "libcublas-$version" "libcurand-$version" \
     && rm -rf /var/lib/apt/lists/* \
     && install --directory --owner=10001 --group=10001 /var/cache/ntl-server
-# The driver compiles kernels at the first start and keeps them here. A volume keeps them for the next container.
+# The driver compiles kernels at the first start and keeps them here. A volume keeps them for the next
+# container.
 ENV CUDA_CACHE_PATH=/var/cache/ntl-server
 
 # The cache mounts keep crates and compiled dependencies from build to build.

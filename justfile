@@ -68,19 +68,19 @@ kernel-registers:
 fake-gpu-check:
     lab/fake-cuda/check
 
-# Tests and figures on a GPU, and an archive of them to send; --quick takes a few minutes. Fails without a GPU.
+# Tests and figures on a GPU, and an archive of them; --quick takes a few minutes. Fails without a GPU.
 gpu-check *ARGS:
     scripts/gpu-check {{ARGS}}
 
-# Sends the requests of other programs to a release build: the OpenAI client, schemathesis, Prometheus, slow and many clients.
+# Sends a release build the requests of other programs: OpenAI's client, schemathesis, Prometheus and others.
 conformance *ARGS:
     server/conformance/run {{ARGS}}
 
-# Compares the numbers of real engines with native ones; NTL_ENGINES is a directory with engines and a model (server/conformance/README.md).
+# Compares numbers of the engines in NTL_ENGINES with native ones (server/conformance/README.md).
 remote-check *ARGS:
     NTL_LM_EVAL= server/conformance/run test_remote.py {{ARGS}}
 
-# Compares fields and shapes with those of a real vLLM; NTL_ENGINES is a directory with vLLM and a chat model (server/conformance/README.md).
+# Compares fields and shapes with those of the vLLM in NTL_ENGINES (server/conformance/README.md).
 vllm-check *ARGS:
     NTL_LM_EVAL= server/conformance/run test_vllm.py {{ARGS}}
 
@@ -88,7 +88,7 @@ vllm-check *ARGS:
 soak MINUTES:
     NTL_LM_EVAL= NTL_SOAK_SECONDS="$(({{MINUTES}} * 60))" server/conformance/run test_soak.py
 
-# Mutated inputs for a target of fuzz/ for MINUTES, or for `all`; `guided` guides them by coverage.
+# Mutated inputs for a target of lab/fuzz/ for MINUTES, or for `all`; `guided` guides them by coverage.
 fuzz TARGET MINUTES *GUIDED:
     lab/fuzz/run {{TARGET}} {{MINUTES}} {{GUIDED}}
 
@@ -96,11 +96,11 @@ fuzz TARGET MINUTES *GUIDED:
 integrations *ARGS:
     python/integrations/test {{ARGS}}
 
-# Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md says what has to be installed).
+# Compares GSM8K by ntl-eval with lm-evaluation-harness, item by item (eval/conformance/README.md).
 conformance-eval DATA *ARGS:
     python3 eval/conformance/gsm8k.py --data {{DATA}} {{ARGS}}
 
-# Compares lm-evaluation-harness over HTTP with its own Hugging Face backend (the file says what has to be installed).
+# Compares lm-evaluation-harness over HTTP with its own Hugging Face backend (see the file).
 conformance-lm-eval *FOLDERS:
     python3 server/conformance/lm_eval_beside_hf.py {{FOLDERS}}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 # Bandwidth of device memory in TB per second, from NVIDIA's data sheets.
 BANDWIDTH = {"H200": 4.8, "H100 80GB HBM3": 3.35, "H100 PCIe": 2.0, "A100-SXM4-80GB": 2.04, "A100-SXM4-40GB": 1.56}
 
-# Tokens per second of Flan-T5-XL in bf16 on an H100 with 3.35 TB/s, 260 to 440 tokens in and 128 out, by concurrent requests.
+# Tokens per second of Flan-T5-XL in bf16 on an H100 with 3.35 TB/s, 260 to 440 tokens in and 128 out, by
+# concurrent requests.
 PUBLISHED, PUBLISHED_ON = {32: 3312, 64: 4184, 128: 4768}, 3.35
 PUBLISHED_LOADS = [("flan-t5-xl", "350-128"), ("flan-t5-xl", "260-440-128")]
 

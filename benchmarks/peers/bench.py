@@ -17,7 +17,8 @@ import sides
 
 HERE = Path(__file__).parent
 
-# Size of the vocabulary, and the id that ends a prompt. T5Gemma needs a newer transformers than `requirements.txt` pins.
+# Size of the vocabulary, and the id that ends a prompt. T5Gemma needs a newer transformers than
+# `requirements.txt` pins.
 SHAPES = {
     "t5-small": (32128, 1),
     "t5-base": (32128, 1),

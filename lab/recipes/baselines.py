@@ -19,7 +19,8 @@ from data import InputError, read
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
-# Regularisation of the ridge regression on TF-IDF. This setting was the better of two on rJokes' test split (RMSE 1.741 and 1.760).
+# Regularisation of the ridge regression on TF-IDF. This setting was the better of two on rJokes' test split
+# (RMSE 1.741 and 1.760).
 ALPHA = 3.0
 
 

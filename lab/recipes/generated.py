@@ -47,7 +47,8 @@ CONTAINERS = {"spoon": 1.0, "cup": 8.0, "bowl": 15.0, "jar": 30.0, "bucket": 220
 THINGS = {"beans": 20.0, "peas": 28.0, "nuts": 9.0, "grapes": 5.0, "coins": 12.0, "beads": 35.0}
 GUESS = ["About how many {thing} are in {count} {container}?", "Guess how many {thing} are in {count} {container}."]
 
-# Numbers of digits of the operands of long sums. Training has more of the longest ones, which are the hardest.
+# Numbers of digits of the operands of long sums. Training has more of the longest ones, which are the
+# hardest.
 LONG = {"train": (1, 2, 3, 4, 4, 5, 5), "test": (1, 2, 3, 4, 5)}
 
 CHAIN = ["{chain}", "What is {chain}?", "What is the value of {chain}?", "Calculate {chain}.", "Evaluate {chain}."]

@@ -35,7 +35,8 @@ from tables import p_value, replace_below, table
 MARK = "<!-- Below: written by lab/recipes/people_page.py. -->\n"
 READINGS = {"mean": "mean", "median": "median", "mode": "mode", "one_token": "one token", "greedy": "greedy text"}
 HEAD = "regression head"
-# For each measure of a comparison, what is done with the ratings first. The linear map is not fitted again on each resample.
+# For each measure of a comparison, what is done with the ratings first. The linear map is not fitted again on
+# each resample.
 MEASURES = {
     "RMSE": (lambda ratings, truth: ratings, rmse),
     "RMSE after a linear map": (mapped, rmse),

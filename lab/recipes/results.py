@@ -36,7 +36,8 @@ MODES = {
     "text": {},
     "regress": {"rjokes": ["--range", "0,11"], "sums": ["--range=-199998,199998"]},
 }
-# Modes with one split only. A distribution over longer sums is so broad that its search needs a hundred times the CPU time of a text.
+# Modes with one split only. A distribution over longer sums is so broad that its search needs a hundred times
+# the CPU time of a text.
 ONLY = {("sums", "regress"): "interpolate"}
 OBJECTIVES = {
     "ce": "CE", "ntl-mse": "NTL-MSE", "ntl-was": "NTL-WAS", "head": "regression head", "smollm2-ce": "SmolLM2 with CE",

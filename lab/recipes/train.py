@@ -166,7 +166,8 @@ def run(args):
         print(f"already finished after {done} steps: {output}", file=sys.stderr)
         return
     set_seed(args.seed)
-    # A resumed run also loads its tokenizer: a new one, trained on files that have changed, would have other token ids.
+    # A resumed run also loads its tokenizer: a new one, trained on files that have changed, would have other
+    # token ids.
     source = last or args.model
     model, tokenizer = kind.open(source, args) if source else kind.create(args, rows)
     if args.max_length > kind.length_max(model):

@@ -54,7 +54,8 @@ TASKS = {
     },
     "read": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"},
 }
-# The options of `local-completions`, the options of `hf` that send the same ids, and the tasks that support them.
+# The options of `local-completions`, the options of `hf` that send the same ids, and the tasks that support
+# them.
 WAYS = {
     "folder": ({"tokenizer_backend": "huggingface", "add_bos_token": True}, {}, list(TASKS)),
     "server": ({"tokenizer_backend": "remote"}, {"add_bos_token": False}, list(TASKS)),

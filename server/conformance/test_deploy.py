@@ -30,7 +30,8 @@ SCHEMAS = {
 NAME = {"type": "string", "minLength": 1, "maxLength": 253}
 PORT = {"type": "object", "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 65535}}, "required": ["number"]}
 LABELS = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"}}
-# The spec of an InferencePool in inference.networking.k8s.io/v1, which no package has: its fields and limits, written after its types.
+# The spec of an InferencePool in inference.networking.k8s.io/v1, which no package has: its fields and limits,
+# written after its types.
 POOL = {
     "type": "object",
     "required": ["selector", "targetPorts", "endpointPickerRef"],
@@ -187,7 +188,8 @@ def test_a_pod_is_what_the_others_select(objects):
 def test_the_server_accepts_its_arguments_and_has_the_probed_routes(objects, server):
     container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     arguments = [argument for argument in container["args"] if argument != "--device=cuda"]
-    # The server checks all flags before it loads a checkpoint or connects to an engine; --threads=0 is the only error.
+    # The server checks all flags before it loads a checkpoint or connects to an engine; --threads=0 is the
+    # only error.
     code, error = run(*arguments, "--port=0", "--threads=0")
     assert code == 2 and "--threads" in error and "--model" not in error, error
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

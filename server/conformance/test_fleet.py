@@ -112,7 +112,8 @@ def ask(client, path, body):
     events = re.findall(r"^data: (.*)$", answer.text, re.MULTILINE)
     if not events or events.pop() != "[DONE]":
         return "the stream broke off"
-    # Tokens are sent as they come, so the pieces may be cut otherwise; the text and the number may not differ.
+    # Tokens are sent as they come, so the pieces may be cut otherwise; the text and the number may not
+    # differ.
     choices = [choice for event in events for choice in json.loads(event)["choices"]]
     numbers = [choice["number"] for choice in choices if choice.get("number")]
     return json.dumps(["".join(choice["text"] for choice in choices), numbers])

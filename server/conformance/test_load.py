@@ -156,7 +156,8 @@ def compare(report, alone, attacked, in_time, **figures):
         **figures, alone_median_s=median(alone), alone_max_s=round(alone[-1], 3),
         attacked=len(attacked), attacked_median_s=median(attacked), attacked_max_s=round(attacked[-1], 3),
     )
-    # A machine that is busy with other things is slow without an attack as well, and may stop everybody for a moment.
+    # A machine that is busy with other things is slow without an attack as well, and may stop everybody for a
+    # moment.
     assert attacked and attacked[int(len(attacked) * in_time)] < max(1, 5 * alone[-1]) and attacked[-1] < 10
 
 
@@ -177,7 +178,8 @@ def test_streams_that_nobody_reads_do_not_delay_others(start, report, connection
             attack.kill()
             attack.wait()
         connected, answered = counts()[-1]
-    # These clients come back as fast as they are sent away, and take the processor from others on a busy machine.
+    # These clients come back as fast as they are sent away, and take the processor from others on a busy
+    # machine.
     compare(report, alone, attacked, in_time=0.5, kind="unread", clients=connections, connected=connected, answered=answered)
 
 
@@ -265,8 +267,9 @@ def test_slow_clients_do_not_delay_others(start, report, connections, kind, flag
     command = ["slowhttptest", "-c", str(connections), "-r", str(connections), "-l", "14", "-p", "5", *options]
     with tempfile.TemporaryFile("w+") as log:
         attack = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        # A second until all of them have come, another until the server has waited for them for long enough to evict them, and as
-        # much again. While they come faster than they can be evicted, others from their address wait among them.
+        # A second until all of them have come, another until the server has waited for them for long enough
+        # to evict them, and as much again. While they come faster than they can be evicted, others from their
+        # address wait among them.
         time.sleep(4)
         attacked = seconds_of_requests(server, lambda _: attack.poll() is not None)
         log.seek(0)

@@ -1,6 +1,7 @@
 """The playground and the page of the API, in a real browser: what people see, and that the pages send no request to another origin."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,9 +24,11 @@ QUESTION = "What is 77 - 53?"
 # Questions whose numbers are spread: over two peaks, and over hundreds of values.
 DIVIDED = "How many stars: decent room, opinions are divided?"
 GUESS = "About how many beans are in 8 buckets?"
+TICKET = "I was charged twice and want my money back before Friday."
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31mred\u202e321\u202c \u0000"
 SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-# From the first byte of the page to the picture, in times of loading the page and its scripts: milliseconds would measure the machine.
+# From the first byte of the page to the picture, in times of loading the page and its scripts: milliseconds
+# would measure the machine.
 DRAWN_LOADS_MAX = 3
 
 
@@ -46,7 +49,8 @@ def two(demo_folder):
     server.stop()
 
 
-# Not for the whole session: Playwright keeps an event loop running, in which other modules could not start theirs.
+# Not for the whole session: Playwright keeps an event loop running, in which other modules could not start
+# theirs.
 @pytest.fixture(scope="module")
 def chromium():
     program = shutil.which("chromium")
@@ -71,7 +75,8 @@ def opened(chromium):
         page.on("request", lambda request: seen.append((server.url, request.url)))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        # Statuses are part of some tests; everything else, such as what the content security policy blocks, is a fault.
+        # Statuses are part of some tests; everything else, such as what the content security policy blocks,
+        # is a fault.
         page.on("console", lambda line: line.type == "error" and "status of" not in line.text and "ERR_" not in line.text and wrong.append(line.text))
         page.goto(server.url + path)
         if wait:
@@ -340,6 +345,232 @@ def test_a_prefill_begins_the_answer_of_the_judge_and_a_step_refines_its_scale(c
     assert 'extra_body={"continue_final_message": True, "add_generation_prompt": False, "number": {"scale": [1, 5, 0.5]}}' in code
 
 
+def decide(page, **questions):
+    """Asks questions about a text in the view Decide. Each has a type, and texts by the labels of their fields."""
+    page.locator("#view-decide").click()
+    page.get_by_label("Text", exact=True).fill(TICKET)
+    while page.get_by_role("group", name="Question 2").count():
+        page.get_by_role("button", name="Remove question 2").click()
+    for number, (name, fields) in enumerate(questions.items(), 1):
+        if number > 1:
+            page.get_by_role("button", name="Add a question").click()
+        form = page.get_by_role("group", name=f"Question {number}")
+        form.get_by_label("Type").select_option(fields.pop("type"))
+        form.get_by_label("Name").fill(name)
+        for label, text in fields.items():
+            form.get_by_label(label, exact=label == "Question").fill(text)
+    page.locator("#submit").click()
+
+
+def decisions(server, **body):
+    answer = httpx.post(f"{server.url}/v1/decisions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["answers"]
+
+
+def percent(probability):
+    if 0.9995 < probability < 1:
+        return "> 99.9%"
+    return "< 0.1%" if 0 < probability < 0.0005 else f"{100 * probability:.1f}%"
+
+
+LEVELS = ["calm", "annoyed", "angry"]
+TEAMS = {"billing": "Payments and refunds.", "technical": None, "sales": None}
+FORMS = {
+    "team": {"type": "choice", "Question": "Which team?", "Options": "billing - Payments and refunds.\n\ntechnical\nsales "},
+    "mood": {"type": "score", "Question": "How angry?", "Levels": "\n".join(LEVELS)},
+    "urgent": {"type": "predicate", "Question": "Is it urgent?"},
+    "days": {"type": "number", "Question": "In how many days?", "Minimum": "0", "Maximum": "30", "Unit": "days"},
+}
+QUESTIONS = [
+    {"type": "choice", "name": "team", "instructions": "Which team?",
+     "choices": [{"value": value} | ({"description": text} if text else {}) for value, text in TEAMS.items()]},
+    {"type": "score", "name": "mood", "instructions": "How angry?", "levels": [{"label": label} for label in LEVELS]},
+    {"type": "predicate", "name": "urgent", "instructions": "Is it urgent?"},
+    {"type": "number", "name": "days", "instructions": "In how many days?", "minimum": 0, "maximum": 30, "unit": "days"},
+]
+
+
+def forms():
+    return {name: dict(fields) for name, fields in FORMS.items()}
+
+
+def test_decisions_are_shown_as_the_server_returns_them(two, opened):
+    page = opened(two)
+    decide(page, **forms())
+    answered(page)
+    team, mood, urgent, days = decisions(two, model="plain", input=TICKET, questions=QUESTIONS, x_coverage=0.8)
+    for answer, rows in [
+        (team, {option["value"]: option["probability"] for option in team["probabilities"]}),
+        (mood, {f"{level['value']} {level['label']}": level["probability"] for level in mood["probabilities"]}),
+        (urgent, {"Yes": urgent["probability"], "No": 1 - urgent["probability"]}),
+    ]:
+        part = page.get_by_role("region", name=answer["name"])
+        shown = part.get_by_role("list", name="Probabilities of the answers").get_by_role("listitem")
+        expect(shown).to_have_count(len(rows))
+        texts = shown.all_inner_texts()
+        for label, probability in rows.items():
+            assert [text for text in texts if text.startswith(label) and percent(probability) in text], (label, texts)
+        closed = part.get_by_role("list", name="Where the probability went").get_by_role("listitem").first
+        assert percent(answer["x_mass"]["closed"]) in closed.inner_text()
+    assert page.get_by_role("region", name="team").locator(".value").inner_text() == team["choice"]
+    expect(page.get_by_role("region", name="team").locator(".coverage")).to_contain_text(f"80% set: {', '.join(team['x_set']['values'])}")
+    expect(page.get_by_role("region", name="mood").locator(".coverage")).to_contain_text("80% interval: ")
+    part = page.get_by_role("region", name="days")
+    value = part.locator(".value").inner_text().removesuffix(" days")
+    assert float(value) == pytest.approx(days["number"], rel=1e-4)
+    assert part.get_by_role("img").get_attribute("aria-label").startswith("Distribution of the number: most probable are ")
+    quantiles = part.get_by_role("list", name="Quantiles").get_by_role("listitem").all_inner_texts()
+    assert [text.split("%")[0] for text in quantiles] == [f"{100 * point['q']:g}" for point in days["distribution"]["quantiles"]]
+    expect(page.locator("#status")).to_contain_text(f"Answered: {team['choice']}, ")
+
+
+def test_decide_begins_with_an_example_that_the_demo_answers(start, opened):
+    page = opened(start())
+    page.locator("#view-decide").click()
+    page.locator("#submit").click()
+    answered(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    masses = page.get_by_role("list", name="Where the probability went").all_inner_texts()
+    # The model has learned to rate reviews, so it has an opinion about the allowed answers.
+    assert len(masses) > 1 and all(float(text.split("%")[0].split()[-1]) > 90 for text in masses), masses
+
+
+def test_settings_of_decisions_change_the_request(two, opened):
+    page = opened(two)
+    sent = []
+    page.on("request", lambda request: request.url.endswith("/v1/decisions") and sent.append(json.loads(request.post_data)))
+    page.locator("#view-decide").click()
+    page.get_by_text("Settings").click()
+    page.get_by_label("The model writes").select_option("texts")
+    page.get_by_label("Orders of the options").fill("2")
+    page.get_by_label("Coverage of sets and intervals").select_option("none")
+    decide(page, **forms())
+    answered(page)
+    assert sent == [{"model": "plain", "input": TICKET, "questions": QUESTIONS, "x_read": "texts", "x_orders": 2}]
+    expect(page.locator(".coverage")).to_have_count(0)
+
+
+def test_copied_code_asks_for_the_same_decisions(two, opened):
+    page = opened(two)
+    decide(page, **forms())
+    answered(page)
+    want = decisions(two, model="plain", input=TICKET, questions=QUESTIONS, x_coverage=0.8)
+    page.get_by_role("button", name="Copy as code").click()
+    shell = page.locator("#code-text").inner_text()
+    answer = subprocess.run(["bash", "-c", shell.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True, check=True)
+    assert without_passes(json.loads(answer.stdout)["answers"]) == without_passes(want)
+    page.get_by_role("button", name="Python").click()
+    answer = subprocess.run([sys.executable, "-c", page.locator("#code-text").inner_text()], capture_output=True, text=True, check=True)
+    printed = answer.stdout.replace("\n}\n{", "\n}\0{").split("\0")
+    assert without_passes([json.loads(text) for text in printed]) == without_passes(want)
+
+
+def without_passes(answers):
+    """The number of steps of a distribution depends on how many rows the engine computes together."""
+    for answer in answers:
+        answer.get("distribution", {}).pop("forward_passes", None)
+    return answers
+
+
+def test_copied_code_of_typesafe_asks_for_the_same_decisions(two, opened):
+    python = Path(os.environ.get("NTL_DECISIONS_KIT") or "/nonexistent") / "bin/python"
+    if not python.is_file():
+        pytest.skip("NTL_DECISIONS_KIT names no directory")
+    page = opened(two)
+    decide(page, **forms())
+    answered(page)
+    team, _, urgent, days = decisions(two, model="plain", input=TICKET, questions=QUESTIONS, x_coverage=0.8)
+    page.get_by_role("button", name="Copy as code").click()
+    page.get_by_role("button", name="typesafe-sdk").click()
+    code = page.locator("#code-text").inner_text()
+    answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    shown = dict(line.split(" ", 1) for line in answer.stdout.splitlines())
+    assert list(shown) == list(FORMS)
+    assert f"'choice': {team['choice']!r}" in shown["team"] and f"'noul': {urgent['probability']}" in shown["urgent"]
+    assert f"'number': {days['number']}" in shown["days"]
+
+
+def test_an_error_of_a_decision_is_shown_at_the_field_that_it_names(two, opened):
+    page = opened(two)
+    for field, fields, label in [
+        ("questions[0].choices", {"type": "choice", "Question": "Which?", "Options": "only"}, "Options"),
+        ("questions[0].step", {"type": "number", "Question": "How many?", "Minimum": "", "Step": "2"}, "Step"),
+        ("questions[0].minimum", {"type": "number", "Question": "How many?", "Minimum": "9", "Maximum": "1"}, "Minimum"),
+    ]:
+        decide(page, q=dict(fields))
+        error = page.get_by_role("alert")
+        expect(error).to_contain_text(f"field {field}")
+        expect(error).to_contain_text("status 400")
+        node = page.get_by_role("group", name="Question 1").get_by_label(label)
+        expect(node).to_be_focused()
+        expect(node).to_have_attribute("aria-invalid", "true")
+    decide(page, q={"type": "number", "Question": "How many?", "Minimum": "1,5", "Maximum": ""})
+    expect(page.get_by_role("alert")).to_contain_text("“Minimum of question 1” is “1,5”, which is not a number.")
+    decide(page, q={"type": "predicate", "Question": "Is it urgent?"})
+    answered(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator("[aria-invalid=true]")).to_have_count(0)
+
+
+def test_a_link_opens_the_same_decisions_and_an_unusable_one_is_explained(two, opened):
+    page = opened(two)
+    decide(page, **forms())
+    answered(page)
+    other = opened(two, page.url.removeprefix(two.url))
+    for one, same in zip(page.locator("section.decision").all(), other.locator("section.decision").all(), strict=True):
+        assert one.inner_text() == same.inner_text()
+    assert other.get_by_role("group", name="Question 4").get_by_label("Unit").input_value() == "days"
+    for questions in ("[", '{"type": "choice"}', '[{"type": "rank"}]', '[{"type": "choice", "name": 1}]'):
+        wrong = opened(two, f"/#view=decide&questions={quote(questions)}", wait=False)
+        expect(wrong.get_by_role("alert")).to_contain_text("which is not a list of questions. The page uses its examples instead.")
+        expect(wrong.locator("article.panel")).to_have_count(0)
+
+
+def test_questions_are_added_and_removed_by_keyboard(two, opened):
+    page = opened(two)
+    page.locator("#view-decide").click()
+    count = page.get_by_role("group", name="Question").count()
+    add = page.get_by_role("button", name="Add a question")
+    add.focus()
+    add.press("Enter")
+    last = page.get_by_role("group", name=f"Question {count + 1}")
+    expect(last.get_by_label("Type")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.type("new")
+    expect(last.get_by_label("Name")).to_have_value("new")
+    first = page.get_by_role("group", name="Question 1")
+    first.get_by_role("button", name="Remove question 1").press("Enter")
+    expect(page.get_by_role("group", name=f"Question {count}").get_by_label("Name")).to_have_value("new")
+    expect(page.get_by_role("group", name="Question 1").get_by_label("Type")).to_be_focused()
+
+
+def test_two_models_decide_side_by_side_and_hostile_options_stay_text(two, opened):
+    page = opened(two)
+    page.get_by_label("versus").select_option(index=1)
+    decide(page, **{HOSTILE: {"type": "choice", "Question": HOSTILE, "Options": f"{HOSTILE.strip()}\nother"}})
+    answered(page, 2)
+    assert page.locator("article img, article script, article i").count() == 0
+    expect(page.locator("article h3").first).to_contain_text("<img src=x onerror=alert(1)>")
+    boxes = [page.locator("article.panel").nth(index).bounding_box() for index in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    texts = [page.locator("section.decision").nth(index).inner_text() for index in (0, 1)]
+    assert texts[0] == texts[1] != ""
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_refusal_says_that_the_model_writes_no_allowed_answer(two, opened):
+    page = opened(two)
+    mass = {"closed": 0, "invalid": 1, "open": 0}
+    answer = {"model": "plain", "answers": [{"type": "refusal", "name": None, "x_mass": mass}], "usage": {"input_tokens": 1}}
+    page.route("**/v1/decisions", lambda route: route.fulfill(json=answer))
+    decide(page, q={"type": "predicate", "Question": "Is it urgent?"})
+    answered(page)
+    part = page.locator("section.decision")
+    expect(part).to_contain_text("The model writes none of the allowed answers.")
+    expect(part.get_by_role("list", name="Where the probability went")).to_contain_text("closed 0.0% allowed answers")
+
+
 def test_tokens_show_their_alternatives_by_mouse_and_keyboard(two, opened):
     page = opened(two)
     ask(page, QUESTION)
@@ -562,7 +793,7 @@ def test_hostile_texts_are_shown_as_text(two, opened):
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_the_playground_fits_and_has_no_serious_fault_of_access(two, opened, tmp_path, width, scheme):
     page = opened(two, width=width, scheme=scheme)
-    for view in ("ask", "versus", "judge"):
+    for view in ("ask", "versus", "judge", "decide"):
         if view == "versus":
             page.get_by_label("versus").select_option(index=1)
             page.locator("#submit").click()
@@ -573,6 +804,9 @@ def test_the_playground_fits_and_has_no_serious_fault_of_access(two, opened, tmp
             page.locator("#submit").click()
             answered(page)
             page.get_by_text("Settings").click()
+        if view == "decide":
+            decide(page, **forms())
+            answered(page)
         fits_and_is_accessible(page, f"{view} {width} {scheme}")
         page.screenshot(path=tmp_path / f"{view}-{width}-{scheme}.png", full_page=True)
 

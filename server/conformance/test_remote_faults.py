@@ -124,7 +124,8 @@ def test_faults_of_replicas_change_no_figure_of_a_judge(report, start, tmp_path)
     answered = lambda: front.metric("ntl_requests_total", route="/v1/completions", code="200")
     goal = answered() + ITEMS
     run, turn = judge(front, data, disturbed), 0
-    # After its last item ntl-eval only computes the report. That takes a minute of a debug build on a busy machine.
+    # After its last item ntl-eval only computes the report. That takes a minute of a debug build on a busy
+    # machine.
     asks_no_more = lambda: answered() >= goal or run.poll() is not None
     while not asks_no_more():
         # Each fault at each replica in turn. The other one answers meanwhile.

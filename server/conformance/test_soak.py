@@ -20,8 +20,8 @@ SECONDS = float(os.environ.get("NTL_SOAK_SECONDS", 30))
 CLIENTS = 16
 ROOT = Path(__file__).parents[2]
 
-# Growth from the middle third to the last one that no leak explains: a 50th, and what the allocator keeps of the largest requests and
-# caches still take in a soak of a minute.
+# Growth from the middle third to the last one that no leak explains: a 50th, and what the allocator keeps of
+# the largest requests and caches still take in a soak of a minute.
 GROWTH, GROWTH_MIB = 0.02, 32
 
 COMPLETIONS, SCORE, CHAT = "/v1/completions", "/v1/score", "/v1/chat/completions"
@@ -133,7 +133,8 @@ def test_a_soak_fails_nothing_and_leaves_memory_and_descriptors_flat(start, repo
     server.wait(server.quiet, seconds=10)
     server.wait(lambda: look()["descriptors"] <= before["descriptors"] + 2, seconds=10)
     middle, last = seen[len(seen) // 3 : 2 * len(seen) // 3], seen[2 * len(seen) // 3 :]
-    # Requests come and go, so what is used at most is compared; of memory, which the largest of them move up and down, the median.
+    # Requests come and go, so what is used at most is compared; of memory, which the largest of them move up
+    # and down, the median.
     most = lambda looks, what: max(look[what] for look in looks)
     median = lambda looks: statistics.median(look["mib"] for look in looks)
     report(
@@ -156,7 +157,8 @@ def test_a_soak_fails_nothing_and_leaves_memory_and_descriptors_flat(start, repo
         check = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert check.returncode == 0 and not check.stdout + check.stderr, check.stdout + check.stderr
     assert median(last) < median(middle) * (1 + GROWTH) + GROWTH_MIB
-    # Connections come and go with the requests, thousands of them; a leak of one in a hundred would be more than this.
+    # Connections come and go with the requests, thousands of them; a leak of one in a hundred would be more
+    # than this.
     assert most(last, "descriptors") <= most(middle, "descriptors") + 16
     # The runtime starts threads for work that blocks, and ends them when they have been idle.
     assert most(last, "threads") <= most(middle, "threads") + 8

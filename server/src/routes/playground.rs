@@ -39,14 +39,17 @@ macro_rules! file {
 const PAGE: File = file!("index.html", HTML);
 
 /// The files of the page.
-const FILES: [File; 11] = [
+const FILES: [File; 14] = [
     file!("api.js", SCRIPT),
     file!("chart.js", SCRIPT),
+    file!("code.js", SCRIPT),
+    file!("decisions.js", SCRIPT),
     file!("dom.js", SCRIPT),
     file!("estimates.js", SCRIPT),
     file!("icon.svg", IMAGE),
     file!("main.js", SCRIPT),
     file!("panel.js", SCRIPT),
+    file!("questions.js", SCRIPT),
     file!("requests.js", SCRIPT),
     file!("state.js", SCRIPT),
     file!("style.css", STYLE),

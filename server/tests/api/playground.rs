@@ -36,7 +36,7 @@ async fn files(app: &axum::Router) -> Vec<(String, crate::support::Answer)> {
 async fn the_page_and_its_files_are_served_under_a_strict_policy() {
     let app = server(says("1"));
     let files = files(&app).await;
-    assert!(files.len() > 8, "{}", files.len());
+    assert!(files.len() > 12, "{}", files.len());
     for (path, file) in &files {
         let policy = file.header(header::CONTENT_SECURITY_POLICY).unwrap();
         assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{path}: {policy}");

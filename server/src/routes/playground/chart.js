@@ -176,14 +176,14 @@ export function legend(number, domain) {
     outside(number, padded(domain)) < 0.001 ? null : h("li", { class: "muted" }, `${percent(outside(number, padded(domain)))} lies elsewhere`));
 }
 
-/** Rows of label, bar and probability. */
+/** Rows of label, bar and probability, with an optional note. */
 export function ranked(rows, { title, most = 8, relative = true }) {
   const largest = relative ? Math.max(...rows.map(({ probability }) => probability), 1e-9) : 1;
-  const row = ({ label, probability, chosen }) => {
+  const row = ({ label, probability, chosen, note }) => {
     const bar = h("span", { class: "fill" });
     bar.style.inlineSize = `${(100 * probability) / largest}%`;
     return h("li", chosen ? { class: "chosen" } : {}, h("span", { class: "label" }, label),
-      h("span", { class: "track", "aria-hidden": "true" }, bar), h("span", { class: "share" }, percent(probability)));
+      h("span", { class: "track", "aria-hidden": "true" }, bar), h("span", { class: "share" }, percent(probability), note ? h("span", { class: "bounds" }, ` ${note}`) : null));
   };
   const list = h("ol", { class: "ranked", "aria-label": title }, rows.slice(0, most).map(row));
   if (rows.length <= most) return [list];
@@ -195,10 +195,10 @@ export function ranked(rows, { title, most = 8, relative = true }) {
   return [list, more];
 }
 
-/** How the probability is divided. */
-export function masses(mass) {
+/** How the probability is divided. `allowed` names the texts that count as answers. */
+export function masses(mass, allowed = "numbers") {
   const parts = [
-    ["closed", "numbers", mass.closed],
+    ["closed", allowed, mass.closed],
     ["invalid", "other text", mass.invalid],
     ["open", "not explored", mass.open],
   ];

@@ -2,11 +2,13 @@
 
 import { ask, hasKey, setKey } from "./api.js";
 import { axisOf } from "./chart.js";
-import { brief, byId, copy, errorBox, h, plain } from "./dom.js";
-import { estimate } from "./estimates.js";
+import { curl, python, typesafe } from "./code.js";
+import { DecisionPanel } from "./decisions.js";
+import { byId, copy, errorBox, h, plain } from "./dom.js";
 import { Panel, isSame, problem } from "./panel.js";
-import { curl, examplesOf, judgeText, promptOf, python } from "./requests.js";
-import { forget, fromFragment, history, remember, toFragment } from "./state.js";
+import { drawQuestions, fieldOf, focusQuestion, numberFields, readQuestions } from "./questions.js";
+import { examplesOf, judgeText, promptOf } from "./requests.js";
+import { BLANK, forget, fromFragment, history, remember, toFragment } from "./state.js";
 
 /** Models with at most this many parameters answer an example as soon as the page opens. */
 const EAGER_PARAMETERS_MAX = 50e6;
@@ -14,7 +16,7 @@ const EAGER_PARAMETERS_MAX = 50e6;
 /** Fields of the form that hold a text or a number of the state. */
 const FIELDS = {
   prompt: "prompt", model: "model", versus: "versus", after: "after", method: "method", rubric: "rubric", task: "task", answer: "answer",
-  prefill: "prefill",
+  prefill: "prefill", about: "about", read: "read", coverage: "coverage",
 };
 const NUMBER_FIELDS = {
   low: { name: "low", optional: true },
@@ -23,7 +25,11 @@ const NUMBER_FIELDS = {
   "scale-high": { name: "scaleHigh" },
   "scale-step": { name: "scaleStep", positive: true },
   tokens: { name: "tokens", integer: true, min: 1 },
+  orders: { name: "orders", integer: true, min: 1 },
 };
+
+/** The views, and what their buttons say. */
+const VERBS = { ask: "Ask", judge: "Judge", decide: "Decide" };
 
 /** Fields whose first value may not exceed the second. */
 const ORDERED_FIELDS = [["low", "high"], ["scale-low", "scale-high"]];
@@ -81,9 +87,22 @@ function checkModels() {
 /** Shows why no request was sent, and moves the focus to the field to change. */
 function complain(messages, field) {
   byId("problem").replaceChildren(errorBox(messages));
+  focus(field);
+}
+
+function focus(field) {
   const details = field.closest("details");
   if (details) details.open = true;
   field.focus();
+}
+
+/** Marks the field that an error of the server names, and moves the focus there. */
+function mark(error) {
+  const field = state.view === "decide" ? fieldOf(error.param) : null;
+  if (!field) return;
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", "problem");
+  focus(field);
 }
 
 /** Sends the request that a link describes, unless the link has problems; a small model also answers its first example. */
@@ -116,19 +135,21 @@ function write() {
     byId(id).removeAttribute("aria-invalid");
   }
   byId("chat").checked = state.chat;
-  const model = modelOf(state.model);
-  byId("chat-field").hidden = !model?.chat;
-  for (const view of ["ask", "judge"]) {
+  for (const view of Object.keys(VERBS)) {
     byId(`view-${view}`).setAttribute("aria-pressed", String(state.view === view));
   }
-  for (const part of document.querySelectorAll("[data-view]")) part.hidden = part.dataset.view !== state.view;
-  byId("submit").firstChild.textContent = state.view === "judge" ? "Judge " : "Ask ";
+  for (const part of document.querySelectorAll("[data-view]")) part.hidden = !part.dataset.view.split(" ").includes(state.view);
+  byId("chat-field").hidden ||= !modelOf(state.model)?.chat;
+  byId("submit").firstChild.textContent = `${VERBS[state.view]} `;
   byId("judge-prompt").replaceChildren(...plain(judgeText(state)));
+  drawQuestions(state.questions, removeQuestion);
   examples();
 }
 
 /** Reads the form into the state. Returns the mistakes in visible fields: [{id, message}]. */
 function read() {
+  // The form is empty until the models are known.
+  if (!models.length) return [];
   for (const [id, name] of Object.entries(FIELDS)) state[name] = byId(id).value;
   state.chat = byId("chat").checked;
   const mistakes = [];
@@ -143,6 +164,8 @@ function read() {
     if (mistake === null) state[field.name] = text === "" ? null : Number(text);
     check(id, mistake);
   }
+  state.questions = readQuestions(state.questions.length);
+  for (const { id, ...field } of numberFields(state.questions.length)) check(id, mistakeIn(byId(id).value.trim(), field));
   for (const [low, high] of ORDERED_FIELDS) {
     const [least, most] = [low, high].map((id) => Number(byId(id).value.trim() || NaN));
     if (least > most) check(high, `is ${most}, which is less than ${titleOf(low)}, ${least}`);
@@ -173,6 +196,20 @@ function examples() {
   }, h("bdi", {}, plain(prompt)))));
 }
 
+function addQuestion() {
+  read();
+  state.questions = [...state.questions, BLANK];
+  write();
+  focusQuestion(state.questions.length - 1);
+}
+
+function removeQuestion(index) {
+  read();
+  state.questions = state.questions.toSpliced(index, 1);
+  write();
+  focusQuestion(Math.max(0, index - 1));
+}
+
 function setView(view) {
   read();
   state.view = view;
@@ -192,6 +229,10 @@ function clear() {
   byId("results").replaceChildren();
   byId("problem").replaceChildren();
   byId("tools").hidden = true;
+  for (const field of byId("form").querySelectorAll("[aria-describedby]")) {
+    field.removeAttribute("aria-invalid");
+    field.removeAttribute("aria-describedby");
+  }
 }
 
 function cancel() {
@@ -206,14 +247,18 @@ async function run() {
   cancel();
   clear();
   const asked = { ...state };
-  if (!promptOf(asked).trim()) return complain(["The question is empty. Write one, or choose an example."], byId("prompt"));
+  if (!promptOf(asked).trim()) {
+    const [message, field] = asked.view === "decide" ? ["The text is empty.", "about"] : ["The question is empty. Write one, or choose an example.", "prompt"];
+    return complain([message], byId(field));
+  }
   link();
   const abort = new AbortController();
   running = abort;
   byId("cancel").disabled = false;
   say("Asking");
   const names = [asked.model, asked.versus].filter((name) => name !== "");
-  panels = names.map((name) => new Panel(asked, modelOf(name), { named: names.length > 1, onSlide: slide }));
+  const Kind = asked.view === "decide" ? DecisionPanel : Panel;
+  panels = names.map((name) => new Kind(asked, modelOf(name), { named: names.length > 1, onSlide: slide }));
   const own = panels;
   byId("results").dataset.panels = String(own.length);
   byId("results").replaceChildren(...own.map(({ node }) => node));
@@ -231,16 +276,15 @@ async function run() {
   if (!failed && first && others.every((other) => other && isSame(first, other))) {
     clear();
     byId("problem").replaceChildren(problem(first));
+    mark(first);
     return say("No answer");
   }
   if (failed) return say("Cancelled");
-  const values = own.map((panel) => valueOf(panel));
+  const values = own.map(({ said }) => said);
   say(`Answered: ${values.join(", ")}`);
   remember({ fragment: toFragment(asked), label: promptOf(asked).slice(0, 200), values });
   return showHistory();
 }
-
-const valueOf = ({ number, label, state: asked }) => (number ? brief(estimate(number, asked.objective).value) : label ?? "no number");
 
 /** Gives the panels of several models the same axis. */
 function align(own) {
@@ -283,11 +327,13 @@ function open(fragment) {
 
 // -------------------------------------------------------------------------------------------------------------- code
 
+const LANGUAGES = { curl, python, typesafe };
+
 let language = "curl";
 
 function showCode() {
-  const write = language === "curl" ? curl : python;
-  byId("code-text").textContent = write(state, modelOf(state.model), keys);
+  if (language === "typesafe" && state.view !== "decide") language = "curl";
+  byId("code-text").textContent = LANGUAGES[language](state, modelOf(state.model), keys);
   byId("code-note").textContent = "";
   for (const button of document.querySelectorAll("[data-language]")) {
     button.setAttribute("aria-pressed", String(button.dataset.language === language));
@@ -327,6 +373,8 @@ listen("chat", "change", () => { read(); write(); });
 listen("cancel", "click", () => { cancel(); say("Cancelled"); });
 listen("view-ask", "click", () => setView("ask"));
 listen("view-judge", "click", () => setView("judge"));
+listen("view-decide", "click", () => setView("decide"));
+listen("add-question", "click", addQuestion);
 listen("share", "click", (event) => { link(); copied(location.href, event.currentTarget); });
 listen("code", "click", () => { showCode(); byId("code-dialog").showModal(); });
 listen("code-close", "click", () => byId("code-dialog").close());

@@ -25,7 +25,24 @@ export const isSame = (one, other) => one.message === other.message && one.statu
 
 const isCancelled = (error) => error.name === "AbortError";
 
-const milliseconds = (began) => `${Math.round(performance.now() - began)} ms`;
+/** Whether a failure ends the requests to all models. */
+export const isFatal = (error) => isCancelled(error) || error.status === 401;
+
+/** The box that a panel shows in place of an answer. */
+export const failureBox = (error) => (isCancelled(error) ? h("p", { class: "notice" }, "Cancelled.") : problem(error));
+
+/** The heading of a panel, if there are several. */
+export const headingOf = (model) => h("h2", { class: "model" }, h("bdi", {}, plain(model.id)), " ", h("span", { class: "muted" }, model.kind));
+
+/** The bounds of an estimate in words. */
+export function guarantee(bounds) {
+  if (!bounds) return "no bounds";
+  const [low, high] = bounds;
+  if (low === high) return "certain, wherever the unexplored probability lies";
+  return `guaranteed between ${between(low, high, " and ")}, wherever the unexplored probability lies`;
+}
+
+export const milliseconds = (began) => `${Math.round(performance.now() - began)} ms`;
 
 export class Panel {
   /** `onSlide` gets the objective that the user slides to. */
@@ -37,12 +54,11 @@ export class Panel {
     this.textNote = h("p", { class: "note" });
     this.heat = new HeatMap();
     this.side = h("div", { class: "side" }, h("p", { class: "waiting" }, "…"));
-    const heading = named ? h("h2", { class: "model" }, h("bdi", {}, plain(model.id)), " ", h("span", { class: "muted" }, model.kind)) : null;
     this.columns = h("div", { class: "columns" },
       h("section", { class: "greedy", "aria-label": "Greedy text" }, h("h3", {}, "Greedy text"), this.text, this.textNote),
       h("section", { class: "numbers", "aria-label": "Distribution of the number" }, h("h3", {}, state.view === "judge" ? "Score" : "Distribution"), this.side),
       this.heat.node);
-    this.node = h("article", { class: "panel card", "aria-busy": "true", "data-model": model.id }, heading, this.columns);
+    this.node = h("article", { class: "panel card", "aria-busy": "true", "data-model": model.id }, named ? headingOf(model) : null, this.columns);
   }
 
   /** Requests the text and the number, or the labels. Throws the errors that end the whole request. */
@@ -52,7 +68,7 @@ export class Panel {
     this.node.setAttribute("aria-busy", "false");
     this.failures = results.flatMap(({ status, reason }) => (status === "rejected" ? [reason] : []));
     this.fail(results.map(({ reason }) => reason));
-    const fatal = this.failures.find((error) => isCancelled(error) || error.status === 401);
+    const fatal = this.failures.find(isFatal);
     if (fatal) throw fatal;
   }
 
@@ -60,6 +76,11 @@ export class Panel {
   get failure() {
     const [text, number] = this.failures;
     return number && isSame(text, number) && !this.written && !this.reasoning ? text : undefined;
+  }
+
+  /** The answer in a few words. */
+  get said() {
+    return this.number ? brief(estimate(this.number, this.state.objective).value) : this.label ?? "no number";
   }
 
   async askText(signal) {
@@ -120,14 +141,13 @@ export class Panel {
 
   /** Shows the received part and the failures of the text and of the number; only one failure if both read the same. */
   fail([text, number]) {
-    const box = (error) => (isCancelled(error) ? h("p", { class: "notice" }, "Cancelled.") : problem(error));
     const shared = Boolean(text && number && isSame(text, number));
     for (const [node, written, error] of [[this.text, this.written, text], [this.side, this.reasoning, number]]) {
       if (!error) continue;
-      node.replaceChildren(...(written ? cut(written) : []), ...(shared ? [] : [box(error)]));
+      node.replaceChildren(...(written ? cut(written) : []), ...(shared ? [] : [failureBox(error)]));
       node.parentNode.hidden = shared && !written;
     }
-    if (shared) this.columns.before(box(text));
+    if (shared) this.columns.before(failureBox(text));
   }
 
   /** Draws the number; again when another panel changes the axis. */
@@ -194,7 +214,7 @@ export class Panel {
     const whole = value === null || brief(value) === brief(value, 17) ? null : String(value);
     this.caption.replaceChildren(h("b", {}, title(name)), ` · ${this.meaning(name)}`,
       ...(whole ? [h("br"), "unrounded ", h("code", {}, whole)] : []),
-      ...(value === null ? [] : [h("br"), this.certainty(bounds, instead)]));
+      ...(value === null ? [] : [h("br"), !bounds && instead ? "" : guarantee(bounds)]));
     if (instead) this.caption.append(h("span", { class: "notice warning" }, `Nothing bounds the ${title(name)} here, so the server returns the ${instead}.`));
     this.picture?.pin(value);
     if (this.range) {
@@ -206,13 +226,6 @@ export class Panel {
   meaning(name) {
     const isScore = this.state.view === "judge" && name === "mean";
     return isScore ? "the expected score" : meaning(name);
-  }
-
-  certainty(bounds, instead) {
-    if (!bounds) return instead ? "" : "no bounds";
-    const [low, high] = bounds;
-    if (low === high) return "certain, wherever the unexplored probability lies";
-    return `guaranteed between ${between(low, high, " and ")}, wherever the unexplored probability lies`;
   }
 
   values() {

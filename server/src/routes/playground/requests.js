@@ -1,7 +1,6 @@
-// The requests that a state of the page stands for, and the same as code.
+// The requests that a state of the page stands for.
 
 import { QUANTILES, objectiveOf } from "./estimates.js";
-import { isInvisible } from "./dom.js";
 
 /** Example questions by kind of model, if the checkpoint has none (`examples` in its ntl.json). */
 const EXAMPLES = [
@@ -31,8 +30,9 @@ export function examplesOf(model, chat) {
   return (chat && found.chat) || found.prompts;
 }
 
-const COMPLETIONS = "v1/completions";
-const CHAT = "v1/chat/completions";
+export const COMPLETIONS = "v1/completions";
+export const CHAT = "v1/chat/completions";
+export const DECISIONS = "v1/decisions";
 
 const hasPrefill = ({ prefill }) => prefill.trim() !== "";
 
@@ -49,7 +49,11 @@ function judgePrompt(state) {
 /** The prompt of the judge with the beginning of its answer. */
 export const judgeText = (state) => `${judgePrompt(state)}${hasPrefill(state) ? `\n${state.prefill}` : ""}`;
 
-export const promptOf = (state) => (state.view === "judge" ? judgePrompt(state) : state.prompt);
+/** The text that a request is about. */
+export function promptOf(state) {
+  if (state.view === "decide") return state.about;
+  return state.view === "judge" ? judgePrompt(state) : state.prompt;
+}
 
 /** A bound above the largest numbers that the server reads. */
 const UNLIMITED = 1e12;
@@ -111,64 +115,55 @@ export function numberRequest(state, model) {
   return { path, body: { ...body, ...text, number } };
 }
 
-/** The request that a program would send for the chosen objective. */
-function codeRequest(state, model) {
+/** Separates an option from its description, in a line of the form and in the prompt. */
+export const DESCRIBED = " - ";
+
+/** The options of a question, one per line: [{text, description}]. */
+export function optionsOf({ options: lines }) {
+  const filled = lines.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  return filled.map((line) => {
+    const [text, ...rest] = line.split(DESCRIBED);
+    return rest.length ? { text, description: rest.join(DESCRIBED) } : { text };
+  });
+}
+
+/** The limits of a number and its unit. */
+export function limitsOf(question) {
+  const limits = ["minimum", "maximum", "step"].filter((name) => question[name] !== "");
+  return { ...Object.fromEntries(limits.map((name) => [name, Number(question[name])])), ...(question.unit && { unit: question.unit }) };
+}
+
+/** The fields of a question in a request for decisions. */
+function questionOf(question) {
+  const { type, name, instructions } = question;
+  const body = { type, ...(name && { name }), instructions };
+  const entries = optionsOf(question);
+  if (type === "choice") return { ...body, choices: entries.map(({ text, ...rest }) => ({ value: text, ...rest })) };
+  if (type === "score") return { ...body, levels: entries.map(({ text, ...rest }) => ({ label: text, ...rest })) };
+  return type === "number" ? { ...body, ...limitsOf(question) } : body;
+}
+
+/** The fields of a request for decisions that only this server has. */
+export function decisionOptions({ read, orders, coverage }) {
+  const found = {};
+  if (read !== "labels") found.x_read = read;
+  if (orders !== 1) found.x_orders = orders;
+  if (coverage !== "none") found.x_coverage = Number(coverage);
+  return found;
+}
+
+/** The questions of the view Decide. */
+export function decisionsRequest(state, model) {
+  const body = { model: model.id, input: state.about, questions: state.questions.map(questionOf), ...decisionOptions(state) };
+  return { path: DECISIONS, body };
+}
+
+/** The request that a program would send: for the chosen objective, or for decisions. */
+export function codeRequest(state, model) {
+  if (state.view === "decide") return decisionsRequest(state, model);
   const { path, body } = base(state, model);
   const number = options(state);
   if (state.view !== "judge" && state.objective !== "mean") number.objective = objectiveOf(state.objective);
   const text = state.after ? { temperature: 0, max_tokens: state.tokens } : {};
   return { path, body: { ...body, ...text, number } };
-}
-
-/** JSON of one kind of character only: nothing in it can hide from the reader of the code. */
-function json(value, indent) {
-  return Array.from(JSON.stringify(value, null, indent), (character) => {
-    if (!isInvisible(character) || character === "\n") return character;
-    const units = Array.from({ length: character.length }, (_, index) => character.charCodeAt(index));
-    return units.map((unit) => `\\u${unit.toString(16).padStart(4, "0")}`).join("");
-  }).join("");
-}
-
-export function curl(state, model, keys) {
-  const { path, body } = codeRequest(state, model);
-  const data = json(body, 1).replaceAll("'", "'\\''");
-  const key = keys ? ` \\\n  -H "Authorization: Bearer $NTL_API_KEY"` : "";
-  return `curl ${new URL(path, document.baseURI)} -H 'Content-Type: application/json'${key} \\\n  -d '${data}'\n`;
-}
-
-/** Fields that OpenAI's client has no parameters for. */
-const EXTRA_FIELDS = ["continue_final_message", "add_generation_prompt", "number"];
-
-// JSON is valid Python except for three words.
-const WORDS = { true: "True", false: "False", null: "None" };
-
-function literal(value) {
-  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-  if (value !== null && typeof value === "object") {
-    return `{${Object.entries(value).map(([name, field]) => `${json(name)}: ${literal(field)}`).join(", ")}}`;
-  }
-  return WORDS[value] && typeof value !== "string" ? WORDS[value] : json(value);
-}
-
-export function python(state, model, keys) {
-  const { path, body } = codeRequest(state, model);
-  const fields = Object.entries(body);
-  const isExtra = ([name]) => EXTRA_FIELDS.includes(name);
-  const method = path === CHAT ? "chat.completions" : "completions";
-  const text = path === CHAT ? "message.content" : "text";
-  const lines = fields.filter((field) => !isExtra(field)).map(([name, value]) => `    ${name}=${literal(value)},`);
-  const extra = Object.fromEntries(fields.filter(isExtra));
-  if (!Object.keys(extra.number).length) extra.number = true;
-  return [
-    ...(keys ? ["import os", ""] : []),
-    "from openai import OpenAI",
-    "",
-    `client = OpenAI(base_url=${json(String(new URL("v1", document.baseURI)))}, api_key=${keys ? 'os.environ["NTL_API_KEY"]' : '"-"'})`,
-    `answer = client.${method}.create(`,
-    ...lines,
-    `    extra_body=${literal(extra)},`,
-    ")",
-    `print(answer.choices[0].${text}, answer.choices[0].number["mass"])`,
-    "",
-  ].join("\n");
 }
