@@ -12,8 +12,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient, Client
+from .decisions import (
+    Choice,
+    ChoiceAnswer,
+    Interval,
+    Number,
+    NumberAnswer,
+    OptionSet,
+    Predicate,
+    PredicateAnswer,
+    Refusal,
+    Score,
+    ScoreAnswer,
+)
 from .distribution import Distribution, Mass, mean_crps
 from .errors import NoNumber, NtlError, RequestRejected, ServerFailed, UnexpectedResponse, Unreachable
+from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
 from .server import serve
 
 if TYPE_CHECKING:
@@ -21,14 +35,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "Candidate",
+    "CandidateScores",
+    "ChatAnswer",
+    "Choice",
+    "ChoiceAnswer",
     "Client",
     "Distribution",
+    "Interval",
     "Mass",
     "NoNumber",
     "NtlError",
+    "Number",
+    "NumberAnswer",
     "NumberRegressor",
+    "OptionSet",
+    "Predicate",
+    "PredicateAnswer",
+    "Refusal",
     "RequestRejected",
+    "Score",
+    "ScoreAnswer",
     "ServerFailed",
+    "TargetScore",
     "UnexpectedResponse",
     "Unreachable",
     "mean_crps",
@@ -37,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the estimator only when it is used: it needs scikit-learn and numpy."""
+    """Loads the estimators only when they are used: they need scikit-learn and numpy."""
     if name == "NumberRegressor":
         from .regressor import NumberRegressor
 

@@ -18,7 +18,8 @@ def length_model(request):
     support = [{"value": length + step, "probability": p} for step, p in ((-1, 0.25), (0, 0.5), (1, 0.25))]
     low, high = body["number"]["range"]
     support = [entry for entry in support if low <= entry["value"] <= high]
-    return httpx.Response(200, json={"choices": [{"text": "", "number": {"value": length, "support": support}}]})
+    number = {"value": length, "support": support, "mass": {"closed": 1, "invalid": 0, "open": 0}}
+    return httpx.Response(200, json={"choices": [{"text": "", "number": number}]})
 
 
 @pytest.fixture
