@@ -31,6 +31,7 @@ from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
 from .server import serve
 
 if TYPE_CHECKING:
+    from .classifier import DecisionClassifier
     from .regressor import NumberRegressor
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Choice",
     "ChoiceAnswer",
     "Client",
+    "DecisionClassifier",
     "Distribution",
     "Interval",
     "Mass",
@@ -67,6 +69,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads the estimators only when they are used: they need scikit-learn and numpy."""
+    if name == "DecisionClassifier":
+        from .classifier import DecisionClassifier
+
+        return DecisionClassifier
     if name == "NumberRegressor":
         from .regressor import NumberRegressor
 

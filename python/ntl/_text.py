@@ -37,13 +37,17 @@ def is_table(rows: Any) -> bool:
 def texts_of(rows: Any, template: str | None) -> list[str]:
     """The text of each row of a list, a column or a table.
 
-    A table's row is a line `NAME: VALUE` for each column, or the template with the columns' names in braces. The field
-    of a list or column is `{text}`.
+    A table's row is a line `NAME: VALUE` for each column, or the template with the columns' names in braces. The
+    columns of an array are `0`, `1`, and so on. The field of a list or column is `{text}`.
     """
-    if is_table(rows):
-        names = [str(name) for name in rows.columns]
+    if is_table(rows) or getattr(rows, "ndim", 1) == 2:
+        if is_table(rows):
+            names = [str(name) for name in rows.columns]
+            records = zip(*(rows[name].to_list() for name in rows.columns))
+        else:
+            names = [str(index) for index in range(rows.shape[1])]
+            records = rows.tolist()
         template = template or "\n".join(f"{name}: {{{name}}}" for name in names)
-        columns = [rows[name].to_list() for name in rows.columns]
-        return [filled(template, dict(zip(names, row))) for row in zip(*columns)]
+        return [filled(template, dict(zip(names, row))) for row in records]
     values = rows.to_list() if hasattr(rows, "to_list") else list(rows)
     return [filled(template or "{text}", {"text": value}) for value in values]

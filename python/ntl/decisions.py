@@ -28,7 +28,7 @@ class Choice:
     """Which of 2 to 255 options is right."""
 
     instructions: str
-    options: Sequence[Value] | Mapping[Value, str | None]
+    options: Sequence[Value] | Mapping[Value, str | None] | Mapping[str, str | None]
 
     def body(self) -> dict[str, Any]:
         choices = [_described("value", value, about) for value, about in _pairs(self.options)]
