@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient, Client
+from .columns import predict
 from .decisions import (
     Choice,
     ChoiceAnswer,
@@ -63,6 +64,7 @@ __all__ = [
     "UnexpectedResponse",
     "Unreachable",
     "mean_crps",
+    "predict",
     "serve",
 ]
 
