@@ -1,4 +1,4 @@
-"""What both estimators share: texts of rows, examples for the prompt, and rows that calibrate."""
+"""The base of both estimators: texts of rows, examples for the prompt, and rows that calibrate."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class DecisionClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     examples: the number of labelled rows in each prompt.
     selection: "nearest" (by TF-IDF) or "random" examples.
     read: whether the model answers with a letter per label ("labels") or with the labels' own texts ("texts").
-    orders: over how many orders of the labels probabilities are averaged; each costs a prompt.
+    orders: the number of orders of the labels to average over; each costs a prompt.
     coverage: how often `predict_set` should contain the right label.
     calibration: the share of rows that `fit` holds out to calibrate sets; 0 leaves sets uncalibrated.
     seed: of the choice of rows.
@@ -106,7 +106,7 @@ class DecisionClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
     def predict_set(self, X: Any) -> NDArray[np.bool_]:
-        """Whether each label is in the set of each row; columns as in `classes_`. A set has at least one label.
+        """The sets of labels, as a boolean array (rows, classes); columns as in `classes_`. A set has at least one label.
 
         The set contains the right label of a new row with at least the probability `coverage` if new rows are
         exchangeable with those of `fit` (split conformal prediction with the score 1 - probability). If `fit` had too

@@ -141,7 +141,7 @@ class Client(_Access):
     ) -> Distribution:
         """The distribution of the score that the model gives an answer to the question `input`.
 
-        `rubric` may contain `{input}`, `{answer}`, `{reference}`, `{low}` and `{high}`; the default one is that of
+        `rubric` may contain `{input}`, `{answer}`, `{reference}`, `{low}` and `{high}`; the default rubric comes from
         `ntl-eval judge`. `scale` is (low, high) or (low, high, step). `chat` is false for a model without a chat
         template. `options` are fields of the request's `number` object.
         """

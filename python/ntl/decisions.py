@@ -94,7 +94,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class _Answered:
-    """`mass` tells how probable the allowed answers are; the other probabilities are shares of its closed mass.
+    """The closed mass is the probability of the allowed answers; all other probabilities are shares of it.
 
     `raw` is the answer of the server, with rigorous bounds in `x_bounds`.
     """
@@ -121,7 +121,7 @@ class ChoiceAnswer(_Answered):
 
 @dataclass(frozen=True)
 class ScoreAnswer(_Answered):
-    """`score` is the expected index of the level, from 0, and `probabilities` are those of the levels in their order."""
+    """`score` is the expected index of the level, from 0. `probabilities` has one entry per level, in their order."""
 
     score: float
     probabilities: tuple[float, ...]

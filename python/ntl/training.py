@@ -25,8 +25,8 @@ class NumberMetrics(TrainerCallback):
 
     After each save, it serves the checkpoint with ntl-server, requests the distribution and the losses of each target,
     and calls `trainer.log`, so that W&B, MLflow, TensorBoard and other loggers of the Trainer get the metrics at their
-    step. Training waits. If a checkpoint cannot be evaluated, a warning of the logger `ntl.training` says why, and
-    training goes on.
+    step. Training waits. If a checkpoint cannot be evaluated, the logger `ntl.training` has a warning with the reason, and
+    training continues.
 
         trainer.add_callback(NumberMetrics(trainer, prompts, targets))
 
@@ -37,7 +37,7 @@ class NumberMetrics(TrainerCallback):
     losses: the losses of `/v1/score` to log.
     prefix: of the metrics' names.
     flags: of ntl-server. By default it computes on the CPU, since the training uses the GPU.
-    server: the program; by default, that of the wheel or of the PATH.
+    server: the program; by default, `ntl-server` of the wheel or in the PATH.
     options: fields of the request's `number` object, such as `range`.
     """
 

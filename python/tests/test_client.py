@@ -32,7 +32,7 @@ def both(respond, call, **options):
 
 @pytest.fixture
 def waits(monkeypatch):
-    """The waits between attempts, which end at once."""
+    """The seconds between attempts. No time passes."""
     seconds = []
 
     async def slept(time):

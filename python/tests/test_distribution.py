@@ -39,7 +39,7 @@ def test_probabilities_are_conditional_on_a_number():
 
 def test_quantiles_and_cumulative_probabilities_have_bounds_for_the_unknown_mass():
     stars = ntl.Distribution.from_response(NUMBER)
-    # Of 0.85 that may be numbers, 1, 4 and 5 have 0.2, 0.2 and 0.4, and 0.05 is anywhere.
+    # The mass that may be on numbers is 0.85: 1, 4 and 5 have 0.2, 0.2 and 0.4, and 0.05 is anywhere.
     assert stars.cdf_bounds(1) == pytest.approx((0.2 / 0.85, 0.25 / 0.85))
     assert stars.quantile_bounds(0.5) == (4, 5)
     assert stars.quantile_bounds(0.9) == (5, 5)

@@ -19,7 +19,7 @@ REFERENCE = Path(__file__).parents[2] / "models/tests/data/reference/t5-ntl-was"
 
 
 class Trainer:
-    """What a callback sees of Hugging Face's Trainer."""
+    """The parts of Hugging Face's Trainer that a callback uses."""
 
     def __init__(self, folder):
         self.args = SimpleNamespace(output_dir=str(folder))
