@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -36,7 +37,7 @@ class _Access:
     timeout: the longest time without a byte of the response, in seconds.
     attempts: how often a request is sent if the queue is full, if the server is starting or draining (429, 503), or if
         the connection breaks. The waits are the server's `Retry-After`, and otherwise 0.5, 1, 2, ... seconds.
-    concurrency: how many requests `numbers`, `decisions` and `score` send at a time. The server batches them.
+    concurrency: how many requests `numbers`, `decisions` and `score` send concurrently. The server batches them.
     options: further arguments of `httpx.Client`, such as `verify` or `headers`.
     """
 
@@ -223,12 +224,19 @@ class Client(_Access):
 
 
 class AsyncClient(_Access):
-    """The methods of `Client` as coroutines."""
-
-    _http: httpx.AsyncClient
+    """The methods of `Client` as coroutines. At most `concurrency` requests are under way, also of separate calls."""
 
     def _connect(self) -> None:
-        self._http = httpx.AsyncClient(**self._settings)
+        self._places = asyncio.Semaphore(self._concurrency)
+        # One httpx client for each request under way: the pool of a client examines all of its connections at each
+        # request, which costs more than the request itself if there are many.
+        self._idle: list[httpx.AsyncClient] = []
+        self._opened: list[httpx.AsyncClient] = []
+        # They share it, since it takes milliseconds to read the certificates.
+        verify = self._settings.get("verify", True)
+        if not isinstance(verify, ssl.SSLContext):
+            own = {name: self._settings[name] for name in ("cert", "trust_env") if name in self._settings}
+            self._settings["verify"] = httpx.create_ssl_context(verify=verify, **own)
 
     async def number(self, prompt: Prompt, **options: Any) -> Distribution:
         return await self._send(self._requests.number(prompt, options))
@@ -296,12 +304,23 @@ class AsyncClient(_Access):
         while True:
             body = None
             try:
-                body = delivery.body(await self._http.request(call.method, call.path, json=call.body))
+                body = delivery.body(await self._exchange(call))
             except httpx.RequestError as error:
                 delivery.failed(error)
             if body is not None:
                 return call.read(body)
             await asyncio.sleep(delivery.seconds)
+
+    async def _exchange(self, call: Call[Any]) -> httpx.Response:
+        async with self._places:
+            if not self._idle:
+                self._opened.append(httpx.AsyncClient(**self._settings))
+                self._idle.append(self._opened[-1])
+            http = self._idle.pop()
+            try:
+                return await http.request(call.method, call.path, json=call.body)
+            finally:
+                self._idle.append(http)
 
     async def _all(self, calls: Sequence[Call[A]], progress: bool) -> list[A]:
         found: dict[int, A] = {}
@@ -324,7 +343,8 @@ class AsyncClient(_Access):
         return [found[index] for index in range(len(calls))]
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        for http in self._opened:
+            await http.aclose()
 
     async def __aenter__(self) -> Self:
         return self

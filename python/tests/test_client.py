@@ -3,6 +3,8 @@ import inspect
 import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -148,6 +150,7 @@ def test_no_more_requests_than_the_concurrency_are_under_way():
         transport = httpx.MockTransport(respond)
         async with ntl.AsyncClient("http://server", transport=transport, concurrency=3) as client:
             await client.numbers(["1"] * 20)
+            await asyncio.gather(*(client.number("1") for _ in range(20)))
 
     asyncio.run(concurrently())
     assert most == 3
@@ -343,3 +346,11 @@ def test_a_server_that_cannot_start_shows_its_log(client):
     program = os.environ["NTL_SERVER"]
     with pytest.raises(ntl.ServerFailed, match="/no/such/directory"), ntl.serve("/no/such/directory", server=program):
         pass
+
+
+def test_the_module_imports_only_httpx():
+    optional = "numpy pandas polars sklearn matplotlib transformers"
+    check = f"import sys, ntl; ntl.Client(); sys.exit([name for name in '{optional}'.split() if name in sys.modules] or 0)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+    with pytest.raises(AttributeError, match="nothing"):
+        ntl.nothing

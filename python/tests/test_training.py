@@ -98,13 +98,12 @@ def test_a_real_checkpoint_is_served_and_evaluated(client, tmp_path):
     trainer = Trainer(tmp_path)
     (tmp_path / "checkpoint-7").symlink_to(REFERENCE)
     sums = {"What is 1 + 1?": "2", "What is -17 + 4?": "-13", "What is 336 - -20?": "356"}
-    callback = ntl.training.NumberMetrics(trainer, list(sums), list(sums.values()), server=os.environ["NTL_SERVER"])
+    program = os.environ["NTL_SERVER"]
+    callback = ntl.training.NumberMetrics(trainer, list(sums), list(sums.values()), server=program, objective="mode")
     trainer.handler.add_callback(callback)
     trainer.save()
     (metrics,) = trainer.logged
-    assert set(metrics) == {
-        f"eval_{name}"
-        for name in ("number_mass", "number_missing", "number_mae", "number_rmse", "number_crps", "ce", "ntl-was")
-    }
-    assert metrics["eval_number_missing"] == 0 and metrics["eval_number_mass"] > 0.5
-    assert 0 <= metrics["eval_number_crps"] <= metrics["eval_number_mae"] + 1e-9 or metrics["eval_number_crps"] < 1e3
+    names = {"number_mass", "number_missing", "number_mae", "number_rmse", "number_crps", "ce", "ntl-was"}
+    assert set(metrics) == {f"eval_{name}" for name in names}
+    assert metrics["eval_number_missing"] == 0 and metrics["eval_number_mass"] > 0.9
+    assert metrics["eval_number_mae"] == 0
