@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient, Client
@@ -69,14 +70,14 @@ __all__ = [
 ]
 
 
+# They need scikit-learn and numpy, so they are loaded when they are used.
+ESTIMATORS = {"DecisionClassifier": ".classifier", "NumberRegressor": ".regressor"}
+
+
 def __getattr__(name: str) -> Any:
-    """Loads the estimators only when they are used: they need scikit-learn and numpy."""
-    if name == "DecisionClassifier":
-        from .classifier import DecisionClassifier
-
-        return DecisionClassifier
-    if name == "NumberRegressor":
-        from .regressor import NumberRegressor
-
-        return NumberRegressor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(ESTIMATORS[name], __name__), name)
+    except ImportError as error:
+        raise ImportError(f"ntl.{name} needs scikit-learn and numpy: pip install 'ntl-server[sklearn]'") from error
