@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
 from .client import Client
 from .errors import NtlError
@@ -20,7 +20,7 @@ logger = logging.getLogger("ntl.training")
 LOSSES = ("ce", "ntl-was")
 
 
-class NumberMetrics(TrainerCallback):
+class NumberMetrics(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Evaluates every saved checkpoint on a validation set, and logs the figures through the Trainer.
 
     After each save, it serves the checkpoint with ntl-server, requests the distribution and the losses of each target,

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +9,11 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-pytest.importorskip("transformers")
-
-from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+try:
+    import transformers  # noqa: F401
+except ImportError:
+    # The callback needs only its base class, and the package takes minutes to install.
+    sys.modules["transformers"] = SimpleNamespace(TrainerCallback=type("TrainerCallback", (), {}))
 
 import ntl
 import ntl.training
@@ -23,15 +26,16 @@ class Trainer:
 
     def __init__(self, folder):
         self.args = SimpleNamespace(output_dir=str(folder))
-        self.state = TrainerState(global_step=7, is_world_process_zero=True)
+        self.state = SimpleNamespace(global_step=7, is_world_process_zero=True)
         self.logged = []
-        self.handler = CallbackHandler([], None, None, None, None)
+        self.callbacks = []
 
     def log(self, metrics):
         self.logged.append(metrics)
 
     def save(self):
-        self.handler.on_save(self.args, self.state, TrainerControl())
+        for callback in self.callbacks:
+            callback.on_save(self.args, self.state, SimpleNamespace(), model=None, processing_class=None)
 
 
 def sums_model(request):
@@ -58,7 +62,7 @@ def test_metrics_of_a_saved_checkpoint_are_logged_through_the_trainer(tmp_path, 
 
     monkeypatch.setattr(ntl.training, "serve", serve)
     trainer = Trainer(tmp_path)
-    trainer.handler.add_callback(ntl.training.NumberMetrics(trainer, ["1 + 1 =", "2 + 2 =", "?"], ["2", "5", "10"]))
+    trainer.callbacks.append(ntl.training.NumberMetrics(trainer, ["1 + 1 =", "2 + 2 =", "?"], ["2", "5", "10"]))
     trainer.save()
     assert served == [(f"checkpoint={tmp_path}/checkpoint-7", ("--device", "cpu"))]
     (metrics,) = trainer.logged
@@ -82,7 +86,7 @@ def test_a_checkpoint_that_cannot_be_served_is_a_warning(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(ntl.training, "serve", serve)
     trainer = Trainer(tmp_path)
-    trainer.handler.add_callback(ntl.training.NumberMetrics(trainer, ["1 + 1 ="], ["2"]))
+    trainer.callbacks.append(ntl.training.NumberMetrics(trainer, ["1 + 1 ="], ["2"]))
     with caplog.at_level(logging.WARNING, "ntl.training"):
         trainer.save()
     assert trainer.logged == [] and "there is no tokenizer" in caplog.text
@@ -100,7 +104,7 @@ def test_a_real_checkpoint_is_served_and_evaluated(client, tmp_path):
     sums = {"What is 1 + 1?": "2", "What is -17 + 4?": "-13", "What is 336 - -20?": "356"}
     program = os.environ["NTL_SERVER"]
     callback = ntl.training.NumberMetrics(trainer, list(sums), list(sums.values()), server=program, objective="mode")
-    trainer.handler.add_callback(callback)
+    trainer.callbacks.append(callback)
     trainer.save()
     (metrics,) = trainer.logged
     names = {"number_mass", "number_missing", "number_mae", "number_rmse", "number_crps", "ce", "ntl-was"}
