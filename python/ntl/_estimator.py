@@ -33,14 +33,19 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
     calibration: float
     seed: int
     verbose: bool
+    # The end of a row's text without a template, and the text between a row and its answer.
+    ending = ""
+    separator = "\n= "
     # They have no types.
     vectorizer_: Any
     vectors_: Any
 
-    def prompt_of(self, text: str) -> str:
-        """The examples for a text, and the text."""
-        check_is_fitted(self, "texts_")
-        shown = [f"{self.texts_[index]}\n= {self.answers_[index]}\n\n" for index in self._examples(text)]
+    def prompts(self, X: Any) -> list[str]:
+        """The text that the model reads for each row: its examples and the row."""
+        return [self._prompt(text) for text in self._rows(X, reset=False)]
+
+    def _prompt(self, text: str) -> str:
+        shown = [f"{self.texts_[index]}{self.separator}{self.answers_[index]}\n\n" for index in self._examples(text)]
         return "".join(shown) + text
 
     def _client(self) -> Client:
@@ -53,9 +58,9 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         if _is_array_of_texts(X, 2) and X.shape[1] == 1:
             X = X.ravel()
         if _is_column(X):
-            return texts_of(X, self.template)
+            return texts_of(X, self.template, self.ending)
         checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-        return texts_of(X if is_table(X) else checked, self.template)
+        return texts_of(X if is_table(X) else checked, self.template, self.ending)
 
     def _labels(self, y: Any, texts: list[str]) -> Any:
         """`y` as an array with one label for each text."""

@@ -34,11 +34,12 @@ def is_table(rows: Any) -> bool:
     return hasattr(rows, "columns")
 
 
-def texts_of(rows: Any, template: str | None) -> list[str]:
+def texts_of(rows: Any, template: str | None, ending: str = "") -> list[str]:
     """The text of each row of a list, a column or a table.
 
     A table's row is a line `NAME: VALUE` for each column, or the template with the columns' names in braces. The
-    columns of an array are `0`, `1`, and so on. The field of a list or column is `{text}`.
+    columns of an array are `0`, `1`, and so on. The field of a list or column is `{text}`. `ending` ends the text if
+    there is no template.
     """
     if is_table(rows) or getattr(rows, "ndim", 1) == 2:
         if is_table(rows):
@@ -47,7 +48,7 @@ def texts_of(rows: Any, template: str | None) -> list[str]:
         else:
             names = [str(index) for index in range(rows.shape[1])]
             records = rows.tolist()
-        template = template or "\n".join(f"{name}: {{{name}}}" for name in names)
+        template = template or "\n".join(f"{name}: {{{name}}}" for name in names) + ending
         return [filled(template, dict(zip(names, row))) for row in records]
     values = rows.to_list() if hasattr(rows, "to_list") else list(rows)
-    return [filled(template or "{text}", {"text": value}) for value in values]
+    return [filled(template or "{text}" + ending, {"text": value}) for value in values]

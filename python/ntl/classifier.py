@@ -133,7 +133,7 @@ class DecisionClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def _probabilities(self, texts: list[str]) -> NDArray[np.float64]:
         question = Choice(self.question, self.options_)
-        states = [self.prompt_of(text) for text in texts]
+        states = [self._prompt(text) for text in texts]
         answers = self._client().decisions(
             states, [question], progress=self.verbose, read=self.read, orders=self.orders
         )

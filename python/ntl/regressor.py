@@ -29,8 +29,8 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     Parameters
     ----------
     client: the `ntl.Client` of the model; by default, a server on this machine.
-    template: the text of one row, with the columns of a table in braces, or `{text}` for a list of texts. By default
-        a line `NAME: VALUE` for each column, or the text.
+    template: the text of one row up to the number, with the columns of a table in braces, or `{text}` for a list of
+        texts. By default a line `NAME: VALUE` for each column, or the text, and a line `=`.
     examples: the number of labelled rows in each prompt.
     selection: "nearest" (by TF-IDF) or "random" examples.
     coverage: the share of outcomes that `predict_interval` should contain.
@@ -40,6 +40,9 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     seed: of the choice of rows.
     verbose: whether a line on standard error counts the requests.
     """
+
+    ending = "\n="
+    separator = " "
 
     def __init__(
         self,
@@ -118,10 +121,6 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         """The mean continuous ranked probability score; lower is better."""
         return mean_crps(self.predict_distribution(X), [float(label) for label in np.asarray(y, dtype=float).ravel()])
 
-    def prompt(self, text: str) -> str:
-        """The prompt for the text of one row."""
-        return self.prompt_of(text) + "\n="
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         # How good predictions are depends on the model.
@@ -135,7 +134,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             "decimals_max": self.decimals_,
             "sign": self.range_[0] < 0,
         }
-        prompts = [self.prompt(text) for text in texts]
+        prompts = [self._prompt(text) for text in texts]
         return self._client().numbers(prompts, progress=self.verbose, **options)
 
     def _offset(self, texts: list[str], labels: NDArray[np.float64]) -> float:

@@ -50,9 +50,11 @@ def test_predictions_are_the_server_s_estimates_and_intervals_contain_the_stated
 
 def test_the_prompt_has_the_nearest_examples_last_and_the_decimals_of_y(regressor):
     regressor.fit(["red house", "blue boat", "red boat"], [1.5, 2.25, 3])
-    assert regressor.prompt("a red boat").endswith("red boat\n= 3.00\n\na red boat\n=")
+    assert regressor.prompts(["a red boat"])[0].endswith("red boat\n= 3.00\n\na red boat\n=")
     regressor.set_params(examples=0).fit(["a", "b"], [1, 2])
-    assert regressor.prompt("c") == "c\n="
+    assert regressor.prompts(["c"]) == ["c\n="]
+    regressor.set_params(examples=1, template="{text} costs").fit(["a", "b"], [1, 2])
+    assert regressor.prompts(["b"]) == ["b costs 2\n\nb costs"]
 
 
 def test_rows_of_a_table_fill_the_template(regressor):
@@ -61,14 +63,14 @@ def test_rows_of_a_table_fill_the_template(regressor):
     regressor.set_params(template="{rooms} rooms in {city}", examples=1).fit(table, [1, 2])
     assert regressor.texts_ == ["2 rooms in Rome {x}", "3 rooms in Oslo"]
     regressor.set_params(template=None).fit(table, [1, 2])
-    assert regressor.texts_[1] == "rooms: 3\ncity: Oslo"
+    assert regressor.texts_[1] == "rooms: 3\ncity: Oslo\n="
     with pytest.raises(ValueError, match="feature names"):
         regressor.predict(table.rename(columns={"city": "town"}))
     regressor.set_params(template="{text}!").fit(table["city"], [1, 2])
     assert regressor.texts_ == ["Rome {x}!", "Oslo!"]
     polars = pytest.importorskip("polars")
     regressor.set_params(template=None).fit(polars.DataFrame({"rooms": [2, None], "city": ["Rome", "Oslo"]}), [1, 2])
-    assert regressor.texts_ == ["rooms: 2\ncity: Rome", "rooms: \ncity: Oslo"]
+    assert regressor.texts_ == ["rooms: 2\ncity: Rome\n=", "rooms: \ncity: Oslo\n="]
     regressor.set_params(template="{beds}")
     with pytest.raises(ValueError, match="beds.*rooms, city"):
         regressor.fit(table, [1, 2])
@@ -106,8 +108,8 @@ def test_rows_that_calibrate_are_not_examples(regressor):
     client = ntl.Client("http://server", transport=httpx.MockTransport(respond))
     unique = [f"{text} {index}" for index, text in enumerate(texts)]
     regressor.set_params(client=client).fit(unique, labels)
-    asked = {prompt.rsplit("\n=", 1)[0].rsplit("\n\n", 1)[-1] for prompt in seen}
-    assert len(asked) == 20 and asked | set(regressor.texts_) == set(unique)
+    asked = {prompt.rsplit("\n\n", 1)[-1] for prompt in seen}
+    assert len(asked) == 20 and asked | set(regressor.texts_) == {f"{text}\n=" for text in unique}
     assert not asked & set(regressor.texts_)
 
 
