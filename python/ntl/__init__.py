@@ -9,37 +9,75 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient, Client
+from .columns import predict
+from .decisions import (
+    Choice,
+    ChoiceAnswer,
+    Interval,
+    Number,
+    NumberAnswer,
+    OptionSet,
+    Predicate,
+    PredicateAnswer,
+    Refusal,
+    Score,
+    ScoreAnswer,
+)
 from .distribution import Distribution, Mass, mean_crps
 from .errors import NoNumber, NtlError, RequestRejected, ServerFailed, UnexpectedResponse, Unreachable
+from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
 from .server import serve
 
 if TYPE_CHECKING:
+    from .classifier import DecisionClassifier
     from .regressor import NumberRegressor
 
 __all__ = [
     "AsyncClient",
+    "Candidate",
+    "CandidateScores",
+    "ChatAnswer",
+    "Choice",
+    "ChoiceAnswer",
     "Client",
+    "DecisionClassifier",
     "Distribution",
+    "Interval",
     "Mass",
     "NoNumber",
     "NtlError",
+    "Number",
+    "NumberAnswer",
     "NumberRegressor",
+    "OptionSet",
+    "Predicate",
+    "PredicateAnswer",
+    "Refusal",
     "RequestRejected",
+    "Score",
+    "ScoreAnswer",
     "ServerFailed",
+    "TargetScore",
     "UnexpectedResponse",
     "Unreachable",
     "mean_crps",
+    "predict",
     "serve",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads the estimator only when it is used: it needs scikit-learn and numpy."""
-    if name == "NumberRegressor":
-        from .regressor import NumberRegressor
+# They need scikit-learn and numpy, so they are loaded when they are used.
+ESTIMATORS = {"DecisionClassifier": ".classifier", "NumberRegressor": ".regressor"}
 
-        return NumberRegressor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(ESTIMATORS[name], __name__), name)
+    except ImportError as error:
+        raise ImportError(f"ntl.{name} needs scikit-learn and numpy: pip install 'ntl-server[sklearn]'") from error

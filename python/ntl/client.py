@@ -3,67 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import httpx
 
-from . import _wire
+from ._progress import Bar
+from ._wire import Call, Delivery, Prompt, Requests
+from .decisions import Answer, Question
 from .distribution import Distribution
-from .errors import RequestRejected, Unreachable
+from .results import CandidateScores, ChatAnswer, TargetScore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# A text that the number follows, or the messages of a conversation that it answers.
-Prompt = str | Sequence[Mapping[str, Any]]
-
+A = TypeVar("A")
 DEFAULT_URL = "http://127.0.0.1:8000"
-# Concurrent requests of `numbers`. The server batches them.
-CONCURRENCY = 32
+Questions = Sequence[Question] | Mapping[str, Question]
 
 
 class _Access:
-    """What both clients share: where the server is, and which of its models is used."""
+    """The settings of a client.
 
-    def __init__(
-        self, base_url: str, model: str | None, api_key: str | None, timeout: float, attempts: int, **options: Any
-    ) -> None:
-        if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, not {attempts}")
-        self.model = model
-        self.attempts = attempts
-        root = base_url.rstrip("/").removesuffix("/v1")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # The time-out is the longest time without a byte. A long answer may take longer in all.
-        limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-        self.settings: dict[str, Any] = {
-            "base_url": f"{root}/", "headers": headers, "timeout": timeout, "limits": limits, **options,
-        }
-
-    def chat_body(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
-        body: dict[str, Any] = {"messages": [dict(message) for message in messages], **options}
-        if self.model is not None:
-            body["model"] = self.model
-        return body
-
-    def score_body(self, items: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
-        body: dict[str, Any] = {"items": [dict(item) for item in items], **options}
-        if self.model is not None:
-            body["model"] = self.model
-        return body
-
-
-class Client:
-    """Requests numbers, texts and scores from an ntl-server.
-
-    `model` may be left out if the server has only one. Requests that the server rejects because its queue is full or
-    because it is starting (429, 503) are repeated up to `attempts` times, after the time that the server states.
-    Other keyword arguments go to `httpx.Client`.
+    Parameters
+    ----------
+    base_url: the server's address, with or without `/v1`.
+    model: the name of the model; not needed if the server has only one.
+    api_key: the key that the server requires, if it requires one.
+    timeout: the longest time without a byte of the response, in seconds.
+    attempts: how often a request is sent if the queue is full, if the server is starting or draining (429, 503), or if
+        the connection breaks. The waits are the server's `Retry-After`, and otherwise 0.5, 1, 2, ... seconds.
+    concurrency: how many requests `numbers`, `decisions` and `score` send concurrently. The server batches them.
+    options: further arguments of `httpx.Client`, such as `verify` or `headers`.
     """
 
     def __init__(
@@ -74,79 +49,169 @@ class Client:
         api_key: str | None = None,
         timeout: float = 600.0,
         attempts: int = 5,
+        concurrency: int = 32,
         **options: Any,
     ) -> None:
-        self._access = _Access(base_url, model, api_key, timeout, attempts, **options)
-        self._http = httpx.Client(**self._access.settings)
+        for name, count in (("attempts", attempts), ("concurrency", concurrency)):
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1, not {count}")
+        self._requests = Requests(model)
+        self._attempts = attempts
+        self._concurrency = concurrency
+        root = base_url.rstrip("/").removesuffix("/v1")
+        # The number of requests is limited by `concurrency`; a request must not wait for a connection.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
+        self._settings: dict[str, Any] = {"base_url": f"{root}/", "timeout": timeout, "limits": limits, **options}
+        if api_key is not None:
+            self._settings["headers"] = {"Authorization": f"Bearer {api_key}", **options.get("headers", {})}
+        self._connect()
+
+    def _connect(self) -> None:
+        raise NotImplementedError
 
     @property
     def model(self) -> str | None:
-        return self._access.model
+        """The name of the model; None for the only one of the server."""
+        return self._requests.model
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings['base_url']!r}, model={self.model!r})"
+
+
+class Client(_Access):
+    """Requests numbers, decisions, texts and scores from an ntl-server. `AsyncClient` does the same for asyncio."""
+
+    _http: httpx.Client
+
+    def _connect(self) -> None:
+        self._http = httpx.Client(**self._settings)
 
     def number(self, prompt: Prompt, **options: Any) -> Distribution:
-        """The distribution of the number after `prompt`. `options` are fields of the request's `number` object, such
-        as `range`, `scale`, `after` or `objective`."""
-        path, body = _wire.number_body(prompt, self.model, options)
-        return _wire.read_number(self._post(path, body))
+        """The distribution of the number after a text, or of the answer to a conversation.
 
-    def numbers(
-        self, prompts: Iterable[Prompt], *, progress: bool = False, concurrency: int = CONCURRENCY, **options: Any
-    ) -> list[Distribution]:
-        """The distribution for each prompt, in their order. Requests run concurrently. The first error ends the call."""
-        prompts = list(prompts)
-        with ThreadPoolExecutor(max_workers=max(1, min(concurrency, CONCURRENCY, len(prompts) or 1))) as pool:
-            tasks = [pool.submit(self.number, prompt, **options) for prompt in prompts]
-            try:
-                return [task.result() for task in _shown(tasks, progress)]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        `options` are fields of the request's `number` object, such as `range`, `scale`, `after` or `objective`.
+        """
+        return self._send(self._requests.number(prompt, options))
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    def numbers(self, prompts: Iterable[Prompt], *, progress: bool = False, **options: Any) -> list[Distribution]:
+        """The distribution for each prompt, in their order. The first error ends the call."""
+        return self._all([self._requests.number(prompt, options) for prompt in prompts], progress)
+
+    @overload
+    def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Mapping[str, Question], **options: Any
+    ) -> dict[str, Answer]: ...
+
+    @overload
+    def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Sequence[Question], **options: Any
+    ) -> list[Answer]: ...
+
+    def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Questions, **options: Any
+    ) -> dict[str, Answer] | list[Answer]:
+        """The answers to typed questions about a text or a conversation, with the probability of every allowed answer.
+
+        `questions` is a list, or a dictionary by name; the answers have the same form. `options` are `read` ("labels" or
+        "texts"), `orders`, `coverage` and `tolerance`, the fields of the request that begin with `x_`.
+        """
+        answers = self._send(self._requests.decide(input, questions, options))
+        return dict(zip(questions, answers)) if isinstance(questions, Mapping) else answers
+
+    def decisions(
+        self,
+        inputs: Iterable[str | Sequence[Mapping[str, Any]]],
+        questions: Sequence[Question],
+        *,
+        progress: bool = False,
+        **options: Any,
+    ) -> list[list[Answer]]:
+        """The answers of `decide` for each input, in their order. The first error ends the call."""
+        return self._all([self._requests.decide(input, questions, options) for input in inputs], progress)
+
+    def judge(
+        self,
+        input: str,
+        answer: str,
+        *,
+        reference: str | None = None,
+        rubric: str | None = None,
+        scale: Sequence[float] = (1, 10),
+        chat: bool = True,
+        **options: Any,
+    ) -> Distribution:
+        """The distribution of the score that the model gives an answer to the question `input`.
+
+        `rubric` may contain `{input}`, `{answer}`, `{reference}`, `{low}` and `{high}`; the default rubric comes from
+        `ntl-eval judge`. `scale` is (low, high) or (low, high, step). `chat` is false for a model without a chat
+        template. `options` are fields of the request's `number` object.
+        """
+        return self._send(
+            self._requests.judge(
+                input, answer, reference=reference, rubric=rubric, scale=scale, chat=chat, options=options
+            )
+        )
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatAnswer:
         """The model's answer to a conversation. `options` are fields of the request, such as `max_tokens`."""
-        return _wire.read_text(self._post(_wire.CHAT, self._access.chat_body(messages, options)))
+        return self._send(self._requests.chat(messages, options))
 
-    def judge(self, messages: Sequence[Mapping[str, Any]], scale: tuple[float, float], **options: Any) -> Distribution:
-        """The distribution of the score that the model gives on a scale of integers."""
-        return self.number(messages, scale=list(scale), **options)
-
-    def score(self, items: Iterable[Mapping[str, Any]], **options: Any) -> list[Mapping[str, Any]]:
+    def score(
+        self, items: Iterable[Mapping[str, Any]], *, progress: bool = False, **options: Any
+    ) -> list[TargetScore | CandidateScores]:
         """Log-probabilities and losses of given targets (`{"prompt", "target"}`), or probabilities of candidates
-        (`{"prompt", "candidates"}`)."""
-        return list(self._post(_wire.SCORE, self._access.score_body(items, options))["data"])
+        (`{"prompt", "candidates"}`). `options` are fields of the request, such as `losses`."""
+        parts = self._all(self._requests.score(items, options), progress)
+        return [score for part in parts for score in part]
 
     def models(self) -> list[Mapping[str, Any]]:
-        return list(self._request("GET", _wire.MODELS)["data"])
+        """The served models with their properties."""
+        return self._send(self._requests.models())
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._request("POST", path, body)
-
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        for attempt in range(self._access.attempts):
-            is_last = attempt + 1 == self._access.attempts
+    def _send(self, call: Call[A]) -> A:
+        delivery = Delivery(self._attempts)
+        while True:
+            body = None
             try:
-                response = self._http.request(method, path, json=body)
-                return _wire.read_body(response.status_code, response.content)
-            except httpx.TimeoutException as error:
-                # The server is still computing the answer, so the request is not repeated.
-                raise Unreachable(f"no response within the time-out: {error}") from error
-            except httpx.TransportError as error:
-                if is_last:
-                    raise Unreachable(f"{self._http.base_url}: {error}") from error
-                time.sleep(_wire.retry_after(None, attempt))
-            except RequestRejected as error:
-                if is_last or error.status not in _wire.RETRIED:
-                    raise
-                time.sleep(_wire.retry_after(response.headers.get("Retry-After"), attempt))
-        raise AssertionError("the last attempt returns or raises")
+                body = delivery.body(self._http.request(call.method, call.path, json=call.body))
+            except httpx.RequestError as error:
+                delivery.failed(error)
+            if body is not None:
+                return call.read(body)
+            time.sleep(delivery.seconds)
+
+    def _all(self, calls: Sequence[Call[A]], progress: bool) -> list[A]:
+        found = dict(self._completed(calls, progress))
+        return [found[index] for index in range(len(calls))]
+
+    def _completed(self, calls: Sequence[Call[A]], progress: bool) -> Iterator[tuple[int, A]]:
+        """The index and the answer of each call, in the order in which they complete."""
+        bar = Bar(len(calls), progress)
+        pool = ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(calls))))
+        try:
+            tasks: dict[Future[A], int] = {}
+            for index, call in enumerate(calls):
+                tasks[pool.submit(self._send, call)] = index
+            for task in as_completed(tasks):
+                answer = task.result()
+                bar.step()
+                yield tasks[task], answer
+        finally:
+            # After an error, the requests that are under way are not awaited.
+            pool.shutdown(wait=False, cancel_futures=True)
+            bar.end()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Client:
+        # scikit-learn copies the parameters of estimators. Copies share the connections, as threads do.
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # scikit-learn copies the parameters of estimators, and processes receive them pickled: connections stay.
-        return {"_access": self._access}
+        # Other processes open their own connections.
+        return {name: value for name, value in self.__dict__.items() if name != "_http"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self._access = state["_access"]
-        self._http = httpx.Client(**self._access.settings)
+        self.__dict__.update(state)
+        self._connect()
 
     def close(self) -> None:
         self._http.close()
@@ -158,93 +223,128 @@ class Client:
         self.close()
 
 
-class AsyncClient:
-    """The same as `Client`, for asyncio."""
+class AsyncClient(_Access):
+    """The methods of `Client` as coroutines. At most `concurrency` requests are under way, also of separate calls."""
 
-    def __init__(
-        self,
-        base_url: str = DEFAULT_URL,
-        model: str | None = None,
-        *,
-        api_key: str | None = None,
-        timeout: float = 600.0,
-        attempts: int = 5,
-        **options: Any,
-    ) -> None:
-        self._access = _Access(base_url, model, api_key, timeout, attempts, **options)
-        self._http = httpx.AsyncClient(**self._access.settings)
-
-    @property
-    def model(self) -> str | None:
-        return self._access.model
+    def _connect(self) -> None:
+        self._places = asyncio.Semaphore(self._concurrency)
+        # One httpx client for each request under way: the pool of a client examines all of its connections at each
+        # request, which costs more than the request itself if there are many.
+        self._idle: list[httpx.AsyncClient] = []
+        self._opened: list[httpx.AsyncClient] = []
+        # They share it, since it takes milliseconds to read the certificates.
+        verify = self._settings.get("verify", True)
+        if not isinstance(verify, ssl.SSLContext):
+            own = {name: self._settings[name] for name in ("cert", "trust_env") if name in self._settings}
+            self._settings["verify"] = httpx.create_ssl_context(verify=verify, **own)
 
     async def number(self, prompt: Prompt, **options: Any) -> Distribution:
-        path, body = _wire.number_body(prompt, self.model, options)
-        return _wire.read_number(await self._post(path, body))
+        return await self._send(self._requests.number(prompt, options))
 
-    async def numbers(
-        self, prompts: Iterable[Prompt], *, progress: bool = False, concurrency: int = CONCURRENCY, **options: Any
-    ) -> list[Distribution]:
-        waiting = list(enumerate(prompts))
-        found: dict[int, Distribution] = {}
-        bar = _Bar(len(waiting), progress)
-        waiting.reverse()
+    async def numbers(self, prompts: Iterable[Prompt], *, progress: bool = False, **options: Any) -> list[Distribution]:
+        return await self._all([self._requests.number(prompt, options) for prompt in prompts], progress)
+
+    @overload
+    async def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Mapping[str, Question], **options: Any
+    ) -> dict[str, Answer]: ...
+
+    @overload
+    async def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Sequence[Question], **options: Any
+    ) -> list[Answer]: ...
+
+    async def decide(
+        self, input: str | Sequence[Mapping[str, Any]], questions: Questions, **options: Any
+    ) -> dict[str, Answer] | list[Answer]:
+        answers = await self._send(self._requests.decide(input, questions, options))
+        return dict(zip(questions, answers)) if isinstance(questions, Mapping) else answers
+
+    async def decisions(
+        self,
+        inputs: Iterable[str | Sequence[Mapping[str, Any]]],
+        questions: Sequence[Question],
+        *,
+        progress: bool = False,
+        **options: Any,
+    ) -> list[list[Answer]]:
+        return await self._all([self._requests.decide(input, questions, options) for input in inputs], progress)
+
+    async def judge(
+        self,
+        input: str,
+        answer: str,
+        *,
+        reference: str | None = None,
+        rubric: str | None = None,
+        scale: Sequence[float] = (1, 10),
+        chat: bool = True,
+        **options: Any,
+    ) -> Distribution:
+        return await self._send(
+            self._requests.judge(
+                input, answer, reference=reference, rubric=rubric, scale=scale, chat=chat, options=options
+            )
+        )
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatAnswer:
+        return await self._send(self._requests.chat(messages, options))
+
+    async def score(
+        self, items: Iterable[Mapping[str, Any]], *, progress: bool = False, **options: Any
+    ) -> list[TargetScore | CandidateScores]:
+        parts = await self._all(self._requests.score(items, options), progress)
+        return [score for part in parts for score in part]
+
+    async def models(self) -> list[Mapping[str, Any]]:
+        return await self._send(self._requests.models())
+
+    async def _send(self, call: Call[A]) -> A:
+        delivery = Delivery(self._attempts)
+        while True:
+            body = None
+            try:
+                body = delivery.body(await self._exchange(call))
+            except httpx.RequestError as error:
+                delivery.failed(error)
+            if body is not None:
+                return call.read(body)
+            await asyncio.sleep(delivery.seconds)
+
+    async def _exchange(self, call: Call[Any]) -> httpx.Response:
+        async with self._places:
+            if not self._idle:
+                self._opened.append(httpx.AsyncClient(**self._settings))
+                self._idle.append(self._opened[-1])
+            http = self._idle.pop()
+            try:
+                return await http.request(call.method, call.path, json=call.body)
+            finally:
+                self._idle.append(http)
+
+    async def _all(self, calls: Sequence[Call[A]], progress: bool) -> list[A]:
+        found: dict[int, A] = {}
+        waiting = iter(enumerate(calls))
+        bar = Bar(len(calls), progress)
 
         async def work() -> None:
-            while waiting:
-                index, prompt = waiting.pop()
-                found[index] = await self.number(prompt, **options)
+            for index, call in waiting:
+                found[index] = await self._send(call)
                 bar.step()
 
-        workers = [asyncio.ensure_future(work()) for _ in range(max(1, min(concurrency, len(waiting) or 1)))]
+        workers = [asyncio.create_task(work()) for _ in range(min(self._concurrency, len(calls)))]
         try:
             await asyncio.gather(*workers)
-        except BaseException:
+        finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            raise
-        finally:
             bar.end()
-        return [found[index] for index in range(len(found))]
-
-    async def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        return _wire.read_text(await self._post(_wire.CHAT, self._access.chat_body(messages, options)))
-
-    async def judge(
-        self, messages: Sequence[Mapping[str, Any]], scale: tuple[float, float], **options: Any
-    ) -> Distribution:
-        return await self.number(messages, scale=list(scale), **options)
-
-    async def score(self, items: Iterable[Mapping[str, Any]], **options: Any) -> list[Mapping[str, Any]]:
-        return list((await self._post(_wire.SCORE, self._access.score_body(items, options)))["data"])
-
-    async def models(self) -> list[Mapping[str, Any]]:
-        return list((await self._request("GET", _wire.MODELS))["data"])
-
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._request("POST", path, body)
-
-    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        for attempt in range(self._access.attempts):
-            is_last = attempt + 1 == self._access.attempts
-            try:
-                response = await self._http.request(method, path, json=body)
-                return _wire.read_body(response.status_code, response.content)
-            except httpx.TimeoutException as error:
-                raise Unreachable(f"no response within the time-out: {error}") from error
-            except httpx.TransportError as error:
-                if is_last:
-                    raise Unreachable(f"{self._http.base_url}: {error}") from error
-                await asyncio.sleep(_wire.retry_after(None, attempt))
-            except RequestRejected as error:
-                if is_last or error.status not in _wire.RETRIED:
-                    raise
-                await asyncio.sleep(_wire.retry_after(response.headers.get("Retry-After"), attempt))
-        raise AssertionError("the last attempt returns or raises")
+        return [found[index] for index in range(len(calls))]
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        for http in self._opened:
+            await http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -253,30 +353,3 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-class _Bar:
-    """A line with the number of finished requests, on standard error."""
-
-    def __init__(self, total: int, is_shown: bool) -> None:
-        self.total, self.done, self.is_shown = total, 0, is_shown
-
-    def step(self) -> None:
-        self.done += 1
-        if self.is_shown:
-            print(f"\r{self.done}/{self.total}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.is_shown and self.total:
-            print(file=sys.stderr)
-
-
-def _shown(tasks: list[Any], progress: bool) -> Iterable[Any]:
-    """The tasks in their order; the line counts those that are done up to each."""
-    bar = _Bar(len(tasks), progress)
-    try:
-        for task in tasks:
-            yield task
-            bar.step()
-    finally:
-        bar.end()

@@ -4,60 +4,79 @@ from __future__ import annotations
 
 import bisect
 import html
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .errors import NoNumber
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Sums of probabilities are rounded.
+EPSILON = 1e-9
+BINS = 48
 
 
 @dataclass(frozen=True)
 class Mass:
-    """Shares of the probability: on numbers, on other texts, and unexplored. They add up to 1."""
+    """Shares of the probability: on complete numbers, on other texts, and unexplored. They add up to 1."""
 
     closed: float
     invalid: float
     open: float
 
+    @classmethod
+    def from_response(cls, mass: Mapping[str, Any]) -> Mass:
+        return cls(float(mass["closed"]), float(mass["invalid"]), float(mass["open"]))
+
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of a number, conditional on the number being one.
+    """The distribution of a number, given that the model writes one of the found numbers.
 
-    `values` are the numbers in ascending order, and `probabilities` their shares, which add up to 1. They are all
-    numbers that the server has found, or the 1,000 most probable ones. `raw` is the server's `number` object, with
-    its rigorous bounds.
+    `values` are the found numbers in ascending order, and `probabilities` their shares, which add up to 1. So invalid mass
+    (other texts, numbers out of range) counts for no estimate. Unknown mass does not either: `unknown` is the
+    probability of open prefixes and of numbers that the response does not list (it lists at most 1,000).
+    `cdf_bounds` and `quantile_bounds` contain the results for any distribution of the unknown mass. The server's
+    `value` is the estimate of the objective, with bounds in `raw["bounds"]`.
     """
 
     value: float | None
     values: tuple[float, ...]
     probabilities: tuple[float, ...]
     mass: Mass
+    unknown: float = 0.0
     reason: str | None = None
+    fingerprint: str | None = field(default=None, compare=False)
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def from_response(cls, number: Mapping[str, Any]) -> Distribution:
-        """Reads the `number` object of a response."""
-        support = sorted((float(entry["value"]), float(entry["probability"])) for entry in number.get("support") or [])
-        total = sum(probability for _, probability in support)
-        if not support and number.get("value") is not None:
-            # A regression head predicts one value without a distribution.
-            support, total = [(float(number["value"]), 1.0)], 1.0
-        mass = number.get("mass") or {"closed": total, "invalid": 0.0, "open": 0.0}
+    def from_response(cls, number: Mapping[str, Any], fingerprint: str | None = None) -> Distribution:
+        """Reads the `number` object of a response. `fingerprint` is the response's `system_fingerprint`."""
+        support = sorted((float(entry["value"]), float(entry["probability"])) for entry in number["support"])
+        listed = math.fsum(probability for _, probability in support)
+        if listed <= 0:
+            support = []
+        mass = Mass.from_response(number["mass"])
         return cls(
-            value=None if number.get("value") is None else float(number["value"]),
+            value=None if number["value"] is None else float(number["value"]),
             values=tuple(value for value, _ in support),
-            probabilities=tuple(probability / total for _, probability in support) if total > 0 else (),
-            mass=Mass(float(mass["closed"]), float(mass["invalid"]), float(mass["open"])),
+            probabilities=tuple(probability / listed for _, probability in support),
+            mass=mass,
+            unknown=max(0.0, mass.open + mass.closed - listed),
             reason=number.get("reason"),
+            fingerprint=fingerprint,
             raw=number,
         )
 
     @property
     def mean(self) -> float:
-        """The mean of the distribution. Unlike `value`, it includes improbable outliers."""
+        """The plain mean. Improbable outliers move it far; `value` of the objective "mean" leaves them out."""
         self._require_values()
-        return sum(value * probability for value, probability in zip(self.values, self.probabilities))
+        return math.fsum(value * p for value, p in zip(self.values, self.probabilities))
 
     @property
     def median(self) -> float:
@@ -67,31 +86,43 @@ class Distribution:
     def mode(self) -> float:
         """The most probable value; the smallest one if there are several."""
         self._require_values()
-        return self.values[max(range(len(self.values)), key=lambda index: self.probabilities[index])]
+        return self.values[self.probabilities.index(max(self.probabilities))]
 
     @property
     def std(self) -> float:
         mean = self.mean
-        variance = sum(p * (value - mean) ** 2 for value, p in zip(self.values, self.probabilities))
-        return float(variance**0.5)
+        return math.sqrt(math.fsum(p * (value - mean) ** 2 for value, p in zip(self.values, self.probabilities)))
 
     def quantile(self, q: float) -> float:
         """The smallest value whose cumulative probability is at least `q`."""
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, not {q}")
+        _check_share(q)
         self._require_values()
-        cumulative = 0.0
-        for value, probability in zip(self.values, self.probabilities):
-            cumulative += probability
-            # Sums of probabilities are rounded.
-            if cumulative >= q - 1e-12:
-                return value
-        return self.values[-1]
+        return _reaching(self.values, self.probabilities, q)
+
+    def quantile_bounds(self, q: float) -> tuple[float, float]:
+        """The smallest and the largest quantile `q` that the unknown mass allows. An end may be infinite.
+
+        The server's bounds of the quantiles in its response are narrower if the request has a `range` or `scale`.
+        """
+        _check_share(q)
+        self._require_values()
+        known, unknown = self._shares()
+        weights = [known * p for p in self.probabilities]
+        # All of the unknown mass is below the known values, and then above them.
+        low = -math.inf if unknown > EPSILON and unknown >= q else _reaching(self.values, weights, q - unknown)
+        high = math.inf if known < q - EPSILON else _reaching(self.values, weights, q)
+        return low, high
 
     def cdf(self, x: float) -> float:
         """The probability that the number is at most `x`."""
         self._require_values()
-        return min(1.0, sum(self.probabilities[: bisect.bisect_right(self.values, x)]))
+        return min(1.0, math.fsum(self.probabilities[: bisect.bisect_right(self.values, x)]))
+
+    def cdf_bounds(self, x: float) -> tuple[float, float]:
+        """The smallest and the largest probability of at most `x` that the unknown mass allows."""
+        known, unknown = self._shares()
+        share = self.cdf(x) * known
+        return share, min(1.0, share + unknown)
 
     def interval(self, coverage: float = 0.9) -> tuple[float, float]:
         """The interval between the two quantiles that leave out equal shares on both sides.
@@ -112,7 +143,7 @@ class Distribution:
     def crps(self, y: float) -> float:
         """The continuous ranked probability score of the outcome `y`: E|X - y| - E|X - X'| / 2."""
         self._require_values()
-        distance = sum(p * abs(value - y) for value, p in zip(self.values, self.probabilities))
+        distance = math.fsum(p * abs(value - y) for value, p in zip(self.values, self.probabilities))
         # With sorted values, E|X - X'| = 2 * sum of F * (1 - F) * gap.
         spread, cumulative = 0.0, 0.0
         for index in range(len(self.values) - 1):
@@ -120,12 +151,12 @@ class Distribution:
             spread += cumulative * (1 - cumulative) * (self.values[index + 1] - self.values[index])
         return distance - spread
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws the probabilities as vertical lines with matplotlib, and returns the axes."""
-        import matplotlib.pyplot as plt
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draws the probabilities as vertical lines with matplotlib, and `value` as a dashed one."""
+        from matplotlib import pyplot
 
         self._require_values()
-        axes = ax if ax is not None else plt.gca()
+        axes = ax if ax is not None else pyplot.gca()
         axes.vlines(self.values, 0, self.probabilities)
         if self.value is not None:
             axes.axvline(self.value, linestyle="--", color="gray")
@@ -133,24 +164,54 @@ class Distribution:
         axes.set_ylabel("probability")
         return axes
 
-    def _require_values(self) -> None:
-        if not self.values:
-            from .errors import NoNumber
+    def _shares(self) -> tuple[float, float]:
+        """The known and the unknown mass, as shares of the mass that may be on numbers."""
+        listed = self.mass.closed + self.mass.open - self.unknown
+        total = listed + self.unknown
+        return (listed / total, self.unknown / total) if total > 0 else (0.0, 0.0)
 
-            raise NoNumber(self.reason or "the model wrote no number")
+    def _require_values(self) -> None:
+        if self.values:
+            return
+        if self.mass.closed > 0:
+            raise NoNumber("the response lists no values; request a larger `support`")
+        raise NoNumber(self.reason or "the model wrote no number")
 
     def _repr_html_(self) -> str:
-        """A bar for each of the most probable values, for notebooks."""
-        rows = sorted(zip(self.values, self.probabilities), key=lambda row: -row[1])[:20]
-        bars = "".join(
-            f'<tr><td style="text-align:right">{value:g}</td><td><div style="background:#4a7;height:0.8em;'
-            f'width:{200 * probability:.0f}px"></div></td><td>{probability:.1%}</td></tr>'
-            for value, probability in sorted(rows)
-        )
-        shown = "no number" if self.value is None else f"{self.value:g}"
+        """A histogram and the most important figures, for notebooks."""
+        shown = "no value" if self.value is None else f"{self.value:.6g}"
+        parts = [f"<b>{shown}</b>"]
+        if self.values:
+            low, high = self.interval(0.9)
+            parts.append(f"median {self.median:.6g}, 90% interval {low:.6g} to {high:.6g}")
+        parts.append(f"{self.mass.closed:.1%} of the probability is on numbers")
+        if self.unknown >= 0.0005:
+            parts.append(f"{self.unknown:.1%} is unknown")
         reason = f"<p>{html.escape(self.reason)}</p>" if self.reason else ""
-        numbers = f"{self.mass.closed:.1%} of the probability is on numbers"
-        return f"<p><b>{shown}</b>, {numbers}</p>{reason}<table>{bars}</table>"
+        return f"<p>{', '.join(parts)}</p>{reason}{self._histogram()}"
+
+    def _histogram(self) -> str:
+        """A bar for each value, or for each of `BINS` equal parts of the range without 0.5% on both sides."""
+        if not self.values:
+            return ""
+        low, high = self.interval(0.99)
+        width = (high - low) or 1.0
+        heights = [0.0] * BINS
+        for value, p in zip(self.values, self.probabilities):
+            if low <= value <= high:
+                heights[min(int((value - low) / width * BINS), BINS - 1)] += p
+        tallest = max(heights)
+        bars = "".join(
+            f'<rect x="{8 * index}" y="{80 - 76 * height / tallest:.1f}" width="7" height="{76 * height / tallest:.1f}">'
+            f"<title>{height:.1%}</title></rect>"
+            for index, height in enumerate(heights)
+            if height > 0
+        )
+        text = 'font-size="11" font-family="sans-serif"'
+        return (
+            f'<svg width="{8 * BINS}" height="96" fill="#4a7" role="img">{bars}<g fill="gray" {text}>'
+            f'<text y="93">{low:.6g}</text><text x="{8 * BINS}" y="93" text-anchor="end">{high:.6g}</text></g></svg>'
+        )
 
 
 def mean_crps(distributions: Sequence[Distribution], outcomes: Sequence[float]) -> float:
@@ -160,3 +221,18 @@ def mean_crps(distributions: Sequence[Distribution], outcomes: Sequence[float]) 
     if not outcomes:
         raise ValueError("there are no outcomes")
     return sum(found.crps(y) for found, y in zip(distributions, outcomes)) / len(outcomes)
+
+
+def _check_share(q: float) -> None:
+    if not 0 <= q <= 1:
+        raise ValueError(f"q must be from 0 to 1, not {q}")
+
+
+def _reaching(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+    """The first value at which the sum of the weights reaches the share."""
+    cumulative = 0.0
+    for value, weight in zip(values, weights):
+        cumulative += weight
+        if cumulative >= share - EPSILON:
+            return value
+    return values[-1]
