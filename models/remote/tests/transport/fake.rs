@@ -101,6 +101,8 @@ impl Flavor {
 #[derive(Clone)]
 pub(crate) enum Fault {
     None,
+    /// This fault of one request only.
+    Once(Box<Fault>),
     /// This body.
     Body(Vec<u8>),
     /// This status, with this body.
@@ -229,10 +231,19 @@ async fn next_tokens(
     let key = headers.get(header::AUTHORIZATION).map(|key| key.to_str().unwrap().to_owned());
     shared.keys.lock().unwrap().push(key);
     shared.bodies.lock().unwrap().push(body.clone());
-    let fault = shared.fault.lock().unwrap().clone();
+    let fault = {
+        let mut next = shared.fault.lock().unwrap();
+        match next.clone() {
+            Fault::Once(fault) => {
+                *next = Fault::None;
+                *fault
+            }
+            fault => fault,
+        }
+    };
     let begin = || stream::once(async { Ok::<_, std::io::Error>(Bytes::from_static(b"{\"choices\": [")) });
     match fault {
-        Fault::None => {
+        Fault::None | Fault::Once(_) => {
             let mut response = answer(&shared, &body);
             if let Some(fingerprint) = *shared.fingerprint.lock().unwrap() {
                 response.headers_mut().insert("ntl-model-fingerprint", fingerprint.parse().unwrap());

@@ -748,6 +748,21 @@ async fn a_replica_whose_engine_can_do_less_is_not_used() {
 }
 
 #[tokio::test]
+async fn a_busy_replica_is_not_mistaken_for_one_that_takes_only_texts() {
+    let flavor = Flavor::OpenAi { accepts_ids: true };
+    for fault in [Fault::Overloaded(None), Fault::Cut] {
+        let (first, second) = (Fake::start(flavor).await, Fake::start(flavor).await);
+        second.set(Fault::Once(Box::new(fault)));
+        let upstream = connect(&[&first, &second]).await;
+        assert!(upstream.facts().accepts_ids && upstream.is_available());
+    }
+    let texts = Fake::start(Flavor::OpenAi { accepts_ids: false }).await;
+    texts.set(Fault::Once(Box::new(Fault::Status(500, "broken by ids".to_owned()))));
+    let facts = Connecting::new(config(&[&texts], PATIENCE)).unwrap().detect().await.unwrap();
+    assert!(!facts.accepts_ids, "a server that fails for ids can be sent texts");
+}
+
+#[tokio::test]
 async fn a_choice_among_tokens_and_a_repetition_penalty_exclude_each_other_on_llama_cpp() {
     let penalty = SamplingParams { repetition_penalty: 1.1, ..SamplingParams::PLAIN };
     for (flavor, is_supported) in [(Flavor::Vllm, true), (Flavor::LlamaCpp { obeys_bias: true }, false)] {
