@@ -14,6 +14,8 @@ mod tree;
 
 pub(super) use token::expectation;
 
+use std::sync::Arc;
+
 pub use rationales::{Rationale, average_rationales};
 
 use super::{Decoding, Vocabulary};
@@ -107,7 +109,7 @@ fn logits_request(vocabulary: &Vocabulary, rules: &NumberRules, root: &Root) -> 
     if root.is_reported {
         LogitsRequest::Ids(vocabulary.grammar.distinct_ids(rules))
     } else {
-        vocabulary.logits_request(rules)
+        LogitsRequest::Ids(Arc::clone(rules.read_ids()))
     }
 }
 
