@@ -109,6 +109,7 @@ pub(crate) fn prepare(
     let mut prompts = Vec::new();
     let mut bytes = 0;
     for (index, question) in decision.questions.iter().enumerate() {
+        let first = prompts.len();
         let mut is_listed = true;
         let mut order = 0;
         while order < question.prompts() {
@@ -118,8 +119,10 @@ pub(crate) fn prepare(
             bytes += text.len();
             too_long(bytes)?;
             let Some(prompt) = reader.prompt(&text, &question.param)? else {
-                if is_listed && order == 0 && question.lists_options() {
-                    is_listed = false;
+                if is_listed && question.lists_options() {
+                    // Not every order may fit, since the tokens of a list depend on its order.
+                    prompts.truncate(first);
+                    (is_listed, order) = (false, 0);
                     continue;
                 }
                 let max = profile.prompt_tokens_max;
