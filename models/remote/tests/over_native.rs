@@ -319,6 +319,7 @@ fn structured_job(files: &CheckpointFiles, schema: &Value) -> TextJob {
         tolerance: 1e-6,
         nodes_max: 60_000,
         precision: None,
+        time_max: None,
         objective: Objective::Median,
         estimation: Estimation::default(),
         mass_min: 0.0,
