@@ -737,3 +737,15 @@ async fn a_score_with_a_single_level_is_certain() {
     let body = system_one(&demo(128), json!({"state": "x", "questions": questions})).await;
     assert_eq!(body["answers"]["n"]["number"], json!(3.0));
 }
+
+#[tokio::test]
+async fn options_with_numbers_are_an_error_if_all_numbers_are_one_token() {
+    let app = tiny("t5-xval", STATE);
+    let levels = json!([{"label": "low"}, {"label": "high"}]);
+    let question = json!({"type": "score", "instructions": "?", "levels": levels});
+    let answer = post(&app, "/v1/decisions", json!({"input": "A letter.", "questions": [question]})).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("questions[0].levels")));
+    let message = answer.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("is read as `0`: this model writes all numbers with one token"), "{message}");
+    decisions(&app, json!({"input": "A letter.", "questions": [question], "x_read": "texts"})).await;
+}
