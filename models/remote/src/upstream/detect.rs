@@ -80,6 +80,8 @@ impl fmt::Display for Reports {
 /// Facts about an engine and its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
+    /// The detected replica. Others are compared with it.
+    pub(super) replica: BaseUrl,
     pub kind: EngineKind,
     /// Why it is taken for this kind.
     pub reason: String,
@@ -248,6 +250,7 @@ pub(super) async fn detect(
         ),
     };
     let mut facts = EngineFacts {
+        replica: base.clone(),
         kind,
         reason,
         version: None,

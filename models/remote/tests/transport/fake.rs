@@ -139,6 +139,8 @@ pub(crate) struct Shared {
     /// Requests for next tokens that have arrived, and that were answered or given up.
     pub(crate) arrived: AtomicUsize,
     pub(crate) ended: AtomicUsize,
+    /// Number of requests for the list of models.
+    pub(crate) described: AtomicUsize,
     /// The bodies of requests for next tokens.
     pub(crate) bodies: Mutex<Vec<Value>>,
     /// Keys of all requests.
@@ -165,6 +167,7 @@ impl Fake {
             fault: Mutex::new(Fault::None),
             arrived: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
+            described: AtomicUsize::new(0),
             bodies: Mutex::default(),
             keys: Mutex::default(),
         });
@@ -202,6 +205,7 @@ impl Fake {
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    shared.described.fetch_add(1, Ordering::SeqCst);
     let owner = match shared.flavor {
         Flavor::Vllm | Flavor::VllmProcessed => "vllm",
         Flavor::LlamaCpp { .. } => "llamacpp",
