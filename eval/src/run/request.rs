@@ -148,13 +148,7 @@ impl RequestTemplate {
                 None => prompt.map(|text| Prompts::Text(text.to_owned())),
             };
         }
-        let mut body = to_object(&request);
-        // Servers that do not know the field reject it.
-        if let (Some(time_max), Some(Value::Object(number))) = (self.number.time_max, body.get_mut("number"))
-        {
-            number.insert("time_max".to_owned(), json!(time_max));
-        }
-        body
+        to_object(&request)
     }
 
     /// Returns the body that requests numbers drawn from the model after the same prompt.
@@ -225,6 +219,7 @@ fn number_request(after: Option<String>, settings: &NumberSettings) -> NumberReq
         tolerance: settings.tolerance,
         nodes_max: settings.nodes_max.map(u64::from),
         precision: settings.precision,
+        time_max: settings.time_max,
         ..NumberOptions::default()
     }))
 }

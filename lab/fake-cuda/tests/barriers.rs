@@ -68,7 +68,7 @@ fn cases() -> [Case; 4] {
             blocks: 2,
             threads: 512,
             shared_bytes: 0,
-            addresses: vec![floats(2600), floats(10)],
+            addresses: vec![floats(2600), floats(8)],
             numbers: vec![1300, 1250],
         },
     ]

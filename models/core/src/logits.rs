@@ -18,7 +18,7 @@ pub enum LogitsRequest {
 /// The logits after one row.
 #[derive(Debug, Clone, Copy)]
 pub enum LogitsRow<'a> {
-    /// Every logit, as wide as the output layer (padding ids included).
+    /// Every logit, as wide as the output layer, which may have more ids than the tokenizer.
     Full(&'a [f32]),
     /// Only the part that a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] requests.
     Summary(&'a LogitsSummary),
@@ -31,17 +31,13 @@ pub enum LogitsRow<'a> {
 /// If a logit is NaN or `+inf`, or all are `-inf`, `total` is NaN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogitsSummary {
-    /// Ids from here on are padding.
-    pub tokens: usize,
-    /// The id below `tokens` with the largest logit. Ties go to the lowest id.
+    /// The id with the largest logit among those that the tokenizer knows. Ties go to the lowest id.
     pub best_id: u32,
     pub best_logit: f32,
     /// The largest logit of the whole row.
     pub max: f32,
     /// `sum(exp(logit - max))` over the whole row.
     pub total: f64,
-    /// `sum(exp(logit - max))` over padding alone.
-    pub padding: f64,
     /// The requested ids, ascending. Shared by all rows of a request.
     pub ids: Arc<[u32]>,
     /// One logit for each of `ids`.
@@ -187,7 +183,7 @@ mod tests {
         let ids = Arc::from([2, 5]);
         let logits = vec![-1.0, -2.0];
         let (best_id, best_logit) = (3, 4.0);
-        LogitsSummary { tokens: 6, best_id, best_logit, max: 4.0, total: 1.5, padding: 0.0, ids, logits }
+        LogitsSummary { best_id, best_logit, max: 4.0, total: 1.5, ids, logits }
     }
 
     #[test]

@@ -131,8 +131,8 @@ impl BatchModel for ScriptedModel {
     }
 }
 
-/// The logits of a model that returns only the requested logits of each row. Ids from `tokens` on are
-/// padding.
+/// The logits of a model that returns only the requested logits of each row. The tokenizer knows the ids
+/// below `tokens`.
 pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Logits, ModelError> {
     let mut values = Vec::new();
     let mut summaries = Vec::new();
@@ -157,17 +157,13 @@ pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Lo
 /// The summary of a full row. Ids beyond it have a logit of minus infinity.
 fn summary(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weights = |logits: &[f32]| logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
-    let (known, padding) = logits.split_at(tokens.min(logits.len()));
-    let best = argmax(known);
+    let best = argmax(&logits[..tokens.min(logits.len())]);
     let logit = |&id: &u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
     LogitsSummary {
-        tokens,
         best_id: best as u32,
         best_logit: logit(&(best as u32)),
         max,
-        total: weights(logits),
-        padding: weights(padding),
+        total: logits.iter().map(|&logit| f64::from(logit - max).exp()).sum(),
         ids: Arc::clone(ids),
         logits: ids.iter().map(logit).collect(),
     }
@@ -186,11 +182,10 @@ pub enum Reported {
 }
 
 impl Reported {
-    /// Returns the report of an engine with these logits. Ids from `tokens` on are padding, which it never
-    /// writes.
+    /// Returns the report of an engine with these logits. Like vLLM, it normalises over all of them; ids from
+    /// `tokens` on, which the tokenizer does not know, are left out.
     #[expect(clippy::panic, reason = "only tests have scripts, and they fail by panicking")]
     pub fn of(self, logits: &[f32], tokens: usize, request: &LogitsRequest) -> NextTokenReport {
-        let logits = &logits[..tokens.min(logits.len())];
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
         let token =
@@ -215,6 +210,7 @@ impl Reported {
             }
             Self::OnlyRequested => (best_first.into_iter().filter(is_requested).collect(), None),
         };
-        NextTokenReport::new(reported, cut).unwrap_or_else(|error| panic!("{error}"))
+        let known = reported.into_iter().filter(|token| (token.id as usize) < tokens);
+        NextTokenReport::new(known, cut).unwrap_or_else(|error| panic!("{error}"))
     }
 }

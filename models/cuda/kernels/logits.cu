@@ -9,19 +9,18 @@ constexpr int NONE = 0x7fffffff;
 //
 // 1. the largest logit;
 // 2. the sum of exp(logit - largest) over all ids;
-// 3. the same sum over the ids starting at `tokens`;
-// 4. the largest logit of the ids before `tokens`;
-// 5. the number of ids before `tokens`, starting at the first occurrence of that logit.
+// 3. the largest logit of the ids before `tokens`;
+// 4. the number of ids before `tokens`, starting at the first occurrence of that logit.
 //
-// The sums are NaN if a logit is NaN or infinite, or if all logits are minus infinity.
+// The sum is NaN if a logit is NaN or infinite, or if all logits are minus infinity.
 template <typename T>
 __device__ inline void summarize(
     const T *__restrict__ logits,  // [R, V]
-    float *__restrict__ out,       // [R, 5]
+    float *__restrict__ out,       // [R, 4]
     int vocab, int tokens) {
   __shared__ float maxima[THREADS], bests[THREADS];
   __shared__ int ids[THREADS];
-  __shared__ double totals[THREADS], paddings[THREADS];
+  __shared__ double totals[THREADS];
   const int thread = threadIdx.x;
   logits += size_t(blockIdx.x) * vocab;
 
@@ -46,22 +45,17 @@ __device__ inline void summarize(
   max = maxima[0];
 
   // In f64, since a long f32 sum loses small addends next to a large one.
-  double total = 0.0, padding = 0.0;
-  for (int at = thread; at < vocab; at += THREADS) {
-    const double weight = expf(widen(logits[at]) - max);
-    total += weight;
-    if (at >= tokens) padding += weight;
-  }
-  totals[thread] = total, paddings[thread] = padding;
+  double total = 0.0;
+  for (int at = thread; at < vocab; at += THREADS) total += expf(widen(logits[at]) - max);
+  totals[thread] = total;
   for (int half = THREADS / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (thread >= half) continue;
-    totals[thread] += totals[thread + half], paddings[thread] += paddings[thread + half];
+    if (thread < half) totals[thread] += totals[thread + half];
   }
   if (thread > 0) return;
-  out += size_t(blockIdx.x) * 5;
-  out[0] = max, out[1] = totals[0], out[2] = paddings[0], out[3] = bests[0];
-  out[4] = ids[0] == NONE ? 0.0f : float(tokens - ids[0]);
+  out += size_t(blockIdx.x) * 4;
+  out[0] = max, out[1] = totals[0], out[2] = bests[0];
+  out[3] = ids[0] == NONE ? 0.0f : float(tokens - ids[0]);
 }
 
 #define OF_TYPE(NAME, T)                                                                 \

@@ -6,20 +6,19 @@ use crate::image::LOGITS;
 use crate::launch::{Call, Grid, output, suffix};
 
 /// Number of elements in the summary of a row.
-pub const SUMMARY: usize = 5;
+pub const SUMMARY: usize = 4;
 
 /// Must equal the kernel's constant.
 const THREADS: usize = 512;
 
-/// Summarises each row of logits `[R, V]`. Returns f32 `[R, 5]`:
+/// Summarises each row of logits `[R, V]`. Returns f32 `[R, 4]`:
 ///
 /// 1. the largest logit;
 /// 2. the sum of `exp(logit - largest)` over all ids;
-/// 3. the same sum over the ids starting at `tokens`;
-/// 4. the largest logit of the ids before `tokens`;
-/// 5. the number of ids before `tokens`, starting at the first occurrence of that logit.
+/// 3. the largest logit of the ids before `tokens`;
+/// 4. the number of ids before `tokens`, starting at the first occurrence of that logit.
 ///
-/// The sums are NaN if a logit is NaN or infinite, or if all logits are minus infinity.
+/// The sum is NaN if a logit is NaN or infinite, or if all logits are minus infinity.
 pub fn summarize(logits: &Tensor, tokens: usize) -> Result<Tensor> {
     let ((rows, vocab), dtype) = (logits.dims2()?, logits.dtype());
     let Device::Cuda(device) = logits.device() else { candle_core::bail!("this operation is for GPUs") };

@@ -306,6 +306,16 @@ async fn a_rating_costs_one_request_if_the_model_is_sure_and_two_otherwise() {
 }
 
 #[tokio::test]
+async fn a_search_that_is_out_of_time_costs_one_request() {
+    let job = NumberJob { time_max: Some(Duration::ZERO), ..number_job() };
+    let (engine, upstream) = engine(long_number(), limits(LookAhead::NONE));
+    let late = number(&engine, job).await;
+    assert_eq!((late.nodes, late.forward_passes, late.truncated), (1, 1, true));
+    assert!(late.distribution.mass().open > 0.0);
+    assert_eq!(upstream.requests.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn greedy_tokens_ahead_save_round_trips_and_change_no_result() {
     let mut requests = Vec::new();
     let mut outcomes = Vec::new();
@@ -472,6 +482,7 @@ fn two_ratings(n: u32) -> TextJob {
         tolerance: 1e-3,
         nodes_max: 64,
         precision: None,
+        time_max: None,
         objective: Objective::Mode,
         estimation: Estimation::default(),
         mass_min: 0.0,

@@ -23,15 +23,15 @@ use crate::ops::{ModelResult, Product, compute_error, uses_kernels};
 /// Maximum number of id lists that are kept on the device.
 const LISTS_MAX: usize = 32;
 
-/// Elements of a row's summary: the largest logit, the sums of `exp(logit - max)` over all ids and over
-/// padding, the largest logit of known ids, and the number of known ids starting at its first occurrence.
-const SUMMARY: usize = 5;
+/// Elements of a row's summary: the largest logit, the sum of `exp(logit - max)`, the largest logit of known
+/// ids, and the number of known ids starting at its first occurrence.
+const SUMMARY: usize = 4;
 #[cfg(feature = "cuda")]
 const _: () = assert!(SUMMARY == ntl_cuda::SUMMARY);
 
 /// Reduces the logits of one model.
 pub(crate) struct LogitsReducer {
-    /// Number of ids that the tokenizer knows. The columns after them are padding.
+    /// Number of ids that the tokenizer knows. The output layer may have more.
     tokens: usize,
     /// Lists, the most recently used one first.
     lists: Vec<IdList>,
@@ -105,7 +105,7 @@ impl LogitsReducer {
         Ok(parts)
     }
 
-    /// Returns f32 `[R, SUMMARY]` for `[R, vocab]`. The sums are NaN if a logit is NaN or infinite, or if all
+    /// Returns f32 `[R, SUMMARY]` for `[R, vocab]`. The sum is NaN if a logit is NaN or infinite, or if all
     /// are minus infinity.
     pub(crate) fn summary(&self, logits: &Tensor) -> Result<Tensor> {
         let (rows, vocab) = logits.dims2()?;
@@ -183,16 +183,14 @@ impl RowsByRequest {
 }
 
 /// Reads a row of [`LogitsReducer::summary`], without ids.
-fn read_summary(&[max, total, padding, best, rank]: &[f32; SUMMARY], tokens: usize) -> LogitsSummary {
+fn read_summary(&[max, total, best, rank]: &[f32; SUMMARY], tokens: usize) -> LogitsSummary {
     // NaN equals nothing: no id has a rank then, and `total` is also NaN, so that the row is rejected.
     let id = if rank >= 1.0 { tokens - rank as usize } else { 0 };
     LogitsSummary {
-        tokens,
         best_id: id as u32,
         best_logit: best,
         max,
         total: f64::from(total),
-        padding: f64::from(padding),
         ids: Arc::new([]),
         logits: Vec::new(),
     }
@@ -213,12 +211,12 @@ fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 /// Returns the summary of a row, computed as on a GPU.
 fn summary(logits: &[f32], tokens: usize) -> [f32; SUMMARY] {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum = |logits: &[f32]| logits.iter().map(|logit| f64::from((logit - max).exp())).sum::<f64>() as f32;
-    let (known, padding) = logits.split_at(tokens);
+    let total: f64 = logits.iter().map(|logit| f64::from((logit - max).exp())).sum();
+    let known = &logits[..tokens];
     let best = known.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     // Ties go to the first id.
     let rank = known.iter().position(|&logit| logit >= best).map_or(0, |first| tokens - first);
-    [max, sum(logits), sum(padding), best, rank as f32]
+    [max, total as f32, best, rank as f32]
 }
 
 /// Copies a tensor to the host. All logits pass through this function, so that tests can count them.

@@ -37,6 +37,7 @@ pub(super) fn fields(objective: Objective) -> FieldsJob {
         tolerance: TOLERANCE,
         nodes_max: 60_000,
         precision: None,
+        time_max: None,
         objective,
         estimation: Estimation::default(),
         mass_min: 0.0,

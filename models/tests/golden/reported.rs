@@ -60,20 +60,15 @@ fn run(
     }
 }
 
-/// Searches in the model's own logits. Padding has no probability, as in an engine that never writes it.
+/// Searches in the model's own logits.
 fn exact(
     model: &mut dyn BatchModel,
     vocabulary: &Vocabulary,
     prompt: &Prompt,
     job: &Request,
 ) -> Distribution {
-    let tokens = vocabulary.tokens;
-    let masked = |rows: &[&[f32]], _: &[LogitsRequest]| {
-        let padded = |(id, &logit): (usize, &f32)| if id < tokens { logit } else { f32::NEG_INFINITY };
-        let values = rows.iter().flat_map(|row| row.iter().enumerate().map(padded)).collect();
-        Logits::new(values, rows[0].len()).unwrap()
-    };
-    run(model, prompt, vocabulary.decoding(job, &[], 0), masked).distribution
+    let whole = |rows: &[&[f32]], _: &[LogitsRequest]| Logits::new(rows.concat(), rows[0].len()).unwrap();
+    run(model, prompt, vocabulary.decoding(job, &[], 0), whole).distribution
 }
 
 fn reported(

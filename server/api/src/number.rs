@@ -236,6 +236,11 @@ pub struct NumberOptions {
     /// `interval` also the bounds of both of its ends (except in a structured text). Default: no such stop.
     #[schema(minimum = 0)]
     pub precision: Option<f64>,
+    /// Only `tree`: maximum time of the search of one number in seconds, above 0. The search stops after the
+    /// first step of the model that ends later, so the distribution depends on the load. Default: no such
+    /// stop.
+    #[schema(exclusive_minimum = 0)]
+    pub time_max: Option<f64>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
     #[serde(default, deserialize_with = "whole")]
@@ -504,7 +509,7 @@ pub struct Number {
     pub nodes: u64,
     /// Number of model steps that computed these positions.
     pub forward_passes: u64,
-    /// Whether `nodes_max` ended the expansion before `tolerance` was reached.
+    /// Whether `nodes_max` or `time_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
     /// Remarks about the number, joined by semicolons; null if there are none. They state why there is no
     /// value, or why `value` is not the estimate of the objective. They also report an unbounded interval,

@@ -1,8 +1,9 @@
 //! Code that ntl-server, ntl-eval and connections to engines share: files that flags name, certificates to
-//! trust, man pages, and texts for terminals and logs.
+//! trust, `Retry-After`, man pages, and texts for terminals and logs.
 
 pub mod manual;
 pub mod printable;
 pub mod regular_file;
+pub mod retry_after;
 pub mod similar;
 pub mod trust;

@@ -75,6 +75,7 @@ impl IntervalSettings {
         };
         let mut fields = in_method(&a.method, &b.method);
         fields.extend([
+            ("number.time_max", a.time_max == b.time_max),
             (values, a.values == b.values),
             ("number.terminator", a.terminator == b.terminator),
             ("number.digits_max", a.limits.digits_max() == b.limits.digits_max()),

@@ -48,9 +48,14 @@ pub(crate) async fn decide(
     (status = 422, description = "The request is invalid; `loc` names the field", body = SystemOneError),
     (status = 401, description = "No valid API key", body = SystemOneError),
     (status = 404, description = "No model of this name", body = SystemOneError),
+    (status = 408, description = "The body did not arrive in time", body = SystemOneError),
     (status = 413, description = "The body is too large, or the response may be", body = SystemOneError),
+    (status = 415, description = "The body is not plain JSON", body = SystemOneError),
     (status = 429, description = "The queue is full; `Retry-After` says when to try again", body = SystemOneError),
+    (status = 500, description = "The server or the model failed", body = SystemOneError),
+    (status = 502, description = "The engine that serves the model is unreachable, or its response is not understood", body = SystemOneError),
     (status = 503, description = "Loading, draining, short of memory or out of order", body = SystemOneError),
+    (status = 504, description = "The answer took too long", body = SystemOneError),
 ))]
 pub(crate) async fn system_one(
     State(app): State<AppState>,

@@ -13,6 +13,12 @@ const USAGE: &[u8] = br#""usage":"#;
 /// The name before the data of an event.
 const DATA: &[u8] = b"data:";
 
+/// The end of a line and an empty line, which end an event.
+const EMPTY_LINES: [&[u8]; 3] = [b"\n\n", b"\r\n\r\n", b"\r\r"];
+
+/// The length of the longest of them.
+const EMPTY_LINE_MAX: usize = 4;
+
 const LENGTH: &[u8] = br#""finish_reason":"length""#;
 
 /// Maximum size of token counts, and of an event that is held back.
@@ -43,6 +49,8 @@ pub(super) struct EngineUsage {
     hides_usage: bool,
     /// Bytes of an event or of token counts that are not complete yet.
     pending: Vec<u8>,
+    /// No event ends before this index of `pending`.
+    scanned: usize,
     usage: Option<Usage>,
     /// Number of events with a part of a text.
     events: u64,
@@ -56,21 +64,31 @@ impl EngineUsage {
 
     /// Reads a part of the response. Returns the bytes to pass on, which may be none.
     pub(super) fn pass(&mut self, part: Vec<u8>) -> Vec<u8> {
-        self.pending.extend_from_slice(&part);
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.extend_from_slice(&part);
         if !self.is_stream {
+            self.pending = pending;
             self.read_usage();
             return part;
         }
         let mut passed = Vec::new();
-        while let Some(end) = event_end(&self.pending) {
-            let event: Vec<u8> = self.pending.drain(..end).collect();
-            if !self.hides(&event) {
-                passed.extend_from_slice(&event);
+        let mut begin = 0;
+        while let Some(end) = event_end(&pending, self.scanned) {
+            let event = &pending[begin..end];
+            if !self.hides(event) {
+                passed.extend_from_slice(event);
             }
+            begin = end;
+            self.scanned = end;
         }
-        if self.pending.len() > EVENT_BYTES_MAX {
-            passed.append(&mut self.pending);
+        if pending.len() - begin > EVENT_BYTES_MAX {
+            passed.extend_from_slice(&pending[begin..]);
+            begin = pending.len();
         }
+        pending.drain(..begin);
+        // An empty line may be divided.
+        self.scanned = pending.len().saturating_sub(EMPTY_LINE_MAX - 1);
+        self.pending = pending;
         passed
     }
 
@@ -128,7 +146,10 @@ impl EngineUsage {
                     self.pending.drain(..at);
                     return;
                 }
-                None if self.pending.len() - at < USAGE_BYTES_MAX => return,
+                None if self.pending.len() - at < USAGE_BYTES_MAX => {
+                    self.pending.drain(..at);
+                    return;
+                }
                 _ => {}
             }
             self.pending.drain(..at + USAGE.len());
@@ -152,10 +173,16 @@ fn json_prefix<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<serde_json::Res
     serde_json::Deserializer::from_slice(text).into_iter().next()
 }
 
-/// The end of the first event, with the empty line after it.
-fn event_end(bytes: &[u8]) -> Option<usize> {
-    let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"];
-    ends.into_iter().filter_map(|end| Some(find(bytes, end)? + end.len())).min()
+/// The end of the first event, with the empty line after it, which begins at an index of at least `from`.
+fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
+    for at in from..bytes.len() {
+        for line in EMPTY_LINES {
+            if bytes[at..].starts_with(line) {
+                return Some(at + line.len());
+            }
+        }
+    }
+    None
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
@@ -221,5 +248,15 @@ mod tests {
         let mut usage = EngineUsage::new(true, true);
         let long = vec![b'x'; EVENT_BYTES_MAX + 1];
         assert_eq!(usage.pass(long.clone()), long);
+    }
+
+    /// This would take hours if each part cost a pass over all parts before it.
+    #[test]
+    fn an_event_in_many_parts_costs_one_pass() {
+        let event = format!("data: {{\"text\":\"{}\"}}\n\n", "x".repeat(EVENT_BYTES_MAX / 2));
+        assert_eq!(passed(&event, 1, EngineUsage::new(true, true)), (event.clone(), (0, 1), false));
+        let mut usage = EngineUsage::new(false, true);
+        usage.pass(["x".repeat(1 << 20).as_bytes(), USAGE].concat());
+        assert_eq!(usage.pending, USAGE, "what precedes the name is not read again");
     }
 }

@@ -41,6 +41,9 @@ struct Addressed {
 /// Returns the other engine that answers a request, if one computes its model and the request is not for a
 /// number. The parser rejects a malformed body later, with an error that names the field.
 pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
+    if app.models.all().iter().all(|model| model.remote_texts().is_none()) {
+        return None;
+    }
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
     if addressed.number.is_some_and(|number| number != Value::Bool(false)) {
         return None;

@@ -27,9 +27,11 @@ use crate::support::{
     settings, state_of,
 };
 
-/// A server of a tiny checkpoint of random weights. Its template of decisions leaves out the question if it
-/// is `short`, because its prompts have at most 256 tokens.
-fn tiny(name: &str, is_short: bool) -> Router {
+/// A template of decisions without the question, for checkpoints whose prompts have at most 256 tokens.
+const STATE: Option<&str> = Some("{{ state }}");
+
+/// A server of a tiny checkpoint of random weights, with this template of decisions or the default one.
+fn tiny(name: &str, template: Option<&str>) -> Router {
     let folder = format!("{}/../models/tests/data/tiny/{name}", env!("CARGO_MANIFEST_DIR"));
     let loaded = load(&CheckpointFiles::folder(Path::new(&folder)).unwrap(), LoadOptions::default()).unwrap();
     let limits = EngineLimits::default();
@@ -37,8 +39,8 @@ fn tiny(name: &str, is_short: bool) -> Router {
     let state = AppState::new(settings(), Arc::clone(&metrics));
     let budget = CacheBudget::new(limits.cache_bytes_max);
     let (mut model, _) = ServedModel::start("tiny", loaded, limits, &budget, &metrics).unwrap();
-    if is_short {
-        model = model.with_decision_template(TextTemplate::new("{{ state }}").unwrap());
+    if let Some(template) = template {
+        model = model.with_decision_template(TextTemplate::new(template).unwrap());
     }
     state.models.publish(vec![model]);
     app::router(state)
@@ -190,11 +192,11 @@ async fn options_have_the_probabilities_of_scored_candidates_in_four_families() 
     let many: Vec<String> = (1..=255).map(|shelf| format!("shelf {shelf}")).collect();
     let mut compared = 0;
     for (app, has_encoder, line_ends) in [
-        (tiny("qwen3", true), false, &["\n", "\n\n"][..]),
-        (tiny("gpt2", true), false, &["\n", "\n\n"]),
-        (tiny("t5gemma", true), true, &["\n", "\n\n"]),
+        (tiny("qwen3", STATE), false, &["\n", "\n\n"][..]),
+        (tiny("gpt2", STATE), false, &["\n", "\n\n"]),
+        (tiny("t5gemma", STATE), true, &["\n", "\n\n"]),
         // Its vocabulary has no line feed.
-        (tiny("t5-ntl-was", true), true, &[]),
+        (tiny("t5-ntl-was", STATE), true, &[]),
     ] {
         for options in [prefixed(), many.clone()] {
             for read in ["labels", "texts"] {
@@ -243,7 +245,7 @@ fn letter() -> Value {
 
 #[tokio::test]
 async fn an_answer_depends_on_nothing_but_its_question_and_the_text() {
-    for app in [demo(128), tiny("qwen3", false)] {
+    for app in [demo(128), tiny("qwen3", None)] {
         let ask = async |questions: Value| {
             decisions(&app, json!({"input": "A letter.", "questions": questions})).await
         };
@@ -275,7 +277,7 @@ async fn an_answer_depends_on_nothing_but_its_question_and_the_text() {
 
 #[tokio::test]
 async fn every_order_of_the_options_is_averaged() {
-    let app = tiny("qwen3", false);
+    let app = tiny("qwen3", None);
     let choices = json!([{"value": "red"}, {"value": "green"}, {"value": "blue"}]);
     let body = json!({"input": "A letter.", "x_tolerance": 1e-9,
         "questions": [{"type": "choice", "instructions": "Which?", "choices": choices, "x_orders": 255}]});
@@ -702,4 +704,48 @@ async fn options_that_do_not_fit_into_a_prompt_are_read_by_their_texts_and_the_a
     assert_eq!(prompts.as_array().unwrap().len(), 2);
     assert_eq!(prompts[0]["text"], "A letter.\n\nQuestion: Which?\nAnswer in a few words only.\nAnswer:");
     assert_eq!(prompts[0]["answers"][7], "number 7");
+}
+
+#[tokio::test]
+async fn options_are_read_by_their_texts_if_any_order_of_them_does_not_fit() {
+    let longer = "{{ state }}{% if options and options[0].text == \"b\" %}{{ state }}{{ state }}{% endif %}";
+    let app = tiny("qwen3", Some(longer));
+    let note = async |orders: u64| {
+        let choices = json!([{"value": "a"}, {"value": "b"}, {"value": "c"}]);
+        let choice =
+            json!({"type": "choice", "instructions": "Which?", "choices": choices, "x_orders": orders});
+        let body = decisions(&app, json!({"input": "1".repeat(200), "questions": [choice]})).await;
+        body["answers"][0]["x_note"].clone()
+    };
+    assert_eq!(note(1).await, Value::Null);
+    assert!(note(3).await.as_str().unwrap().contains("do not fit"), "the second order begins with `b`");
+}
+
+#[tokio::test]
+async fn a_score_with_a_single_level_is_certain() {
+    let app = calibrated_server_of(writes(&[("0", 0.3)]), &[calibration("score", 1.5)]).unwrap();
+    let questions = json!({"a": {"type": "score", "instructions": "How?", "criteria": ["only"]}});
+    let body = system_one(&app, json!({"state": "x", "questions": questions, "x_coverage": 0.9})).await;
+    let answer = &body["answers"]["a"];
+    assert_eq!((&answer["score"], &answer["confidence"]), (&json!(0.0), &json!(1.0)));
+    assert_eq!(answer["probabilities"], json!({"0": 1.0}));
+    assert_eq!(answer["x_bounds"], json!({"score": [0.0, 0.0], "probabilities": {"0": [1.0, 1.0]}}));
+    let interval = &answer["x_interval"];
+    assert_eq!((&interval["low"], &interval["high"]), (&json!(0.0), &json!(0.0)));
+    let criteria = json!({"minimum": 3, "maximum": 3, "step": 1});
+    let questions = json!({"n": {"type": "number", "instructions": "How many?", "criteria": criteria}});
+    let body = system_one(&demo(128), json!({"state": "x", "questions": questions})).await;
+    assert_eq!(body["answers"]["n"]["number"], json!(3.0));
+}
+
+#[tokio::test]
+async fn options_with_numbers_are_an_error_if_all_numbers_are_one_token() {
+    let app = tiny("t5-xval", STATE);
+    let levels = json!([{"label": "low"}, {"label": "high"}]);
+    let question = json!({"type": "score", "instructions": "?", "levels": levels});
+    let answer = post(&app, "/v1/decisions", json!({"input": "A letter.", "questions": [question]})).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("questions[0].levels")));
+    let message = answer.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("is read as `0`: this model writes all numbers with one token"), "{message}");
+    decisions(&app, json!({"input": "A letter.", "questions": [question], "x_read": "texts"})).await;
 }

@@ -81,6 +81,18 @@ async fn all_that_is_described_is_there_and_all_references_lead_somewhere() {
     }
 }
 
+#[tokio::test]
+async fn both_routes_of_decisions_describe_the_same_failures() {
+    let api = get(&server(says("1")), "/openapi.json").await.json();
+    let statuses = |path: &str| {
+        let responses = api["paths"][path]["post"]["responses"].as_object().unwrap();
+        responses.keys().map(|status| if status == "400" { "422" } else { status }).collect::<BTreeSet<_>>()
+    };
+    let described = statuses("/v1/systemone");
+    assert!(described.contains("422") && described.contains("504"), "{described:?}");
+    assert_eq!(described, statuses("/v1/decisions"));
+}
+
 /// The names of all fields of a JSON object, as paths; for a list, the names in its first element.
 pub(crate) fn names(value: &Value, place: &str, all: &mut BTreeSet<String>) {
     match value {

@@ -243,6 +243,7 @@ async fn every_setting_that_changes_the_distribution_or_its_presence_must_be_tha
         ("tolerance", json!(0.01)),
         ("nodes_max", json!(4095)),
         ("precision", json!(0.5)),
+        ("time_max", json!(0.5)),
         ("method", json!("sample")),
         ("range", json!([0, 9])),
         ("scale", json!([0, 9])),

@@ -60,6 +60,18 @@ async fn masses_add_up_and_the_open_mass_keeps_to_the_tolerance() {
 }
 
 #[tokio::test]
+async fn a_search_that_is_out_of_time_returns_what_it_has_found() {
+    let app = four_or_five();
+    let (_, whole) = number(&app, json!({})).await;
+    let (_, unhurried) = number(&app, json!({"time_max": 1e9})).await;
+    assert_eq!((&unhurried["mass"], &unhurried["truncated"]), (&whole["mass"], &json!(false)));
+    let (_, late) = number(&app, json!({"time_max": 1e-9})).await;
+    assert_eq!((&late["truncated"], &late["nodes"]), (&json!(true), &json!(1)), "{late}");
+    assert!(late["mass"]["open"].as_f64().unwrap() > 0.5, "{late}");
+    assert_eq!((&late["value"], &late["reason"]), (&Value::Null, &json!("no closed mass")));
+}
+
+#[tokio::test]
 async fn without_enough_closed_mass_there_is_no_value_but_a_reason() {
     let app = four_or_five();
     let (text, refused) = number(&app, json!({"mass_min": 0.95})).await;

@@ -60,6 +60,18 @@ fn text_of(choice: &Value) -> &str {
 }
 
 #[tokio::test]
+async fn every_number_of_a_structured_answer_has_its_own_time() {
+    let number = json!({"digits_max": 3, "decimals_max": 1, "time_max": 1e-9});
+    let answer = post(&tiny(), ROUTES[0], request(ROUTES[0], json!({"number": number}))).await.json();
+    let numbers = answer["choices"][0]["numbers"].as_array().unwrap();
+    assert!(numbers.len() > 1, "{answer}");
+    for found in numbers {
+        assert_eq!(found["number"]["truncated"], json!(true), "{found}");
+        assert_eq!(found["number"]["nodes"], json!(1), "{found}");
+    }
+}
+
+#[tokio::test]
 async fn a_structured_answer_has_the_distribution_of_every_number() {
     let app = tiny();
     for route in ROUTES {

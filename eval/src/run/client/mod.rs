@@ -31,9 +31,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use ntl_api::{FINGERPRINT_HEADER, TruncationSide};
+use ntl_common::retry_after::retry_after;
 use ntl_common::trust;
 use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
@@ -522,39 +523,16 @@ async fn refused(endpoint: &BaseUrl, mut response: Response) -> ClientError {
         let to = shortened(&String::from_utf8_lossy(to.as_bytes()), 200);
         return ClientError::Redirected { endpoint: endpoint.clone(), to };
     }
-    let retry_after =
-        response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
     // If the body is cut off, its text is dropped: the status says more.
     let body = read_body(&mut response, ERROR_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(body, _)| body);
     let message = error::message_of(&body);
     ClientError::Refused { endpoint: endpoint.clone(), status, message, retry_after }
 }
 
-/// Parses `Retry-After` in either of its forms: seconds, or a date.
-#[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
-fn parse_retry_after(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let until = httpdate::parse_http_date(text).ok()?;
-    Some(until.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
-    fn retry_after_may_be_seconds_or_a_date() {
-        assert_eq!(parse_retry_after(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
-        let later =
-            parse_retry_after(&httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90))).unwrap();
-        assert!(later > Duration::from_secs(60) && later <= Duration::from_secs(90), "{later:?}");
-        assert_eq!(parse_retry_after("soon"), None);
-    }
 
     #[test]
     fn a_model_is_decoder_only_if_the_server_reports_it() {

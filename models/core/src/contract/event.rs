@@ -118,7 +118,7 @@ pub struct NumberOutcome {
     pub forward_passes: usize,
     /// Tokens of all texts before the number.
     pub text_tokens: usize,
-    /// Whether `nodes_max` ended an expansion before `tolerance` did.
+    /// Whether `nodes_max` or `time_max` ended an expansion before `tolerance` did.
     pub truncated: bool,
     /// The part of the open mass that another engine does not report. No search can reduce it.
     pub unreported: f64,

@@ -287,6 +287,8 @@ pub struct FieldsJob {
     pub nodes_max: usize,
     /// A tree stops earlier, once the bounds of its estimate are at most this wide.
     pub precision: Option<f64>,
+    /// Maximum time of each tree.
+    pub time_max: Option<Duration>,
     pub objective: Objective,
     /// The range of each number comes from the schema.
     pub estimation: Estimation,
@@ -342,6 +344,8 @@ pub struct NumberJob {
     pub is_masked: bool,
     /// Whether a tree reports the most probable texts that are not admitted numbers.
     pub reports_refused: bool,
+    /// Maximum time of each tree: it stops after the first step that ends later.
+    pub time_max: Option<Duration>,
     /// Text that comes before the number.
     pub after: Option<AfterMarker>,
 }
@@ -352,7 +356,16 @@ impl NumberJob {
         let limits = GrammarLimits::default();
         let terminator = Terminator::default();
         let values = NumberValues::All;
-        Self { method, limits, terminator, values, is_masked: true, reports_refused: false, after: None }
+        Self {
+            method,
+            limits,
+            terminator,
+            values,
+            is_masked: true,
+            reports_refused: false,
+            time_max: None,
+            after: None,
+        }
     }
 
     /// Returns the maximum number of nodes if a tree has at most `tree_max`: the trees or longest numbers,

@@ -171,15 +171,6 @@ fn text_before_a_number_requests_the_logits_of_its_sampling_and_the_search_its_i
 }
 
 #[test]
-fn searches_request_all_logits_if_padding_begins_elsewhere() {
-    let mut model = model(small);
-    let opened = model.open(&[(&Prompt::from(vec![2, 1])).into()]).unwrap()[0];
-    let narrow = Vocabulary { tokens: 16, ..vocabulary() };
-    let mut decoding = narrow.decoding(&Request::Number(number_job()), &[], opened.first_token);
-    assert_eq!(decoding.next_rows(1)[0].logits, LogitsRequest::All);
-}
-
-#[test]
 fn a_grammar_lists_all_ids_that_it_reads_in_any_state() {
     let vocabulary = vocabulary();
     let padded = 3;
@@ -189,7 +180,7 @@ fn a_grammar_lists_all_ids_that_it_reads_in_any_state() {
     for limits in [GrammarLimits::default(), thousands] {
         for terminator in [Terminator::Any, Terminator::Eos, Terminator::Texts(vec!["x".to_owned()])] {
             let rules = vocabulary.grammar.rules(limits, terminator, NumberValues::All);
-            let row = PathRow::new(None, 0).with_logits(vocabulary.logits_request(&rules));
+            let row = PathRow::new(None, 0).with_logits(LogitsRequest::Ids(Arc::clone(rules.read_ids())));
             let whole = Logits::new(logits.clone(), logits.len()).unwrap();
             let row = [Row { context: ContextId(0), path: row }];
             let part = only_requested(&whole, &row, tokens).unwrap();
@@ -213,12 +204,10 @@ fn a_grammar_lists_all_ids_that_it_reads_in_any_state() {
 /// A row of a distribution over 17 tokens, without any requested ids.
 fn summary() -> LogitsSummary {
     LogitsSummary {
-        tokens: 17,
         best_id: 4,
         best_logit: 1.0,
         max: 1.0,
         total: 2.0,
-        padding: 0.0,
         ids: Arc::from([]),
         logits: Vec::new(),
     }

@@ -172,16 +172,6 @@ impl Vocabulary {
         if possible { Ok(best) } else { Err(not_a_distribution()) }
     }
 
-    /// Returns the logits that a number search with these rules needs. The padding mass of a summary begins
-    /// at `tokens`, the first id that the grammar treats as padding.
-    fn logits_request(&self, rules: &NumberRules) -> LogitsRequest {
-        if self.grammar.tokens() == self.tokens {
-            LogitsRequest::Ids(Arc::clone(rules.read_ids()))
-        } else {
-            LogitsRequest::All
-        }
-    }
-
     /// Returns the number head's value with the probability of the number token or, without a head, the
     /// expectation over number tokens. Returns `None` if no number has any probability.
     fn number_at(&self, softmax: &Softmax<'_>, head: Option<f32>) -> Option<TokenNumber> {

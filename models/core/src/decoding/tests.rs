@@ -1,5 +1,7 @@
 //! Decodings driven by a scripted model, whose exact answers are known.
 
+use std::time::Duration;
+
 use super::*;
 use crate::Prompt;
 use crate::contract::{
@@ -309,6 +311,20 @@ fn a_precision_ends_the_tree_as_soon_as_the_answer_is_certain_at_any_width() {
         );
     }
     assert!(settle(Objective::Mode, 0.0, 16).nodes < whole.nodes, "the mode was certain earlier");
+}
+
+#[test]
+fn a_tree_that_is_out_of_time_has_the_root_at_least_and_leaves_all_other_mass_open() {
+    let within = |time_max| number(model(small), NumberJob { time_max, ..number_job() }, 16);
+    let whole = within(None);
+    assert!(!whole.truncated && whole.nodes > 1);
+    let late = within(Some(Duration::ZERO));
+    assert_eq!((late.nodes, late.forward_passes, late.truncated), (1, 1, true));
+    // After nothing, `x` and the end are not numbers.
+    assert_masses(&late, 0.0, 0.1, 0.9);
+    // A step has fewer rows if time may end the search, so only their number differs.
+    let early = within(Some(Duration::MAX));
+    assert_eq!(NumberOutcome { forward_passes: whole.forward_passes, ..early }, whole);
 }
 
 fn by(method: NumberMethod) -> NumberJob {

@@ -59,14 +59,6 @@ impl NumberGrammar {
         self.text().and_then(TextGrammar::head_id)
     }
 
-    /// Number of ids.
-    pub fn tokens(&self) -> usize {
-        match &self.0 {
-            Notation::Text(text) => text.tokens(),
-            Notation::Tokens(notation) => notation.tokens(),
-        }
-    }
-
     /// Returns whether the model can write numbers.
     pub fn spells_numbers(&self) -> bool {
         self.text().is_none_or(TextGrammar::spells_numbers)

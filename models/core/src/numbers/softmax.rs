@@ -44,7 +44,7 @@ impl<'a> Softmax<'a> {
         let max = summary.max;
         let asked: f64 = summary.logits.iter().map(|&logit| f64::from(exp(logit - max))).sum();
         // The device added up `total`: its rounding must not make a part more than the whole.
-        let total = summary.total.max(asked + summary.padding);
+        let total = summary.total.max(asked);
         summary.is_distribution().then_some(Self { row: LogitsRow::Summary(summary), max, total })
     }
 
@@ -79,25 +79,6 @@ impl<'a> Softmax<'a> {
         let all = (1.0 - report.sum() / self.total).max(0.0);
         let each = report.cut().map_or(all, |cut| cut.exp() / self.total);
         all.min(each * ids as f64 + report.uncertain())
-    }
-
-    /// Probability of all ids from `first` on; in a summary `first` must be where padding begins, and in a
-    /// report only reported ids count.
-    pub fn probability_from(&self, first: usize) -> f64 {
-        match self.row {
-            LogitsRow::Full(logits) => {
-                sum_of_exps(logits.get(first..).unwrap_or_default(), self.max) / self.total
-            }
-            LogitsRow::Summary(summary) => {
-                debug_assert_eq!(first, summary.tokens, "padding begins elsewhere");
-                summary.padding / self.total
-            }
-            LogitsRow::Report(report) => {
-                let from = report.tokens().partition_point(|token| (token.id as usize) < first);
-                let known = report.tokens()[from..].iter();
-                known.map(|token| token.logprob.exp() / self.total).sum()
-            }
-        }
     }
 
     /// Natural logarithm of one token's probability; `-inf` for ids beyond the row, and for unreported ones.
@@ -174,7 +155,6 @@ mod tests {
         assert!((sum - 1.0).abs() < 1e-12);
         assert!((softmax.probability(1) - 1.0 / (1.0 + 1.0_f64.exp())).abs() < 1e-7);
         assert!((softmax.log_probability(0).exp() - softmax.probability(0)).abs() < 1e-7);
-        assert!((softmax.probability_from(1) - softmax.probability(1)).abs() < 1e-12);
         assert!(softmax.probability(9).abs() < f64::EPSILON);
     }
 
@@ -185,22 +165,13 @@ mod tests {
         }
     }
 
-    /// Ids 1, 2 and 4 of a row of five tokens and one id of padding, and its sum times `share`.
+    /// Ids 1, 2 and 4 of a row of six ids, and its sum times `share`.
     fn reduced(logits: [f32; 6], share: f64) -> LogitsSummary {
         let exp = |id: usize| f64::from(logits[id] - logits[3]).exp();
         let ids = [1, 2, 4].into();
         let some = vec![logits[1], logits[2], logits[4]];
         let total = share * (0..6).map(exp).sum::<f64>();
-        LogitsSummary {
-            tokens: 5,
-            best_id: 3,
-            best_logit: logits[3],
-            max: logits[3],
-            total,
-            padding: exp(5),
-            ids,
-            logits: some,
-        }
+        LogitsSummary { best_id: 3, best_logit: logits[3], max: logits[3], total, ids, logits: some }
     }
 
     #[test]
@@ -213,7 +184,6 @@ mod tests {
             assert!((part.probability(id) - whole.probability(id)).abs() < 1e-7, "{id}");
         }
         assert!((part.log_probability(2) - whole.log_probability(2)).abs() < 1e-6);
-        assert!((part.probability_from(5) - whole.probability_from(5)).abs() < 1e-7);
     }
 
     #[test]
@@ -246,7 +216,6 @@ mod tests {
         let softmax = Softmax::of(LogitsRow::Report(&cut)).unwrap();
         assert_eq!((softmax.reported(4), softmax.is_partial()), (None, true));
         near(softmax.probability(8), 0.2);
-        near(softmax.probability_from(8), 0.3);
         near(softmax.log_probability(3), 0.5_f64.ln());
         for (ids, want) in [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.2)] {
             near(softmax.unreported_max(ids), want);

@@ -61,11 +61,6 @@ impl TextGrammar {
         self.head
     }
 
-    /// Number of ids.
-    pub(super) fn tokens(&self) -> usize {
-        self.pieces.len()
-    }
-
     /// Returns whether the model can write numbers.
     pub(super) fn spells_numbers(&self) -> bool {
         self.point || !self.touching[Phase::Start as usize].is_empty()
@@ -113,7 +108,7 @@ impl TextGrammar {
             Some(PieceEffect::Leaves { state, rest }) => rules.value_before(state, rest),
             None => {
                 let ends = match rules.terminator {
-                    Terminator::Any => (id as usize) < self.pieces.len(),
+                    Terminator::Any => true,
                     Terminator::Eos | Terminator::Texts(_) | Terminator::Json => rules.ending.contains(&id),
                 };
                 rules.value_at_end(state).filter(|_| ends)
@@ -275,7 +270,8 @@ impl TextGrammar {
         expansion.unreported += unreported;
         expansion.left_open += unreported;
         let ended = match rules.terminator {
-            Terminator::Any => left - softmax.probability_from(self.pieces.len()).min(left),
+            // Also ids that the tokenizer does not know: another engine reports them as a part of the rest.
+            Terminator::Any => left,
             Terminator::Eos | Terminator::Texts(_) | Terminator::Json => {
                 let ended = rules.ending.iter().filter(|&&id| self.piece_effect(state, id, rules).is_none());
                 ended.map(|&id| softmax.probability(id)).sum::<f64>().min(left)
@@ -371,7 +367,8 @@ mod tests {
         TextGrammar::new(PIECES.map(|text| text.map(str::to_owned)), vec![1])
     }
 
-    /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids of padding.
+    /// Expands after `prefix` under a uniform distribution over 14 tokens and two ids that the tokenizer does
+    /// not know.
     fn expand(prefix: &str, terminator: Terminator) -> (Vec<u32>, Vec<(String, f64)>, f64, f64) {
         let grammar = grammar();
         let rules = grammar.rules(GrammarLimits::new(3, 2, true).unwrap(), terminator, NumberValues::All);
@@ -446,11 +443,11 @@ mod tests {
     }
 
     #[test]
-    fn any_other_token_ends_a_complete_number_but_padding_ids_never_do() {
+    fn any_other_id_ends_a_complete_number_also_one_that_the_tokenizer_does_not_know() {
         let (children, ended, invalid, too_long) = expand("4", Terminator::Any);
         assert_eq!(children, [2, 3, 7, 8]);
-        assert_eq!(ended, closed(&[("40", 1.0), ("4", 9.0)]));
-        assert_eq!((invalid, too_long), (2.0, 0.0));
+        assert_eq!(ended, closed(&[("40", 1.0), ("4", 11.0)]));
+        assert_eq!((invalid, too_long), (0.0, 0.0));
     }
 
     #[test]

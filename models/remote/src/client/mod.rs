@@ -14,8 +14,9 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use ntl_common::retry_after::retry_after;
 use ntl_common::trust::{self, TrustError};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::redirect::Policy;
@@ -304,23 +305,18 @@ impl Client {
                 UpstreamError::Rejected { replica, message }
             }
             StatusCode::TOO_MANY_REQUESTS => {
-                UpstreamError::Overloaded { replica, message, retry_after_seconds: retry_after(headers) }
+                let retry_after_seconds = retry_after_seconds(headers);
+                UpstreamError::Overloaded { replica, message, retry_after_seconds }
             }
             _ => UpstreamError::Status { replica, status: status.as_u16(), message },
         }
     }
 }
 
-/// Returns the seconds of `Retry-After`, in either of its forms.
-#[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
-fn retry_after(headers: &HeaderMap) -> Option<u32> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-        return Some(text.parse().unwrap_or(u32::MAX));
-    }
-    let until = httpdate::parse_http_date(text).ok()?;
-    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
-    Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX))
+/// Returns the seconds of `Retry-After`.
+fn retry_after_seconds(headers: &HeaderMap) -> Option<u32> {
+    let pause = retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?)?;
+    Some(u32::try_from(pause.as_secs()).unwrap_or(u32::MAX))
 }
 
 /// A response whose body has not arrived yet. Dropping it closes the connection.
@@ -386,25 +382,4 @@ fn is_local_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
         cause = error.source();
     }
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "`Retry-After` may be a date")]
-    fn retry_after_may_be_seconds_or_a_date() {
-        let seconds = |text: &str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]))
-        };
-        assert_eq!(
-            (seconds(" 7 "), seconds("0"), seconds("9".repeat(30).as_str())),
-            (Some(7), Some(0), Some(u32::MAX))
-        );
-        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(0));
-        let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
-        assert!(seconds(&later).is_some_and(|seconds| (60..=90).contains(&seconds)));
-        assert_eq!((seconds("soon"), seconds("-1"), retry_after(&HeaderMap::new())), (None, None, None));
-    }
 }

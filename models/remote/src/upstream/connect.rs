@@ -140,7 +140,9 @@ impl ReplicaCheck {
     /// Checks a replica before it gets requests: its engine, its tokenizer and its weights.
     async fn first(&self, base: &BaseUrl) -> Result<(), TokenizationError> {
         let client = &self.check_client;
-        check_facts(client, base, &self.facts).await?;
+        if *base != self.facts.replica {
+            check_facts(client, base, &self.facts).await?;
+        }
         compare(client, base, &self.facts, &*self.vocabulary).await?;
         match self.evidence(base).await {
             Ok(evidence) if self.accepts(&evidence) => Ok(()),
@@ -226,8 +228,13 @@ impl Check for ReplicaCheck {
         let base = pool.base(index);
         self.responds(base).await?;
         let described = describe(&self.check_client, base, &self.facts.model).await?;
-        let is_probed = described.fingerprint.is_none() && number % CHECKS_PER_PROBE == CHECKS_PER_PROBE - 1;
-        if self.identity.described() == Some(described) && !is_probed {
+        let may_probe = number % CHECKS_PER_PROBE == CHECKS_PER_PROBE - 1;
+        let is_known = match self.identity.described() {
+            Some(known) => known == described && (described.fingerprint.is_some() || !may_probe),
+            // The engine rejected the prompts.
+            None => !may_probe,
+        };
+        if is_known {
             return Ok(());
         }
         match self.verify(pool, index).await {

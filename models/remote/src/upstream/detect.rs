@@ -80,6 +80,8 @@ impl fmt::Display for Reports {
 /// Facts about an engine and its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
+    /// The detected replica. Others are compared with it.
+    pub(super) replica: BaseUrl,
     pub kind: EngineKind,
     /// Why it is taken for this kind.
     pub reason: String,
@@ -248,6 +250,7 @@ pub(super) async fn detect(
         ),
     };
     let mut facts = EngineFacts {
+        replica: base.clone(),
         kind,
         reason,
         version: None,
@@ -355,7 +358,7 @@ async fn ask<T: DeserializeOwned>(client: &Client, base: &BaseUrl, route: &str) 
 /// Tries what the engine reports about next tokens.
 async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -> Result<(), DetectError> {
     if facts.kind == EngineKind::OpenAi {
-        facts.accepts_ids = accepts_ids(client, base, &facts.model).await;
+        facts.accepts_ids = accepts_ids(client, base, &facts.model).await?;
     }
     let prompt = if facts.accepts_ids { json!([[0]]) } else { json!(["1"]) };
     let mut refusal = None;
@@ -478,12 +481,23 @@ async fn keeps_slots(client: &Client, base: &BaseUrl, slots: usize) -> Result<bo
 }
 
 /// Returns whether an engine takes token ids as a prompt: then it counts as many as were sent.
-async fn accepts_ids(client: &Client, base: &BaseUrl, model: &str) -> bool {
+///
+/// # Errors
+/// If the engine is busy or cannot be reached, which says nothing about prompts.
+async fn accepts_ids(client: &Client, base: &BaseUrl, model: &str) -> Result<bool, UpstreamError> {
     let prompt = vec![0; PROBE_IDS];
     let body = json!({"model": model, "prompt": [prompt], "max_tokens": 1});
-    let Ok(bytes) = client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await else {
-        return false;
+    let bytes = match client.post(base, "/v1/completions", &body, DESCRIPTION_BYTES_MAX).await {
+        Ok(bytes) => bytes,
+        Err(
+            error @ (UpstreamError::Overloaded { .. }
+            | UpstreamError::Unreachable { .. }
+            | UpstreamError::NoConnection { .. }
+            | UpstreamError::Disconnected { .. }
+            | UpstreamError::Timeout { .. }),
+        ) => return Err(error),
+        Err(_) => return Ok(false),
     };
     let response: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    response.pointer("/usage/prompt_tokens").and_then(Value::as_u64) == Some(PROBE_IDS as u64)
+    Ok(response.pointer("/usage/prompt_tokens").and_then(Value::as_u64) == Some(PROBE_IDS as u64))
 }

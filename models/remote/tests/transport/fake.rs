@@ -101,6 +101,8 @@ impl Flavor {
 #[derive(Clone)]
 pub(crate) enum Fault {
     None,
+    /// This fault of one request only.
+    Once(Box<Fault>),
     /// This body.
     Body(Vec<u8>),
     /// This status, with this body.
@@ -137,6 +139,8 @@ pub(crate) struct Shared {
     /// Requests for next tokens that have arrived, and that were answered or given up.
     pub(crate) arrived: AtomicUsize,
     pub(crate) ended: AtomicUsize,
+    /// Number of requests for the list of models.
+    pub(crate) described: AtomicUsize,
     /// The bodies of requests for next tokens.
     pub(crate) bodies: Mutex<Vec<Value>>,
     /// Keys of all requests.
@@ -163,6 +167,7 @@ impl Fake {
             fault: Mutex::new(Fault::None),
             arrived: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
+            described: AtomicUsize::new(0),
             bodies: Mutex::default(),
             keys: Mutex::default(),
         });
@@ -200,6 +205,7 @@ impl Fake {
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    shared.described.fetch_add(1, Ordering::SeqCst);
     let owner = match shared.flavor {
         Flavor::Vllm | Flavor::VllmProcessed => "vllm",
         Flavor::LlamaCpp { .. } => "llamacpp",
@@ -229,10 +235,19 @@ async fn next_tokens(
     let key = headers.get(header::AUTHORIZATION).map(|key| key.to_str().unwrap().to_owned());
     shared.keys.lock().unwrap().push(key);
     shared.bodies.lock().unwrap().push(body.clone());
-    let fault = shared.fault.lock().unwrap().clone();
+    let fault = {
+        let mut next = shared.fault.lock().unwrap();
+        match next.clone() {
+            Fault::Once(fault) => {
+                *next = Fault::None;
+                *fault
+            }
+            fault => fault,
+        }
+    };
     let begin = || stream::once(async { Ok::<_, std::io::Error>(Bytes::from_static(b"{\"choices\": [")) });
     match fault {
-        Fault::None => {
+        Fault::None | Fault::Once(_) => {
             let mut response = answer(&shared, &body);
             if let Some(fingerprint) = *shared.fingerprint.lock().unwrap() {
                 response.headers_mut().insert("ntl-model-fingerprint", fingerprint.parse().unwrap());

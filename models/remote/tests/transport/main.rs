@@ -748,6 +748,51 @@ async fn a_replica_whose_engine_can_do_less_is_not_used() {
 }
 
 #[tokio::test]
+async fn the_replica_that_was_detected_is_not_detected_again() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    *fake.shared.fingerprint.lock().unwrap() = Some("0a");
+    let connecting = Connecting::new(config(&[&fake], PATIENCE)).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    let detected = fake.arrived();
+    let vocabulary = Arc::new(Bytewise { begins: true });
+    connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    assert_eq!(fake.arrived(), detected);
+}
+
+#[tokio::test]
+async fn an_engine_that_rejects_the_fixed_prompts_gets_them_in_few_checks() {
+    let fake = Fake::start(Flavor::Vllm).await;
+    let check_interval = Duration::from_millis(1);
+    let config = UpstreamConfig { check_interval, ..config(&[&fake], PATIENCE) };
+    let connecting = Connecting::new(config).unwrap();
+    let facts = connecting.detect().await.unwrap();
+    fake.set(Fault::Status(400, "no prompts".to_owned()));
+    let vocabulary = Arc::new(Bytewise { begins: true });
+    let upstream = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    assert_eq!(upstream.fingerprint(), None);
+    let count = || (fake.arrived(), fake.shared.described.load(Ordering::SeqCst));
+    let before = count();
+    becomes("the engine is checked often", || count().1 > before.1 + 60).await;
+    let (prompts, checks) = (count().0 - before.0, count().1 - before.1);
+    assert!(prompts > 0 && 3 * prompts < checks, "{prompts} prompts in {checks} checks");
+}
+
+#[tokio::test]
+async fn a_busy_replica_is_not_mistaken_for_one_that_takes_only_texts() {
+    let flavor = Flavor::OpenAi { accepts_ids: true };
+    for fault in [Fault::Overloaded(None), Fault::Cut] {
+        let (first, second) = (Fake::start(flavor).await, Fake::start(flavor).await);
+        second.set(Fault::Once(Box::new(fault)));
+        let upstream = connect(&[&first, &second]).await;
+        assert!(upstream.facts().accepts_ids && upstream.is_available());
+    }
+    let texts = Fake::start(Flavor::OpenAi { accepts_ids: false }).await;
+    texts.set(Fault::Once(Box::new(Fault::Status(500, "broken by ids".to_owned()))));
+    let facts = Connecting::new(config(&[&texts], PATIENCE)).unwrap().detect().await.unwrap();
+    assert!(!facts.accepts_ids, "a server that fails for ids can be sent texts");
+}
+
+#[tokio::test]
 async fn a_choice_among_tokens_and_a_repetition_penalty_exclude_each_other_on_llama_cpp() {
     let penalty = SamplingParams { repetition_penalty: 1.1, ..SamplingParams::PLAIN };
     for (flavor, is_supported) in [(Flavor::Vllm, true), (Flavor::LlamaCpp { obeys_bias: true }, false)] {

@@ -109,6 +109,7 @@ pub(crate) fn prepare(
     let mut prompts = Vec::new();
     let mut bytes = 0;
     for (index, question) in decision.questions.iter().enumerate() {
+        let first = prompts.len();
         let mut is_listed = true;
         let mut order = 0;
         while order < question.prompts() {
@@ -118,8 +119,10 @@ pub(crate) fn prepare(
             bytes += text.len();
             too_long(bytes)?;
             let Some(prompt) = reader.prompt(&text, &question.param)? else {
-                if is_listed && order == 0 && question.lists_options() {
-                    is_listed = false;
+                if is_listed && question.lists_options() {
+                    // Not every order may fit, since the tokens of a list depend on its order.
+                    prompts.truncate(first);
+                    (is_listed, order) = (false, 0);
                     continue;
                 }
                 let max = profile.prompt_tokens_max;
@@ -301,11 +304,16 @@ impl<'a> AnswerReader<'a> {
         let before = self.encode(question, tail)?;
         let mut options: Vec<Vec<Token>> = Vec::with_capacity(answers.len());
         for (index, answer) in answers.iter().enumerate() {
-            let ids = self.answer_ids(question, tail, &before, answer)?;
-            let contains_end = ids.iter().any(|id| self.ends.contains(id));
+            let tokens = self.answer_tokens(question, tail, &before, answer)?;
+            let contains_end = tokens.iter().any(|token| self.ends.contains(&token.id));
             let message = format!("has an option, number {index}, that contains the end of an answer");
-            check(&question.options_param, !contains_end && !ids.is_empty(), message)?;
-            options.push(ids.into_iter().map(Token::from).collect());
+            check(&question.options_param, !contains_end && !tokens.is_empty(), message)?;
+            let contains_number = tokens.iter().any(|token| token.value.is_some());
+            let message = format!(
+                "has an option, number {index}, that is read as `{answer}`: this model writes all numbers with one token"
+            );
+            check(&question.options_param, !contains_number, message)?;
+            options.push(tokens);
         }
         let job = OptionsJob::new(&options, &self.ends, question.reading.tolerance)
             .map_err(|equal| question.equal_options(equal.first, equal.second))?;
@@ -320,28 +328,28 @@ impl<'a> AnswerReader<'a> {
         Ok(Request::Options(job))
     }
 
-    /// The ids of an answer after the prompt, whose last line is `tail` with the ids `before`.
-    fn answer_ids(
+    /// The tokens of an answer after the prompt, whose last line is `tail` with the tokens `before`.
+    fn answer_tokens(
         &self,
         question: &Question,
         tail: &str,
-        before: &[u32],
+        before: &[Token],
         answer: &str,
-    ) -> Result<Vec<u32>, AppError> {
+    ) -> Result<Vec<Token>, AppError> {
         let space = if self.template.is_none() && !self.profile.encoder_decoder { " " } else { "" };
         let whole = self.encode(question, &format!("{tail}{space}{answer}"))?;
         match whole.strip_prefix(before) {
-            Some(ids) => Ok(ids.to_vec()),
+            Some(tokens) => Ok(tokens.to_vec()),
             // The tokens of the prompt stay as they are.
             None => self.encode(question, &format!("{space}{answer}")),
         }
     }
 
-    fn encode(&self, question: &Question, text: &str) -> Result<Vec<u32>, AppError> {
+    fn encode(&self, question: &Question, text: &str) -> Result<Vec<Token>, AppError> {
         let param = &question.options_param;
-        self.tokenizer
-            .encode(text, false)
-            .map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))
+        let prompt = self.tokenizer.encode_prompt(text, false);
+        let prompt = prompt.map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?;
+        Ok(prompt.tokens)
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) fn number_job(
         values,
         is_masked: format.estimation.normalize,
         reports_refused: format.is_rating || format.mass_min > 0.0,
+        time_max: number_method::time_max(&options)?,
         after: number_method::after(&options, text)?,
         terminator: terminator(options.terminator.clone())?,
     };
@@ -175,6 +176,8 @@ pub(super) fn number_format(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ntl_api::{CompletionRequest, NumberRequest};
     use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
     use ntl_core::numbers::Scale;
@@ -240,7 +243,8 @@ mod tests {
             json!({}),
             json!({"objective": null, "method": "tree", "normalize": true, "rationales": 1, "thousands": false}),
             json!({"method": null, "samples": null, "beams": null, "precision": null, "after": null, "range": null,
-                "normalize": null, "rationales": null, "thousands": null, "tolerance": null, "nodes_max": null}),
+                "normalize": null, "rationales": null, "thousands": null, "tolerance": null, "nodes_max": null,
+                "time_max": null}),
         ] {
             let (number, format) = read(&options).unwrap();
             let want = NumberJob {
@@ -250,6 +254,7 @@ mod tests {
                 values: NumberValues::All,
                 is_masked: true,
                 reports_refused: false,
+                time_max: None,
                 after: None,
             };
             assert_eq!(number, want);
@@ -282,7 +287,8 @@ mod tests {
     fn options_reach_the_job() {
         let options = json!({"objective": {"quantile": 0.9}, "tolerance": 0.5, "nodes_max": 1, "digits_max": 20,
             "decimals_max": 0, "sign": false, "terminator": ["\n"], "quantiles": [], "support": 0, "decimals": 2,
-            "mass_min": 1, "trim": 0, "precision": 0, "range": [-1, 1], "normalize": false, "thousands": "_"});
+            "mass_min": 1, "trim": 0, "precision": 0, "range": [-1, 1], "normalize": false, "thousands": "_",
+            "time_max": 0.5});
         let (number, format) = read(&options).unwrap();
         let range = Interval { low: -1.0, high: 1.0 };
         let estimation = Estimation { trim: 0.0, normalize: false, range: Some(range) };
@@ -295,6 +301,7 @@ mod tests {
             values: NumberValues::Range(range),
             is_masked: false,
             reports_refused: true,
+            time_max: Some(Duration::from_millis(500)),
             after: None,
         };
         assert_eq!(number, want);
@@ -306,6 +313,7 @@ mod tests {
         assert_eq!(job(&json!({"terminator": "eos"})).terminator, Terminator::Eos);
         let only = NumberValues::Range(Interval { low: 2.0, high: 2.0 });
         assert_eq!(job(&json!({"range": [2, 2]})).values, only);
+        assert_eq!(job(&json!({"time_max": 1e300})).time_max, None);
         let beam = job(&json!({"method": "beam", "beams": 64}));
         assert_eq!(beam.method, NumberMethod::Beam { beams: 64 });
         let sample = job(&json!({"method": "sample", "samples": 4096}));
@@ -381,6 +389,7 @@ mod tests {
             ("tolerance", vec![json!(0), json!(1), json!("0.1")]),
             ("nodes_max", vec![json!(0), json!(65_537), json!(1.5), json!(-1)]),
             ("precision", vec![json!(-0.1), json!("0"), json!([0])]),
+            ("time_max", vec![json!(0), json!(-1), json!("1")]),
             ("digits_max", vec![json!(0), json!(21)]),
             ("decimals_max", vec![json!(21)]),
             ("sign", vec![json!(1)]),
@@ -431,6 +440,7 @@ mod tests {
             ("tolerance", json!({"method": "sample", "tolerance": 0.1})),
             ("nodes_max", json!({"method": "beam", "nodes_max": 5})),
             ("precision", json!({"method": "token", "precision": 0})),
+            ("time_max", json!({"method": "sample", "time_max": 1})),
             ("samples", json!({"method": "tree", "samples": 5})),
             ("samples", json!({"method": "beam", "samples": 5})),
             ("samples", json!({"method": "sample", "samples": 0})),

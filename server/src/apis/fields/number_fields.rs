@@ -75,6 +75,7 @@ pub(super) fn fields_job(
         tolerance: tree.tolerance,
         nodes_max: tree.nodes_max,
         precision: tree.precision,
+        time_max: number_method::time_max(options)?,
         objective: engine_objective(format.objective),
         estimation: format.estimation,
         mass_min: format.mass_min,

@@ -2,6 +2,8 @@
 //!
 //! Invariant: an option of another method is refused, since the answer would look as if it had been used.
 
+use std::time::Duration;
+
 use ntl_api::{MethodName, NumberOptions};
 use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
 use ntl_core::numbers::{Estimation, Objective};
@@ -77,6 +79,7 @@ fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(),
         ("number.tolerance", options.tolerance.is_some(), MethodName::Tree),
         ("number.nodes_max", options.nodes_max.is_some(), MethodName::Tree),
         ("number.precision", options.precision.is_some(), MethodName::Tree),
+        ("number.time_max", options.time_max.is_some(), MethodName::Tree),
         ("number.samples", options.samples.is_some(), MethodName::Sample),
         ("number.beams", options.beams.is_some(), MethodName::Beam),
     ] {
@@ -116,6 +119,13 @@ pub(super) fn tree_limits(options: &NumberOptions) -> Result<TreeOptions, AppErr
     let precision = options.precision;
     check("number.precision", precision.is_none_or(|width| width >= 0.0), "must not be negative")?;
     Ok(TreeOptions { tolerance, nodes_max: nodes_max as usize, precision })
+}
+
+/// The maximum time of each tree; `None` also if it exceeds the largest [`Duration`].
+pub(super) fn time_max(options: &NumberOptions) -> Result<Option<Duration>, AppError> {
+    let Some(seconds) = options.time_max else { return Ok(None) };
+    check("number.time_max", seconds > 0.0, "must be a number of seconds above 0")?;
+    Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// The text before the number; its seed is 0 until a job is made.

@@ -14,6 +14,8 @@ mod tree;
 
 pub(super) use token::expectation;
 
+use std::sync::Arc;
+
 pub use rationales::{Rationale, average_rationales};
 
 use super::{Decoding, Vocabulary};
@@ -85,10 +87,10 @@ pub(super) fn field_search(
     first: SearchRow,
     nodes_max: usize,
 ) -> Box<dyn Decoding> {
-    let FieldsJob { tolerance, objective, .. } = *job;
+    let FieldsJob { tolerance, objective, time_max, .. } = *job;
     let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
-    let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision };
+    let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision, time_max };
     let SearchRow { row, is_reported, may_follow_space } = first;
     let state = if may_follow_space { NumberState::START } else { NumberState::AFTER_SPACE };
     let root = Root { row, state, is_reported };
@@ -107,7 +109,7 @@ fn logits_request(vocabulary: &Vocabulary, rules: &NumberRules, root: &Root) -> 
     if root.is_reported {
         LogitsRequest::Ids(vocabulary.grammar.distinct_ids(rules))
     } else {
-        vocabulary.logits_request(rules)
+        LogitsRequest::Ids(Arc::clone(rules.read_ids()))
     }
 }
 
@@ -127,7 +129,8 @@ fn search(
             // The estimates of a rating are conditional on the scale, so the search must resolve even a small
             // mass there.
             let is_conditional = matches!(job.values, NumberValues::Scale(_));
-            let limits = tree::TreeLimits { tolerance, is_conditional, nodes_max, precision };
+            let time_max = job.time_max;
+            let limits = tree::TreeLimits { tolerance, is_conditional, nodes_max, precision, time_max };
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }

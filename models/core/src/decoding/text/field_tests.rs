@@ -97,6 +97,7 @@ fn job(n: u32, nodes_max: usize) -> TextJob {
         tolerance: 1e-9,
         nodes_max,
         precision: None,
+        time_max: None,
         objective: Objective::Median,
         estimation: Estimation::default(),
         mass_min: 0.0,

@@ -17,6 +17,7 @@ mod prefixes;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::counted::{Counted, Output, coalesce};
 use self::prefixes::{Computed, Prefix, Prefixes, Ranked};
@@ -72,6 +73,8 @@ pub(super) struct TreeLimits {
     pub(super) is_conditional: bool,
     pub(super) nodes_max: usize,
     pub(super) precision: Option<Precision>,
+    /// Since the first row is requested.
+    pub(super) time_max: Option<Duration>,
 }
 
 pub(super) struct NumberTree {
@@ -79,6 +82,10 @@ pub(super) struct NumberTree {
     rules: NumberRules,
     logits: LogitsRequest,
     limits: TreeLimits,
+    /// When `time_max` will have passed; `None` before the first step.
+    deadline: Option<Instant>,
+    /// Whether it has ended the search.
+    is_late: bool,
     prefixes: Prefixes,
     /// Prefixes whose logits are not computed yet, and some that have been dropped.
     to_compute: BinaryHeap<Ranked>,
@@ -118,6 +125,8 @@ impl NumberTree {
             logits,
             rules,
             limits,
+            deadline: None,
+            is_late: false,
             prefixes,
             to_compute: BinaryHeap::from([root]),
             to_count: BinaryHeap::from([root]),
@@ -394,13 +403,15 @@ impl NumberTree {
 
     fn outcome(&self) -> NumberOutcome {
         let reducible = self.counted.open() - self.counted.unreported;
-        let spent = self.counted.nodes >= self.limits.nodes_max && reducible > self.open_max();
+        let is_spent = self.is_late || self.counted.nodes >= self.limits.nodes_max;
         let found = NumberOutcome::new(self.distribution(0), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
         let is_precise =
             |precision: &Precision| precision.is_reached_by_all(&self.precision_bounds(precision));
         NumberOutcome {
-            truncated: spent && !self.limits.precision.as_ref().is_some_and(is_precise),
+            truncated: is_spent
+                && reducible > self.open_max()
+                && !self.limits.precision.as_ref().is_some_and(is_precise),
             unreported: self.counted.unreported,
             refused,
             further: (1..self.counted.outputs.len()).map(|output| self.distribution(output)).collect(),
@@ -419,10 +430,14 @@ impl TreeLimits {
 impl Decoding for NumberTree {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         let nodes = self.counted.nodes;
+        let time_max = self.limits.time_max;
+        if self.deadline.is_none() {
+            self.deadline = time_max.and_then(|time_max| Instant::now().checked_add(time_max));
+        }
         let mut width = (nodes / WIDTH_SHARE).clamp(WIDTH, WIDTH_MAX);
-        // With a precision the tree may end at any time, so a step at most doubles the number of computed
-        // rows.
-        if self.limits.precision.is_some() {
+        // With a precision or a maximum time the tree may end at any time, so a step at most doubles the
+        // number of computed rows.
+        if self.limits.precision.is_some() || time_max.is_some() {
             width = width.min(1 + nodes);
         }
         let nodes_left = self.limits.nodes_max.saturating_sub(nodes);
@@ -452,7 +467,10 @@ impl Decoding for NumberTree {
             self.compute(place, result.row(row))?;
         }
         if !self.count() {
-            return Ok(Progress::Running);
+            self.is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if !self.is_late {
+                return Ok(Progress::Running);
+            }
         }
         events.push(Event::Number(self.outcome()));
         Ok(Progress::Done)
