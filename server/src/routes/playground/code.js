@@ -73,7 +73,7 @@ function argument(value) {
   return isList ? `[\n${value.map((entry) => `        ${literal(entry)},\n`).join("")}    ]` : literal(value);
 }
 
-/** The classes of typesafe-sdk for the types of questions. It has none for numbers, and leaves out their answers. */
+/** The classes of typesafe-sdk by type of question. It has none for numbers, and leaves out their answers. */
 const CLASSES = { predicate: "Noul", choice: "Choice", score: "Score" };
 
 function criteriaOf(question) {

@@ -7,7 +7,7 @@ const TYPE_LABELS = { predicate: "yes or no", choice: "choice", score: "score", 
 
 const OPTIONS_LABELS = { choice: "Options, one per line", score: "Levels, one per line, lowest first" };
 
-/** The fields of a question. A field without `types` belongs to all of them; `number` says how to check its text. */
+/** The fields of a question. A field without `types` belongs to all; `number` says how to check its text. */
 const FIELDS = {
   name: { label: "Name", size: "small", attributes: { placeholder: "none", spellcheck: "false" } },
   instructions: { label: "Question" },
@@ -78,7 +78,7 @@ export const focusQuestion = (index) => byId(idOf(index, "type")).focus();
 /** Fields of a request for decisions outside of its questions. */
 const OTHER_FIELDS = { input: "about", x_read: "read", x_orders: "orders", x_coverage: "coverage" };
 
-/** The field of the form that a field of a request comes from, such as `questions[0].choices[1].value`, or null. */
+/** The field of the form for a field of a request, such as `questions[0].choices[1].value`, or null. */
 export function fieldOf(param) {
   const [, index, name] = /^questions\[(\d+)\](?:\.(\w+))?/.exec(param) ?? [];
   const other = OTHER_FIELDS[name ?? param];
