@@ -82,10 +82,11 @@ impl LogitsReducer {
         let copied = parts.and_then(|parts| to_host(&Tensor::cat(&parts, 0)?));
         let mut copied = copied.map_err(compute_error)?;
         let mut summaries = requested.read(&mut copied, self.tokens.min(vocab), vocab).into_iter();
-        let summary = |row: &Row| {
-            if row.path.logits == LogitsRequest::All { None } else { summaries.next() }
-        };
-        Ok(Logits::mixed(copied, vocab, rows.iter().map(summary))?)
+        let summaries = rows.iter().map(|row| match row.path.logits {
+            LogitsRequest::All => None,
+            LogitsRequest::Best | LogitsRequest::Ids(_) => summaries.next(),
+        });
+        Ok(Logits::mixed(copied, vocab, summaries)?)
     }
 
     /// Returns the parts of logits `[R, vocab]` that must be copied to the host, in f32 and flattened, in the
@@ -213,12 +214,16 @@ fn select(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 /// Returns the summary of a row, computed as on a GPU.
 fn summary(logits: &[f32], tokens: usize) -> [f32; SUMMARY] {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum = |logits: &[f32]| logits.iter().map(|logit| f64::from((logit - max).exp())).sum::<f64>() as f32;
     let (known, padding) = logits.split_at(tokens);
     let best = known.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     // Ties go to the first id.
     let rank = known.iter().position(|&logit| logit >= best).map_or(0, |first| tokens - first);
-    [max, sum(logits), sum(padding), best, rank as f32]
+    [max, sum_of_exp(logits, max), sum_of_exp(padding, max), best, rank as f32]
+}
+
+/// Returns the sum of `exp(logit - max)`.
+fn sum_of_exp(logits: &[f32], max: f32) -> f32 {
+    logits.iter().map(|logit| f64::from((logit - max).exp())).sum::<f64>() as f32
 }
 
 /// Copies a tensor to the host. All logits pass through this function, so that tests can count them.
