@@ -124,14 +124,18 @@ impl Sizes {
 
 impl NumberTokens {
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let is_digit = |value: f64| (0.0..=9.0).contains(&value) && value.fract().abs() < f64::EPSILON;
         let low = values.clone().reduce(f64::min);
+        let high = values.clone().reduce(f64::max);
         Self {
             count: values.clone().count(),
-            range: low.zip(values.clone().reduce(f64::max)),
+            range: low.zip(high),
             multi_digit: values.clone().any(|value| !is_digit(value)),
         }
     }
+}
+
+fn is_digit(value: f64) -> bool {
+    (0.0..=9.0).contains(&value) && value.fract().abs() < f64::EPSILON
 }
 
 fn assumed(

@@ -76,12 +76,8 @@ struct Inputs<'a> {
 impl Inputs<'_> {
     /// Fails if the kernel fails or gives other results than the CPU.
     fn compare(&self, kernel: OwnKernel) -> std::result::Result<(), String> {
-        let results = |device| -> Result<Vec<(f32, Vec<f32>)>> {
-            let results = Inputs { device, ..*self }.run(kernel)?;
-            results.iter().map(|result| Ok((self.tolerance(result), to_host(result)?))).collect()
-        };
-        let got = results(self.device).map_err(|error| error.to_string())?;
-        let want = results(&Device::Cpu).map_err(|error| error.to_string())?;
+        let got = self.results_on(self.device, kernel).map_err(|error| error.to_string())?;
+        let want = self.results_on(&Device::Cpu, kernel).map_err(|error| error.to_string())?;
         for ((tolerance, got), (_, want)) in got.iter().zip(&want) {
             if got.len() != want.len() {
                 return Err(format!("{} numbers instead of {}", got.len(), want.len()));
@@ -95,6 +91,12 @@ impl Inputs<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the results of all variants of a kernel on a device, each with its tolerance.
+    fn results_on(&self, device: &Device, kernel: OwnKernel) -> Result<Vec<(f32, Vec<f32>)>> {
+        let results = Inputs { device, ..*self }.run(kernel)?;
+        results.iter().map(|result| Ok((self.tolerance(result), to_host(result)?))).collect()
     }
 
     fn tolerance(&self, result: &Tensor) -> f32 {
@@ -117,9 +119,11 @@ impl Inputs<'_> {
     /// Returns numbers between -1 and 1, the same for the same arguments.
     fn numbers(&self, shape: &[usize], seed: usize, dtype: DType) -> Result<Tensor> {
         let count: usize = shape.iter().product();
-        let number = |at: usize| ((at * 37 + at / 101 * 11 + seed * 53) % 101) as f32 / 50.0 - 1.0;
-        let numbers = Tensor::from_vec((0..count).map(number).collect(), shape, &Device::Cpu)?;
-        numbers.to_dtype(dtype)?.to_device(self.device)
+        let mut numbers = Vec::new();
+        for index in 0..count {
+            numbers.push(((index * 37 + index / 101 * 11 + seed * 53) % 101) as f32 / 50.0 - 1.0);
+        }
+        Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(self.device)
     }
 
     /// The row has more elements than a block has threads.
@@ -133,17 +137,21 @@ impl Inputs<'_> {
 
     fn activations(&self) -> Result<Vec<Tensor>> {
         let x = (self.numbers(&[3, 140], 1, DType::F32)? * 4.0)?;
-        let all = [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu];
-        let both =
-            |activation: Activation| [activation.rounded(&x, self.dtype), activation.gated(&x, self.dtype)];
-        all.into_iter().flat_map(both).collect()
+        let mut results = Vec::new();
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu] {
+            results.push(activation.rounded(&x, self.dtype)?);
+            results.push(activation.gated(&x, self.dtype)?);
+        }
+        Ok(results)
     }
 
     fn sums(&self) -> Result<Vec<Tensor>> {
-        let of = |shape: &[usize]| {
-            add(self.numbers(&[3, 1100], 1, DType::F32)?, &self.numbers(shape, 2, DType::F32)?)
-        };
-        Ok(vec![of(&[3, 1100])?, of(&[1100])?])
+        let mut sums = Vec::new();
+        for shape in [&[3, 1100][..], &[1100]] {
+            let x = self.numbers(&[3, 1100], 1, DType::F32)?;
+            sums.push(add(x, &self.numbers(shape, 2, DType::F32)?)?);
+        }
+        Ok(sums)
     }
 
     fn stores(&self) -> Result<Vec<Tensor>> {
@@ -151,8 +159,7 @@ impl Inputs<'_> {
         const KEYS: usize = 2;
         const DIM: usize = 16;
         let qkv = self.numbers(&[3, (QUERIES + 2 * KEYS) * DIM], 1, DType::F32)?;
-        let norm = |seed| Norm::new(&self.numbers(&[DIM], seed, self.dtype)?, None, 1e-6).map(Norm::exact);
-        let norms = HeadNorms { q: norm(2)?, k: norm(3)? };
+        let norms = HeadNorms { q: self.head_norm(DIM, 2)?, k: self.head_norm(DIM, 3)? };
         let rope = PassRope::new([0, 5, 9].into_iter(), &[1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01], 1.0);
         let slots = Tensor::new(&[4u32, 0, 2], self.device)?;
         let mut results = Vec::new();
@@ -165,11 +172,14 @@ impl Inputs<'_> {
         Ok(results)
     }
 
+    fn head_norm(&self, dim: usize, seed: usize) -> Result<Norm> {
+        Norm::new(&self.numbers(&[dim], seed, self.dtype)?, None, 1e-6).map(Norm::exact)
+    }
+
     /// Rows of a tree and of a long text, whose keys are split among blocks, for every number of heads that
     /// the kernel computes together, and for heads that it cannot load in one piece.
     fn slot_attentions(&self) -> Result<Vec<Tensor>> {
         const CAPACITY: u32 = 600;
-        let slots = |count: u32| (0..count).map(|at| (at * 7 + 3) % CAPACITY).collect::<Vec<_>>();
         let tree: [&[u32]; 3] = [&[0, 1], &[0, 2], &[0, 2, 5]];
         let mut results = Vec::new();
         for (sharing, dim, keys) in [(1, 16, 520), (2, 16, 40), (4, 16, 40), (8, 64, 40), (2, 12, 40)] {
@@ -178,10 +188,10 @@ impl Inputs<'_> {
             let queries =
                 tree.map(|path| AttentionQuery { visible: Visible::Nodes(path), hidden: 2, position: 41 });
             let end = AttentionQuery { visible: Visible::First(keys), hidden: 0, position: keys - 1 };
-            let own = slots(6);
+            let own = scattered_slots(6, CAPACITY);
             let groups = vec![
-                SlotGroup::new(slots(39), &own, queries.to_vec()),
-                SlotGroup::packed(slots(keys as u32), vec![end]),
+                SlotGroup::new(scattered_slots(39, CAPACITY), &own, queries.to_vec()),
+                SlotGroup::packed(scattered_slots(keys as u32, CAPACITY), vec![end]),
             ];
             let bias = bias(heads);
             let view = SlotView { groups, bias: (sharing != 4).then_some(&bias) };
@@ -200,16 +210,19 @@ impl Inputs<'_> {
         const DIM: usize = 16;
         let heads = Heads { queries: 4, keys: 2, scale: 0.4, cap: Some(3.0) };
         let lengths = [70usize, 33];
-        let group = |(first, length): (usize, usize)| {
-            let query =
-                |position| AttentionQuery { visible: Visible::First(position + 1), hidden: 0, position };
-            let slots = (first as u32..(first + length) as u32).collect();
-            SlotGroup::packed(slots, (0..length).map(query).collect())
-        };
-        let groups = [(0, lengths[0]), (lengths[0], lengths[1])].map(group).into_iter().collect();
+        let mut groups = Vec::new();
+        let mut rows = 0;
+        for length in lengths {
+            let slots = (rows as u32..(rows + length) as u32).collect();
+            let mut queries = Vec::new();
+            for position in 0..length {
+                queries.push(AttentionQuery { visible: Visible::First(position + 1), hidden: 0, position });
+            }
+            groups.push(SlotGroup::packed(slots, queries));
+            rows += length;
+        }
         let bias = bias(heads);
         let plan = Plan::new(groups, Some(&bias), self.device)?;
-        let rows = lengths.iter().sum::<usize>();
         let qkv = self.numbers(&[rows, (heads.queries + 2 * heads.keys) * DIM], 1, DType::F32)?;
         let q = self.numbers(&[rows, heads.queries * DIM], 2, DType::F32)?;
         let slab = self.numbers(&[2 * rows, heads.keys * DIM], 3, self.kv)?;
@@ -223,6 +236,11 @@ impl Inputs<'_> {
         let logits = (self.numbers(&[3, 1300], 1, self.dtype)? * 5.0)?;
         Ok(vec![LogitsReducer::new(1250).summary(&logits)?])
     }
+}
+
+/// Returns `count` different slots, not in order.
+fn scattered_slots(count: u32, capacity: u32) -> Vec<u32> {
+    (0..count).map(|index| (index * 7 + 3) % capacity).collect()
 }
 
 fn bias(heads: Heads) -> RelativeBias {

@@ -63,8 +63,8 @@ impl FromStr for KernelChoice {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("`{name}` is none of auto, own, composed"))
+        let choice = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        choice.ok_or_else(|| format!("`{name}` is none of auto, own, composed"))
     }
 }
 

@@ -108,44 +108,53 @@ fn load_t5(
         _ => files,
     };
     let tokenizer = Arc::new(Tokenizer::open_as(tokenizer_files, facts.chosen_tokenizer_type())?);
-    let log_scale = || facts.log_scale_embeddings().map(|choice| choice.value);
     // The configuration may still reduce it.
     let unlimited = if family.limits_prompts() { usize::MAX } else { PROMPT_TOKENS_MAX };
     let tokenizer_facts = facts_about(&tokenizer, unlimited);
-    let wrong_tokenizer = || {
-        let name = family.architecture;
-        let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
-        LoadError::field(files.name_of("tokenizer_config.json"), "tokenizer_class", reason)
-    };
-    let t5 = |kind| T5::load(files, tokenizer_facts, kind, place);
     let model = match (variant, tokenizer.number_encoding(), tokenizer.number_token()) {
         (T5Variant::Head, ..) => {
             // Classes have no logarithms.
-            let log_scale = read_labels(files)?.names.len() == 1 && log_scale()?;
+            let log_scale = read_labels(files)?.names.len() == 1 && facts.log_scale_embeddings()?.value;
             let model = RegressionHead::load(files, tokenizer_facts, log_scale, place)?;
             return complete(model, RegressionHead::adapters, tokenizer, place);
         }
-        (T5Variant::RegressLm, ..) => {
-            let notation = Arc::new(read_notation(files)?);
-            let facts = TokenizerFacts { number_encoding: encoding(&notation), ..tokenizer_facts };
-            let model = T5::load_regresslm(files, facts, &notation, place)?;
-            let vocabulary = notation_vocabulary(&notation);
-            let adapters = Some(model.adapters().clone());
-            return Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters });
-        }
+        (T5Variant::RegressLm, ..) => return load_regresslm(files, tokenizer, tokenizer_facts, place),
         (T5Variant::RegressLmHead, ..) => {
             let model = load_regresslm_head(files, tokenizer_facts, place)?;
             return complete(model, PooledEncoder::adapters, tokenizer, place);
         }
         (T5Variant::Gemma(version), ..) => T5::load_gemma(files, tokenizer_facts, version, place)?,
-        (T5Variant::Plain, ..) => t5(T5Kind::Plain)?,
-        (T5Variant::Rt, NumberEncoding::Rt, _) => t5(T5Kind::Rt)?,
+        (T5Variant::Plain, ..) => T5::load(files, tokenizer_facts, T5Kind::Plain, place)?,
+        (T5Variant::Rt, NumberEncoding::Rt, _) => T5::load(files, tokenizer_facts, T5Kind::Rt, place)?,
         (T5Variant::Xval, _, Some(number_id)) => {
-            t5(T5Kind::Xval(NumberScaling { number_id, log_scale: log_scale()? }))?
+            let log_scale = facts.log_scale_embeddings()?.value;
+            let kind = T5Kind::Xval(NumberScaling { number_id, log_scale });
+            T5::load(files, tokenizer_facts, kind, place)?
         }
-        (T5Variant::Rt | T5Variant::Xval, ..) => return Err(wrong_tokenizer()),
+        (T5Variant::Rt | T5Variant::Xval, ..) => return Err(wrong_tokenizer(files, family)),
     };
     complete(model, T5::adapters, tokenizer, place)
+}
+
+/// Loads a RegressLM whose decoder writes number tokens.
+fn load_regresslm(
+    files: &CheckpointFiles,
+    tokenizer: Arc<Tokenizer>,
+    tokenizer_facts: TokenizerFacts,
+    place: &Placement,
+) -> Result<LoadedModel, LoadError> {
+    let notation = Arc::new(read_notation(files)?);
+    let facts = TokenizerFacts { number_encoding: encoding(&notation), ..tokenizer_facts };
+    let model = T5::load_regresslm(files, facts, &notation, place)?;
+    let vocabulary = notation_vocabulary(&notation);
+    let adapters = Some(model.adapters().clone());
+    Ok(LoadedModel { model: ready(model, place)?, tokenizer, vocabulary, adapters })
+}
+
+fn wrong_tokenizer(files: &CheckpointFiles, family: Family) -> LoadError {
+    let name = family.architecture;
+    let reason = format!("`{name}` needs the class of tokenizers that it was trained with");
+    LoadError::field(files.name_of("tokenizer_config.json"), "tokenizer_class", reason)
 }
 
 /// Opens the weights of a checkpoint without an adapter.

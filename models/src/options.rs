@@ -74,9 +74,8 @@ impl FromStr for DtypeChoice {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(Self::name).join(", ");
-        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("`{name}` is none of {}", known()))
+        let choice = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        choice.ok_or_else(|| format!("`{name}` is none of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -113,8 +112,8 @@ impl FromStr for KvCacheDtype {
         if name == Self::FP8_ALIAS {
             return Ok(Self::Fp8);
         }
-        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("`{name}` is none of auto, bf16, fp8"))
+        let choice = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        choice.ok_or_else(|| format!("`{name}` is none of auto, bf16, fp8"))
     }
 }
 

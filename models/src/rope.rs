@@ -20,6 +20,11 @@ pub struct Rotary {
 }
 
 impl Rotary {
+    /// Creates rotations that keep the length of pairs.
+    fn plain(frequencies: Vec<f64>) -> Self {
+        Self { frequencies: narrow(frequencies), magnitude: 1.0 }
+    }
+
     /// Returns the angles of a pass's rows.
     pub(crate) fn pass(&self, positions: impl Iterator<Item = usize>) -> PassRope {
         PassRope::new(positions, &self.frequencies, self.magnitude)
@@ -90,15 +95,14 @@ impl StoredRope {
         if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
             return Err(("partial_rotary_factor", "only 1 is supported".to_owned()));
         }
-        let plain = |frequencies: Vec<f64>| Rotary { frequencies: narrow(frequencies), magnitude: 1.0 };
         match self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default") {
-            "default" | "dynamic" => Ok((plain(shape.frequencies()), shape.positions)),
+            "default" | "dynamic" => Ok((Rotary::plain(shape.frequencies()), shape.positions)),
             "linear" => {
                 let factor = self.factor()?;
                 let frequencies = shape.frequencies().into_iter().map(|frequency| frequency / factor);
-                Ok((plain(frequencies.collect()), stretched(shape.positions, factor)))
+                Ok((Rotary::plain(frequencies.collect()), stretched(shape.positions, factor)))
             }
-            "llama3" => Ok((plain(self.llama3(shape)?), shape.positions)),
+            "llama3" => Ok((Rotary::plain(self.llama3(shape)?), shape.positions)),
             "yarn" => self.yarn(shape),
             other => {
                 let known = "default, linear, dynamic, llama3 and yarn are";
@@ -118,18 +122,20 @@ impl StoredRope {
         let high = positive(self.high_freq_factor, "high_freq_factor")?;
         let trained = self.original_max_position_embeddings;
         let trained = trained.ok_or((FIELD, "has no `original_max_position_embeddings`".to_owned()))? as f64;
-        let band = |frequency: f64| {
-            let wavelength = TAU / frequency;
+        let mut frequencies = shape.frequencies();
+        for frequency in &mut frequencies {
+            let wavelength = TAU / *frequency;
             if wavelength < trained / high {
-                frequency
-            } else if wavelength > trained / low {
-                frequency / factor
+                continue;
+            }
+            if wavelength > trained / low {
+                *frequency /= factor;
             } else {
                 let kept = (trained / wavelength - low) / (high - low);
-                (1.0 - kept) * frequency / factor + kept * frequency
+                *frequency = (1.0 - kept) * *frequency / factor + kept * *frequency;
             }
-        };
-        Ok(shape.frequencies().into_iter().map(band).collect())
+        }
+        Ok(frequencies)
     }
 
     fn yarn(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
@@ -144,23 +150,19 @@ impl StoredRope {
             }
             _ => attention_scale(factor, 1.0),
         });
-        let dim = shape.head_dim as f64;
-        // The pair that rotates this many times over the training length.
-        let pair =
-            |rotations: f64| dim * (trained as f64 / (rotations * TAU)).ln() / (2.0 * shape.theta.ln());
-        let mut low = pair(self.beta_fast.unwrap_or(32.0));
-        let mut high = pair(self.beta_slow.unwrap_or(1.0));
+        let mut low = shape.pair_rotating(self.beta_fast.unwrap_or(32.0), trained);
+        let mut high = shape.pair_rotating(self.beta_slow.unwrap_or(1.0), trained);
         if self.truncate.unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }
         let low = low.max(0.0);
-        let high = high.min(dim - 1.0);
+        let high = high.min(shape.head_dim as f64 - 1.0);
         let span = if high > low { high - low } else { 0.001 };
-        let blend = |(pair, frequency): (usize, f64)| {
-            let stretched = ((pair as f64 - low) / span).clamp(0.0, 1.0);
-            frequency / factor * stretched + frequency * (1.0 - stretched)
-        };
-        let frequencies = shape.frequencies().into_iter().enumerate().map(blend).collect();
+        let mut frequencies = shape.frequencies();
+        for (pair, frequency) in frequencies.iter_mut().enumerate() {
+            let share = ((pair as f64 - low) / span).clamp(0.0, 1.0);
+            *frequency = *frequency / factor * share + *frequency * (1.0 - share);
+        }
         let rotary = Rotary { frequencies: narrow(frequencies), magnitude: magnitude as f32 };
         Ok((rotary, stretched(trained, factor).max(shape.positions)))
     }
@@ -170,9 +172,17 @@ impl RopeShape {
     /// Returns `theta ^ (-2p / head_dim)` for each pair `p`, rounded at the same points as in Hugging Face:
     /// far into a text, the last bit of an angle changes the logits.
     fn frequencies(self) -> Vec<f64> {
-        let exponent = |pair: usize| (2 * pair) as f32 / self.head_dim as f32;
-        let frequency = |pair| (self.theta as f32).powf(exponent(pair)).recip();
-        (0..self.head_dim / 2).map(|pair| f64::from(frequency(pair))).collect()
+        let mut frequencies = Vec::new();
+        for pair in 0..self.head_dim / 2 {
+            let exponent = (2 * pair) as f32 / self.head_dim as f32;
+            frequencies.push(f64::from((self.theta as f32).powf(exponent).recip()));
+        }
+        frequencies
+    }
+
+    /// Returns the pair, with a fraction, that rotates this many times over `trained` positions.
+    fn pair_rotating(self, rotations: f64, trained: usize) -> f64 {
+        self.head_dim as f64 * (trained as f64 / (rotations * TAU)).ln() / (2.0 * self.theta.ln())
     }
 }
 

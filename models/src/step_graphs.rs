@@ -92,11 +92,14 @@ mod on_gpu {
             inputs: impl FnOnce() -> Result<Option<StepInputs>>,
             layers: impl Fn(Tensor) -> Result<Tensor>,
         ) -> Result<Tensor> {
+            if !x.is_contiguous() {
+                return layers(x);
+            }
             let mut kept = self.shapes.borrow_mut();
-            let Some(shapes) = kept.as_mut().filter(|_| x.is_contiguous()) else { return layers(x) };
+            let Some(shapes) = kept.as_mut() else { return layers(x) };
             let Some(StepInputs { shape, tables }) = inputs()? else { return layers(x) };
-            let place = shapes.iter().position(|known| known.shape == shape);
-            let stage = place.map(|place| shapes.remove(place).stage);
+            let index = shapes.iter().position(|known| known.shape == shape);
+            let stage = index.map(|index| shapes.remove(index).stage);
             match self.next(stage, x, &tables, layers) {
                 Ok((hidden, Ok(stage))) => {
                     shapes.truncate(SHAPES_MAX - 1);
@@ -158,8 +161,9 @@ mod on_gpu {
         let [a, b] = [a, b].map(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
         let (a, b) = (a?, b?);
         let largest = b.iter().fold(0.0, |largest: f32, number| largest.max(number.abs()));
-        let is_close =
-            |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a - b).abs() <= DIFFERENCE_MAX * largest;
-        Ok(a.len() == b.len() && a.iter().zip(&b).all(is_close))
+        let difference_max = DIFFERENCE_MAX * largest;
+        let mut pairs = a.iter().zip(&b);
+        let is_close = pairs.all(|(a, b)| a.to_bits() == b.to_bits() || (a - b).abs() <= difference_max);
+        Ok(a.len() == b.len() && is_close)
     }
 }

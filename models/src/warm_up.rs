@@ -27,10 +27,6 @@ pub(crate) fn warm_up(model: &mut dyn BatchModel) -> Result<(), ModelError> {
 }
 
 fn steps(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Result<(), ModelError> {
-    let row = |opened: &OpenedContext, parent: Option<u32>, logits| {
-        let path = PathRow::new(parent.map(NodeId), opened.first_token).with_logits(logits);
-        Row { context: opened.context, path }
-    };
     let ids = LogitsRequest::Ids(Arc::new([0]));
     let greedy: Vec<Row> = opened.iter().map(|opened| row(opened, None, LogitsRequest::Best)).collect();
     model.step(&greedy)?;
@@ -39,6 +35,11 @@ fn steps(model: &mut dyn BatchModel, opened: &[OpenedContext]) -> Result<(), Mod
             .map(|(parent, logits)| row(opened, parent, logits))
     });
     model.step(&tree.collect::<Vec<_>>()).map(drop)
+}
+
+fn row(opened: &OpenedContext, parent: Option<u32>, logits: LogitsRequest) -> Row {
+    let path = PathRow::new(parent.map(NodeId), opened.first_token).with_logits(logits);
+    Row { context: opened.context, path }
 }
 
 #[cfg(test)]

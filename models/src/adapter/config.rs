@@ -71,9 +71,12 @@ impl AdapterConfig {
         if let Some(bias) = stored.bias.filter(|bias| bias != "none") {
             return refused("bias", format!("`{bias}`: trained biases are not supported"));
         }
-        let is_set = |field: &&str| stored.others.get(*field).is_some_and(|value| !is_unset(value));
-        if let Some(field) = UNSUPPORTED.into_iter().find(is_set) {
-            return refused(field, format!("{} is not supported", stored.others[field]));
+        for field in UNSUPPORTED {
+            if let Some(value) = stored.others.get(field)
+                && !is_unset(value)
+            {
+                return refused(field, format!("{value} is not supported"));
+            }
         }
         if let Some(initialization) = stored.others.get("init_lora_weights")
             && changes_base(initialization)
@@ -84,24 +87,22 @@ impl AdapterConfig {
             );
             return refused("init_lora_weights", reason);
         }
-        let rank = stored.r.map(|r| r.as_u64().filter(|&rank| rank > 0).ok_or(r)).transpose();
-        let rank = match rank {
-            Ok(rank) => rank.filter(|_| stored.rank_pattern.is_empty()),
-            Err(r) => return refused("r", format!("{r} is not an integer of at least 1")),
+        let stated_rank = match &stored.r {
+            None => None,
+            Some(r) => match r.as_u64() {
+                Some(rank @ 1..) => Some(rank),
+                _ => return refused("r", format!("{r} is not an integer of at least 1")),
+            },
         };
+        let rank = if stored.rank_pattern.is_empty() { stated_rank } else { None };
         let Some(alpha) = stored.lora_alpha.filter(|alpha| alpha.is_finite()) else {
             return refused("lora_alpha", "missing".to_owned());
         };
-        let pattern = |(pattern, alpha): (String, Value)| {
-            let wrong = |reason: String| LoadError::field(&file, "alpha_pattern", reason);
-            let number =
-                alpha.as_f64().ok_or_else(|| wrong(format!("`{pattern}`: {alpha} is not a number")))?;
-            // The whole name, or its end after a dot.
-            let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"))
-                .map_err(|_| wrong(format!("`{pattern}` is not a regular expression that is supported")))?;
-            Ok((regex, number))
-        };
-        let alpha_pattern = stored.alpha_pattern.into_iter().map(pattern).collect::<LoadResult<_>>()?;
+        let mut alpha_pattern = Vec::new();
+        for (pattern, alpha) in &stored.alpha_pattern {
+            let entry = read_alpha(pattern, alpha);
+            alpha_pattern.push(entry.map_err(|reason| LoadError::field(&file, "alpha_pattern", reason))?);
+        }
         let base = stored.base_model_name_or_path;
         let modules_to_save = stored.modules_to_save.unwrap_or_default();
         Ok(Self { alpha, alpha_pattern, rank, rank_stabilized: stored.use_rslora, base, modules_to_save })
@@ -121,6 +122,18 @@ impl AdapterConfig {
         let alpha = special.map_or(self.alpha, |(_, alpha)| *alpha);
         let rank = rank as f64;
         alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
+    }
+}
+
+/// Reads an entry of `alpha_pattern`. The error is a reason.
+fn read_alpha(pattern: &str, alpha: &Value) -> Result<(Regex, f64), String> {
+    let Some(number) = alpha.as_f64() else {
+        return Err(format!("`{pattern}`: {alpha} is not a number"));
+    };
+    // The whole name, or its end after a dot.
+    match Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$")) {
+        Ok(regex) => Ok((regex, number)),
+        Err(_) => Err(format!("`{pattern}` is not a regular expression that is supported")),
     }
 }
 

@@ -26,10 +26,12 @@ pub(super) struct Module {
 
 impl Layer {
     fn new(stored: &[StoredLinear], widths: &[usize]) -> Self {
-        let module =
-            |stored: &StoredLinear| Module { name: stored.module.clone(), outputs: stored.weight.dims()[0] };
+        let mut modules = Vec::new();
+        for StoredLinear { module, weight, .. } in stored {
+            modules.push(Module { name: module.clone(), outputs: weight.dims()[0] });
+        }
         Self {
-            modules: stored.iter().map(module).collect(),
+            modules,
             inputs: stored[0].weight.dims()[1],
             widths: widths.to_vec(),
             is_replaceable: false,
@@ -38,9 +40,9 @@ impl Layer {
     }
 
     /// Returns the numbers of outputs and inputs of a module, if the layer contains it.
-    pub(super) fn shape(&self, module: &str) -> Option<[usize; 2]> {
-        let found = self.modules.iter().find(|found| found.name == module)?;
-        Some([found.outputs, self.inputs])
+    pub(super) fn shape(&self, name: &str) -> Option<[usize; 2]> {
+        let module = self.modules.iter().find(|module| module.name == name)?;
+        Some([module.outputs, self.inputs])
     }
 }
 

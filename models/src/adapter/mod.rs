@@ -190,9 +190,10 @@ impl AdapterReader {
             };
             modules.insert(module, checked);
         }
-        let is_lost = |(module, _): &(&str, _)| config.saves(module) && !modules.contains_key(*module);
-        if let Some((module, _)) = self.modules().find(is_lost) {
-            return Err(missing(&file, module, "weight"));
+        for (module, _) in self.modules() {
+            if config.saves(module) && !modules.contains_key(module) {
+                return Err(missing(&file, module, "weight"));
+            }
         }
         Ok(OpenAdapter { reader: self, file, weights, config, modules })
     }
@@ -389,9 +390,13 @@ fn target(name: &str) -> Option<(String, Part)> {
     let (module, part) = match path.strip_suffix(".weight") {
         Some(path) => {
             let path = path.strip_suffix(".default").unwrap_or(path);
-            let a = path.strip_suffix(".lora_A").map(|module| (module, Part::A));
-            let b = || path.strip_suffix(".lora_B").map(|module| (module, Part::B));
-            a.or_else(b).unwrap_or((path, Part::Weight))
+            if let Some(module) = path.strip_suffix(".lora_A") {
+                (module, Part::A)
+            } else if let Some(module) = path.strip_suffix(".lora_B") {
+                (module, Part::B)
+            } else {
+                (path, Part::Weight)
+            }
         }
         None => (path.strip_suffix(".bias")?, Part::Bias),
     };

@@ -22,9 +22,8 @@ impl Block {
     /// Divides `len` positions into blocks.
     pub(super) fn cut(positions: Positions, len: usize, store: &dyn KvStore) -> Result<Vec<Self>> {
         let lengths: Vec<usize> = (0..len).step_by(BLOCK).map(|first| BLOCK.min(len - first)).collect();
-        let blocks = store.split(positions, &lengths)?.into_iter().zip(&lengths);
-        let block = |(positions, &len)| Self { positions, len, bytes: ENTRY + store.bytes(len) };
-        Ok(blocks.map(block).collect())
+        let parts = store.split(positions, &lengths)?.into_iter().zip(lengths);
+        Ok(parts.map(|(positions, len)| Self { positions, len, bytes: ENTRY + store.bytes(len) }).collect())
     }
 
     pub(super) fn len(&self) -> usize {

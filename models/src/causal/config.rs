@@ -165,8 +165,9 @@ impl CausalConfig {
         if !(self.multipliers.logits.is_finite() && self.multipliers.logits > 0.0) {
             return Err(("logits_scaling", format!("{} is out of range", self.multipliers.logits)));
         }
-        let outside = |id: &&u32| **id as usize >= self.vocab_size;
-        if let Some(id) = self.bos_id.iter().find(outside) {
+        if let Some(id) = self.bos_id
+            && id as usize >= self.vocab_size
+        {
             return Err(("bos_token_id", format!("{id} is outside the vocabulary")));
         }
         Ok(self)

@@ -43,18 +43,20 @@ impl FirstRows {
 
     /// Removes the rows of the contexts of a step.
     pub(super) fn take(&mut self, rows: &[Row]) -> KnownRows {
-        let mut discarded = Vec::new();
-        let take = |row: &Row| {
-            let first = self.0.remove(&row.context)?;
-            if row.path.parent.is_none() && row.path.token.id == first.token {
-                Some(first.hidden)
-            } else {
-                discarded.push(row.context);
-                None
-            }
-        };
-        let hidden = rows.iter().map(take).collect();
-        KnownRows { hidden, discarded }
+        let mut known = KnownRows { hidden: Vec::with_capacity(rows.len()), discarded: Vec::new() };
+        for row in rows {
+            known.hidden.push(match self.0.remove(&row.context) {
+                Some(first) if row.path.parent.is_none() && row.path.token.id == first.token => {
+                    Some(first.hidden)
+                }
+                Some(_) => {
+                    known.discarded.push(row.context);
+                    None
+                }
+                None => None,
+            });
+        }
+        known
     }
 }
 

@@ -104,24 +104,23 @@ impl Loader<'_> {
         let (config, LayerConfig { window, scale }) = (self.config, self.config.layers[index]);
         let name = config.naming.layer(self.weights, index);
         let names = config.naming.parts();
-        let part = |part: &str| format!("{name}.{part}");
-        let (hidden, intermediate, residual) =
-            (config.hidden_size, config.intermediate_size, config.multipliers.residual);
-        let head_norm = |name: &str| self.norm(&part(name), config.head_dim);
-        let up = |name: &str| self.stored(&part(name), [intermediate, hidden], config.mlp_bias);
+        let hidden = config.hidden_size;
         Ok(Layer {
-            norm: self.norm(&part(names.norm), hidden)?,
+            norm: self.norm(&format!("{name}.{}", names.norm), hidden)?,
             qkv: self.qkv(&name)?,
             head_norms: if config.head_norms {
-                Some(HeadNorms { q: head_norm("self_attn.q_norm")?, k: head_norm("self_attn.k_norm")? })
+                Some(HeadNorms {
+                    q: self.norm(&format!("{name}.self_attn.q_norm"), config.head_dim)?,
+                    k: self.norm(&format!("{name}.self_attn.k_norm"), config.head_dim)?,
+                })
             } else {
                 None
             },
             output: self.scaled(
-                &part(names.output),
+                &format!("{name}.{}", names.output),
                 [hidden, config.query_width()],
                 config.output_bias,
-                residual,
+                config.multipliers.residual,
             )?,
             heads: Heads {
                 queries: config.num_heads,
@@ -130,18 +129,27 @@ impl Loader<'_> {
                 cap: None,
             },
             view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
-            mlp_norm: self.norm(&part(names.mlp_norm), hidden)?,
-            mlp: Mlp {
-                up: if config.gated {
-                    let stored = [up("mlp.gate_proj")?, up(names.up)?];
-                    MlpInput::Gated(self.combined(&stored, [intermediate; 2])?)
-                } else {
-                    MlpInput::Plain(self.combined(&[up(names.up)?], [intermediate])?)
-                },
-                down: self.scaled(&part(names.down), [hidden, intermediate], config.mlp_bias, residual)?,
-                activation: config.activation,
-            },
+            mlp_norm: self.norm(&format!("{name}.{}", names.mlp_norm), hidden)?,
+            mlp: self.mlp(&name)?,
         })
+    }
+
+    fn mlp(&self, layer: &str) -> LoadResult<Mlp> {
+        let config = self.config;
+        let names = config.naming.parts();
+        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+        let (shape, bias) = ([intermediate, hidden], config.mlp_bias);
+        let up_name = format!("{layer}.{}", names.up);
+        let up = if config.gated {
+            let gate = self.stored(&format!("{layer}.mlp.gate_proj"), shape, bias)?;
+            let up = self.stored(&up_name, shape, bias)?;
+            MlpInput::Gated(self.combined(&[gate, up], [intermediate; 2])?)
+        } else {
+            MlpInput::Plain(self.combined(&[self.stored(&up_name, shape, bias)?], [intermediate])?)
+        };
+        let down_name = format!("{layer}.{}", names.down);
+        let down = self.scaled(&down_name, [hidden, intermediate], bias, config.multipliers.residual)?;
+        Ok(Mlp { up, down, activation: config.activation })
     }
 
     fn qkv(&self, layer: &str) -> LoadResult<Linear<3>> {
@@ -152,10 +160,12 @@ impl Loader<'_> {
         let keys = config.key_width();
         let stored = match config.naming {
             Naming::Llama => {
-                let stored = |name: &str, width| {
-                    self.stored(&format!("{layer}.self_attn.{name}"), [width, hidden], bias)
-                };
-                vec![stored("q_proj", queries)?, stored("k_proj", keys)?, stored("v_proj", keys)?]
+                let mut stored = Vec::new();
+                for (name, width) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
+                    let name = format!("{layer}.self_attn.{name}");
+                    stored.push(self.stored(&name, [width, hidden], bias)?);
+                }
+                stored
             }
             Naming::Gpt2 => vec![self.stored(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?],
         };

@@ -140,21 +140,23 @@ impl Causal {
     fn embed(&self, tokens: &[u32], positions: impl Iterator<Item = usize>) -> ModelResult<Tensor> {
         let positions: Vec<u32> = positions.map(|position| position as u32).collect();
         self.check(tokens, positions.iter().map(|&position| position as usize))?;
-        let embedded = || {
-            let mut x = self.embeddings.rows(tokens)?.to_dtype(DType::F32)?;
-            let factor = self.config.multipliers.embedding;
-            if (factor - 1.0).abs() > f64::EPSILON {
-                x = (x * factor)?;
+        self.embeddings_at(tokens, &positions).map_err(compute_error)
+    }
+
+    /// Like [`Self::embed`], for tokens and positions that were checked.
+    fn embeddings_at(&self, tokens: &[u32], positions: &[u32]) -> Result<Tensor> {
+        let mut x = self.embeddings.rows(tokens)?.to_dtype(DType::F32)?;
+        let factor = self.config.multipliers.embedding;
+        if (factor - 1.0).abs() > f64::EPSILON {
+            x = (x * factor)?;
+        }
+        match &self.learned {
+            Some(learned) => {
+                let positions = Tensor::from_slice(positions, positions.len(), learned.device())?;
+                x + learned.index_select(&positions, 0)?.to_dtype(DType::F32)?
             }
-            match &self.learned {
-                Some(learned) => {
-                    let positions = Tensor::from_slice(&positions, positions.len(), learned.device())?;
-                    x + learned.index_select(&positions, 0)?.to_dtype(DType::F32)?
-                }
-                None => Ok(x),
-            }
-        };
-        embedded().map_err(compute_error)
+            None => Ok(x),
+        }
     }
 
     fn pass<'a>(&'a self, contexts: &'a [ContextRows<'a>]) -> Result<Pass<'a>> {
@@ -166,11 +168,11 @@ impl Causal {
             PositionEncoding::Learned => None,
         };
         let written: Vec<_> = contexts.iter().map(|rows| rows.written).collect();
-        let view = |window| KeyView {
-            groups: contexts.iter().map(|rows| rows.key_group(window)).collect(),
-            bias: None,
-        };
-        let views = self.config.windows().into_iter().map(view).collect();
+        let mut views = Vec::new();
+        for window in self.config.windows() {
+            let groups = contexts.iter().map(|rows| rows.key_group(window)).collect();
+            views.push(KeyView { groups, bias: None });
+        }
         let rows = AdaptedRows::new(contexts.iter().map(|rows| (rows.adapter, rows.visible.len())));
         Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
     }
@@ -179,11 +181,16 @@ impl Causal {
     /// `[R, hidden]`.
     fn decode(&self, x: Tensor, contexts: &[ContextRows<'_>]) -> Result<Tensor> {
         let pass = self.pass(contexts)?;
-        let inputs = || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows);
-        let layers = |x| {
-            (self.layers.iter().enumerate()).try_fold(x, |x, (index, layer)| layer.forward(x, index, &pass))
-        };
-        self.graphs.compute(x, inputs, layers)
+        self.graphs.compute(
+            x,
+            || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows),
+            |mut x| {
+                for (index, layer) in self.layers.iter().enumerate() {
+                    x = layer.forward(x, index, &pass)?;
+                }
+                Ok(x)
+            },
+        )
     }
 
     /// Returns the logits `[R, vocab]`, or the values of labels `[R, labels]`, for hidden states
@@ -237,9 +244,8 @@ impl Causal {
             return Ok(None);
         }
         let first = prompts.iter().map(|rows| rows.visible.len()).sum();
-        let of_others = |all: Tensor| all.narrow(0, first, all.dim(0)? - first)?.force_contiguous();
-        let hidden = self.layers[last].read_kv(of_others(x)?, of_others(q)?, last, &self.pass(others)?)?;
-        Ok(Some(hidden))
+        let (x, q) = (rows_from(x, first)?, rows_from(q, first)?);
+        Ok(Some(self.layers[last].read_kv(x, q, last, &self.pass(others)?)?))
     }
 
     /// Computes the next tokens of prompts, and the first rows of contexts whose prompts end with them.
@@ -343,6 +349,11 @@ impl Causal {
     }
 }
 
+/// Returns the rows of `all` `[R, width]` from row `first` on, in their own memory.
+fn rows_from(all: Tensor, first: usize) -> Result<Tensor> {
+    all.narrow(0, first, all.dim(0)? - first)?.force_contiguous()
+}
+
 /// A pass between two of its layers.
 #[derive(Default)]
 struct PartialPass {
@@ -386,12 +397,12 @@ impl BatchModel for Causal {
         chunks: &[PrefillChunk],
         interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
-        let take = |chunk: &PrefillChunk| {
+        let mut turns = Vec::new();
+        for chunk in chunks {
             let prompt = self.prefills.remove(&chunk.context);
             let prompt = prompt.ok_or(ModelError::UnknownContext(chunk.context))?;
-            Ok(Turn::new(chunk.context, prompt, chunk.work))
-        };
-        let mut turns = chunks.iter().map(take).collect::<ModelResult<Vec<Turn>>>()?;
+            turns.push(Turn::new(chunk.context, prompt, chunk.work));
+        }
         if let Err(error) = self.compute_all(&mut turns, interruption) {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
             return Err(error);

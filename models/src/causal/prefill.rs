@@ -35,14 +35,16 @@ impl TokenWork {
     }
 
     fn between(&self, from: usize, to: usize) -> f64 {
-        let before = |end: usize| {
-            let seen = self.windows.iter().map(|window| {
-                let window = window.unwrap_or(end).min(end) as f64;
-                window * (end as f64 - window / 2.0)
-            });
-            end as f64 + self.per_position * seen.sum::<f64>()
-        };
-        before(to) - before(from)
+        self.before(to) - self.before(from)
+    }
+
+    /// Returns the work for the tokens before position `end`.
+    fn before(&self, end: usize) -> f64 {
+        let seen = self.windows.iter().map(|window| {
+            let window = window.unwrap_or(end).min(end) as f64;
+            window * (end as f64 - window / 2.0)
+        });
+        end as f64 + self.per_position * seen.sum::<f64>()
     }
 }
 
@@ -143,12 +145,16 @@ impl Turn {
     /// one, or the rest of the prompt.
     pub(super) fn next_tokens(&self, work: &TokenWork) -> &[u32] {
         let start = self.prompt.computed();
-        let count = self.prompt.tokens.len() - start;
-        let fits =
-            |&tokens: &usize| tokens <= BLOCK || work.of_next(&self.prompt, tokens) <= self.work as f64;
-        let ends = (1..=count / BLOCK).map(|blocks| blocks * BLOCK).chain([count]);
-        let tokens = ends.take_while(fits).last().unwrap_or(count);
-        &self.prompt.tokens[start..start + tokens]
+        let left = self.prompt.tokens.len() - start;
+        let mut count = left.min(BLOCK);
+        while count < left {
+            let longer = left.min(count + BLOCK);
+            if work.of_next(&self.prompt, longer) > self.work as f64 {
+                break;
+            }
+            count = longer;
+        }
+        &self.prompt.tokens[start..start + count]
     }
 }
 
@@ -167,10 +173,10 @@ impl Claims {
         let mut later = Vec::new();
         for turn in turns {
             turn.prompt.skip_cached(prefixes);
-            let next = turn.prompt.next_block().filter(|_| prefixes.is_on());
             if turn.prompt.is_complete() {
                 continue;
             }
+            let next = if prefixes.is_on() { turn.prompt.next_block() } else { None };
             if next.is_none_or(|next| self.0.insert((turn.prompt.scope, next.to_vec()))) {
                 now.push(turn)
             } else {

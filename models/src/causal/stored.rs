@@ -127,7 +127,6 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
     let (positions, positions_max) = rotary(&stored)?;
     let layers = layers(traits, &stored)?;
     let attention_bias = stored.attention_bias.unwrap_or(false);
-    let factor = |value: Option<f64>| value.filter(|_| traits.has_multipliers).unwrap_or(1.0);
     Ok(CausalConfig {
         family,
         naming: Naming::Llama,
@@ -149,14 +148,20 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         positions_max,
         tied: stored.common.tie_word_embeddings.unwrap_or(false),
         score: None,
-        multipliers: Multipliers {
-            embedding: factor(stored.embedding_multiplier),
-            residual: factor(stored.residual_multiplier),
-            logits: factor(stored.logits_scaling),
-        },
+        multipliers: if traits.has_multipliers { stored.multipliers() } else { Multipliers::ONE },
         bos_id: stored.common.bos_token_id,
         eos_ids: stored.common.eos_ids(),
     })
+}
+
+impl StoredLlama {
+    fn multipliers(&self) -> Multipliers {
+        Multipliers {
+            embedding: self.embedding_multiplier.unwrap_or(1.0),
+            residual: self.residual_multiplier.unwrap_or(1.0),
+            logits: self.logits_scaling.unwrap_or(1.0),
+        }
+    }
 }
 
 fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
@@ -185,22 +190,33 @@ fn rotary(stored: &StoredLlama) -> Result<(PositionEncoding, usize), FieldError>
 
 fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
     let usual = (head_dim(stored)? as f64).powf(-0.5);
-    let scale = stored.attention_multiplier.filter(|_| traits.has_multipliers).unwrap_or(usual);
+    let scale = match stored.attention_multiplier {
+        Some(multiplier) if traits.has_multipliers => multiplier,
+        _ => usual,
+    };
     let has_window = match traits.window {
         Window::Never => false,
         Window::Always => true,
         Window::IfEnabled => stored.use_sliding_window.unwrap_or(false),
     };
-    let window = stored.sliding_window.filter(|_| has_window);
-    if let Some(types) = stored.layer_types.as_ref().filter(|_| window.is_some()) {
-        let types = layer_types(types, stored.num_hidden_layers)?.into_iter();
-        let layer = |layer| LayerConfig { window: window.filter(|_| layer == LayerType::Sliding), scale };
-        return Ok(types.map(layer).collect());
+    let window = if has_window { stored.sliding_window } else { None };
+    let mut layers = Vec::new();
+    if let Some(types) = &stored.layer_types
+        && window.is_some()
+    {
+        for layer in layer_types(types, stored.num_hidden_layers)? {
+            let window = if layer == LayerType::Sliding { window } else { None };
+            layers.push(LayerConfig { window, scale });
+        }
+        return Ok(layers);
     }
     // The default of Qwen's classes.
     let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };
-    let layer = |index| LayerConfig { window: window.filter(|_| index >= whole), scale };
-    Ok((0..check_count("num_hidden_layers", stored.num_hidden_layers)?).map(layer).collect())
+    for index in 0..check_count("num_hidden_layers", stored.num_hidden_layers)? {
+        let window = if index >= whole { window } else { None };
+        layers.push(LayerConfig { window, scale });
+    }
+    Ok(layers)
 }
 
 fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
@@ -210,10 +226,6 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
     if heads == 0 || !hidden.is_multiple_of(heads) {
         return Err(("n_head", format!("{heads} does not divide n_embd {hidden}")));
     }
-    let usual =
-        if stored.scale_attn_weights.unwrap_or(true) { ((hidden / heads) as f64).powf(-0.5) } else { 1.0 };
-    let by_depth = stored.scale_attn_by_inverse_layer_idx.unwrap_or(false);
-    let scale = |layer: usize| if by_depth { usual / (layer + 1) as f64 } else { usual };
     let eps = stored.layer_norm_epsilon.unwrap_or(1e-5);
     let name = stored.activation_function.as_deref();
     Ok(CausalConfig {
@@ -225,9 +237,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         num_heads: heads,
         num_kv_heads: heads,
         head_dim: hidden / heads,
-        layers: (0..check_count("n_layer", stored.n_layer)?)
-            .map(|layer| LayerConfig { window: None, scale: scale(layer) })
-            .collect(),
+        layers: gpt2_layers(&stored, hidden / heads)?,
         norm: NormConfig { centred: true, eps },
         head_norms: false,
         activation: activation("activation_function", name, Activation::GeluNew)?,
@@ -243,4 +253,15 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         bos_id: stored.common.bos_token_id,
         eos_ids: stored.common.eos_ids(),
     })
+}
+
+fn gpt2_layers(stored: &StoredGpt2, head_dim: usize) -> Result<Vec<LayerConfig>, FieldError> {
+    let usual = if stored.scale_attn_weights.unwrap_or(true) { (head_dim as f64).powf(-0.5) } else { 1.0 };
+    let by_depth = stored.scale_attn_by_inverse_layer_idx.unwrap_or(false);
+    let mut layers = Vec::new();
+    for index in 0..check_count("n_layer", stored.n_layer)? {
+        let scale = if by_depth { usual / (index + 1) as f64 } else { usual };
+        layers.push(LayerConfig { window: None, scale });
+    }
+    Ok(layers)
 }

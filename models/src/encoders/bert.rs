@@ -145,44 +145,37 @@ impl Loader<'_, Config> {
     /// Reads the layers. The normalisations after their parts, which `exact` reads, write the residual
     /// stream.
     fn encoder(&self, exact: &Self) -> LoadResult<Encoder> {
-        let Config { sizes: Sizes { hidden, intermediate, .. }, eps, activation, .. } = *self.config;
-        let layer = |index: usize| {
-            let part = |part: &str| format!("encoder.layer.{index}.{part}");
-            let projection =
-                |name: &str| self.stored(&part(&format!("attention.self.{name}")), [hidden; 2], true);
-            let norm = |name: &str| exact.layer_norm(&part(name), hidden, true, eps);
-            let qkv = [projection("query")?, projection("key")?, projection("value")?];
-            Ok(EncoderLayer {
-                attention: SelfAttention {
-                    kind: 0,
-                    norm: None,
-                    qkv: self.adaptable.combine(&qkv, [hidden; 3], self.place).map_err(device_error)?,
-                    head_norms: None,
-                    output: self.dense(&part("attention.output.dense"), [hidden; 2], true)?,
-                },
-                feed_forward: FeedForward {
-                    norm: None,
-                    mlp: Mlp {
-                        up: MlpInput::Plain(self.dense(
-                            &part("intermediate.dense"),
-                            [intermediate, hidden],
-                            true,
-                        )?),
-                        down: self.dense(&part("output.dense"), [hidden, intermediate], true)?,
-                        activation,
-                    },
-                },
-                norms_after: Some(NormsAfter {
-                    attention: norm("attention.output.LayerNorm")?,
-                    feed_forward: norm("output.LayerNorm")?,
-                }),
-            })
-        };
+        let mut layers = Vec::new();
+        for index in 0..self.config.sizes.layers {
+            layers.push(self.layer(&format!("encoder.layer.{index}"), exact)?);
+        }
         Ok(Encoder {
-            layers: (0..self.config.sizes.layers).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: None,
             kinds: vec![AttentionKind::default()],
             heads: self.config.sizes.heads(),
+        })
+    }
+
+    fn layer(&self, name: &str, exact: &Self) -> LoadResult<EncoderLayer> {
+        let Config { sizes: Sizes { hidden, intermediate, .. }, eps, activation, .. } = *self.config;
+        let mut qkv = Vec::new();
+        for projection in ["query", "key", "value"] {
+            qkv.push(self.stored(&format!("{name}.attention.self.{projection}"), [hidden; 2], true)?);
+        }
+        let qkv = self.adaptable.combine(&qkv, [hidden; 3], self.place).map_err(device_error)?;
+        let output = self.dense(&format!("{name}.attention.output.dense"), [hidden; 2], true)?;
+        let up = self.dense(&format!("{name}.intermediate.dense"), [intermediate, hidden], true)?;
+        let down = self.dense(&format!("{name}.output.dense"), [hidden, intermediate], true)?;
+        let attention_norm = format!("{name}.attention.output.LayerNorm");
+        let feed_forward_norm = format!("{name}.output.LayerNorm");
+        Ok(EncoderLayer {
+            attention: SelfAttention { kind: 0, norm: None, qkv, head_norms: None, output },
+            feed_forward: FeedForward { norm: None, mlp: Mlp { up: MlpInput::Plain(up), down, activation } },
+            norms_after: Some(NormsAfter {
+                attention: exact.layer_norm(&attention_norm, hidden, true, eps)?,
+                feed_forward: exact.layer_norm(&feed_forward_norm, hidden, true, eps)?,
+            }),
         })
     }
 

@@ -74,12 +74,11 @@ impl Config {
     }
 
     fn attention_kinds(&self) -> Vec<AttentionKind> {
-        let kind = |kind: &LayerKind| AttentionKind {
-            window: kind.window,
-            rotary: Some(kind.rotary.clone()),
-            bias: None,
-        };
-        self.kinds.iter().map(kind).collect()
+        let mut kinds = Vec::new();
+        for LayerKind { window, rotary } in &self.kinds {
+            kinds.push(AttentionKind { window: *window, rotary: Some(rotary.clone()), bias: None });
+        }
+        kinds
     }
 }
 
@@ -133,8 +132,8 @@ impl Stored {
         let Some(names) = &self.layer_types else {
             let period = self.global_attn_every_n_layers.unwrap_or(3);
             check_sizes(&[("global_attn_every_n_layers", period)])?;
-            let kind = |layer: usize| usize::from(!layer.is_multiple_of(period));
-            return Ok((0..self.num_hidden_layers).map(kind).collect());
+            let layers = 0..self.num_hidden_layers;
+            return Ok(layers.map(|layer| usize::from(!layer.is_multiple_of(period))).collect());
         };
         let types = layer_types(names, self.num_hidden_layers)?;
         Ok(types.into_iter().map(|layer| usize::from(layer == LayerType::Sliding)).collect())
@@ -192,43 +191,36 @@ impl Loader<'_, Config> {
     }
 
     fn encoder(&self) -> LoadResult<Encoder> {
-        let Config {
-            sizes: Sizes { hidden, intermediate, .. }, attention_bias, mlp_bias, activation, ..
-        } = *self.config;
-        let layer = |index: usize| {
-            let part = |part: &str| format!("layers.{index}.{part}");
-            let qkv = self.stored(&part("attn.Wqkv"), [3 * hidden, hidden], attention_bias)?;
-            let up = self.stored(&part("mlp.Wi"), [2 * intermediate, hidden], mlp_bias)?;
-            Ok(EncoderLayer {
-                attention: SelfAttention {
-                    kind: self.config.layers[index],
-                    // The embeddings are already normalised.
-                    norm: if index == 0 { None } else { Some(self.norm(&part("attn_norm"))?) },
-                    qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place).map_err(device_error)?,
-                    head_norms: None,
-                    output: self.dense(&part("attn.Wo"), [hidden; 2], attention_bias)?,
-                },
-                feed_forward: FeedForward {
-                    norm: Some(self.norm(&part("mlp_norm"))?),
-                    mlp: Mlp {
-                        up: MlpInput::Gated(
-                            self.adaptable
-                                .combine(&[up], [intermediate; 2], self.place)
-                                .map_err(device_error)?,
-                        ),
-                        down: self.dense(&part("mlp.Wo"), [hidden, intermediate], mlp_bias)?,
-                        activation,
-                    },
-                },
-                norms_after: None,
-            })
-        };
+        let layers =
+            (0..self.config.layers.len()).map(|index| self.layer(index)).collect::<LoadResult<_>>()?;
         Ok(Encoder {
-            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("final_norm")?.exact()),
             kinds: self.config.attention_kinds(),
             heads: self.config.sizes.heads(),
         })
+    }
+
+    fn layer(&self, index: usize) -> LoadResult<EncoderLayer> {
+        let Config {
+            sizes: Sizes { hidden, intermediate, .. }, attention_bias, mlp_bias, activation, ..
+        } = *self.config;
+        let name = format!("layers.{index}");
+        let qkv = self.stored(&format!("{name}.attn.Wqkv"), [3 * hidden, hidden], attention_bias)?;
+        let up = self.stored(&format!("{name}.mlp.Wi"), [2 * intermediate, hidden], mlp_bias)?;
+        let attention = SelfAttention {
+            kind: self.config.layers[index],
+            // The embeddings are already normalised.
+            norm: if index == 0 { None } else { Some(self.norm(&format!("{name}.attn_norm"))?) },
+            qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place).map_err(device_error)?,
+            head_norms: None,
+            output: self.dense(&format!("{name}.attn.Wo"), [hidden; 2], attention_bias)?,
+        };
+        let norm = Some(self.norm(&format!("{name}.mlp_norm"))?);
+        let up = self.adaptable.combine(&[up], [intermediate; 2], self.place).map_err(device_error)?;
+        let down = self.dense(&format!("{name}.mlp.Wo"), [hidden, intermediate], mlp_bias)?;
+        let mlp = Mlp { up: MlpInput::Gated(up), down, activation };
+        Ok(EncoderLayer { attention, feed_forward: FeedForward { norm, mlp }, norms_after: None })
     }
 
     /// Reads the head, in f32.

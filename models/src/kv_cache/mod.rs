@@ -42,9 +42,8 @@ impl Nodes {
             return Err(ModelError::UnknownNode { context: row.context, node: parent });
         }
         self.parents.push(row.path.parent);
-        let parent_of = |&node: &NodeId| self.parents[node.index()];
-        let path = std::iter::successors(Some(NodeId(node as u32)), parent_of);
-        let mut path: Vec<u32> = path.map(|node| node.0).collect();
+        let nodes = std::iter::successors(Some(NodeId(node as u32)), |node| self.parents[node.index()]);
+        let mut path: Vec<u32> = nodes.map(|node| node.0).collect();
         path.reverse();
         Ok(path)
     }
@@ -155,17 +154,18 @@ impl<P> KvCache<P> {
     /// If a context is not open or a parent does not exist.
     pub(crate) fn append_rows(&mut self, rows: &[Row]) -> ModelResult<Vec<RowGroup>> {
         self.store.reserve(rows.len()).map_err(compute_error)?;
+        let mut groups = Vec::new();
         let mut first_row = 0;
-        let append = |rows: &[Row]| {
+        for rows in rows.chunk_by(|a, b| a.context == b.context) {
             let context = rows[0].context;
             let nodes =
                 &mut self.contexts.get_mut(&context).ok_or(ModelError::UnknownContext(context))?.nodes;
             let first_node = nodes.parents.len();
             let paths = rows.iter().map(|row| nodes.append(row)).collect::<ModelResult<_>>()?;
             self.store.extend(&mut nodes.positions, nodes.parents.len()).map_err(compute_error)?;
+            groups.push(RowGroup { context, first_row, first_node, paths });
             first_row += rows.len();
-            Ok(RowGroup { context, first_row: first_row - rows.len(), first_node, paths })
-        };
-        rows.chunk_by(|a, b| a.context == b.context).map(append).collect()
+        }
+        Ok(groups)
     }
 }

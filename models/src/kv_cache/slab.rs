@@ -140,11 +140,12 @@ impl KvStore for Slab {
 
     fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>> {
         let Location::Slots(mut left) = positions.0 else { return not_here() };
-        let part = |&length: &usize| {
+        let mut parts = Vec::with_capacity(lengths.len());
+        for &length in lengths {
             let others = left.split_off(length);
-            Positions(Location::Slots(std::mem::replace(&mut left, others)))
-        };
-        Ok(lengths.iter().map(part).collect())
+            parts.push(Positions(Location::Slots(std::mem::replace(&mut left, others))));
+        }
+        Ok(parts)
     }
 
     fn bytes(&self, count: usize) -> usize {
@@ -158,17 +159,18 @@ impl KvStore for Slab {
     ) -> Result<Box<dyn KvPass + 'a>> {
         let written = written.iter().flat_map(|rows| &rows.positions.slots()[rows.first..][..rows.count]);
         let written: Vec<u32> = written.copied().collect();
-        let group = |KeyGroup { before, own, queries, .. }: KeyGroup<'a>| {
-            let before = before.iter().flat_map(|before| before.slots()).copied().collect();
-            SlotGroup::new(before, own.slots(), queries)
-        };
-        let view = |KeyView { groups, bias }: KeyView<'a>| SlotView {
-            groups: groups.into_iter().map(group).collect(),
-            bias,
-        };
-        let views = views.into_iter().map(view).collect();
+        let views = views.into_iter().map(slot_view).collect();
         Ok(Box::new(SlabPass { slab: self, keys: PassKeys::new(&written, views, &self.shape.device)? }))
     }
+}
+
+fn slot_view(KeyView { groups, bias }: KeyView<'_>) -> SlotView<'_> {
+    let mut slot_groups = Vec::with_capacity(groups.len());
+    for KeyGroup { before, own, queries, .. } in groups {
+        let before = before.iter().flat_map(|before| before.slots()).copied().collect();
+        slot_groups.push(SlotGroup::new(before, own.slots(), queries));
+    }
+    SlotView { groups: slot_groups, bias }
 }
 
 struct SlabPass<'a> {

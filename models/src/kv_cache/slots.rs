@@ -56,14 +56,9 @@ impl FreeSlots {
         if count > self.count {
             return None;
         }
-        let ranges = || self.ranges.iter().map(|(&from, &to)| (from, to));
-        let pieces = match ranges().find(|(from, to)| (to - from) as usize >= count) {
-            Some(holds_all) => vec![holds_all],
-            None => {
-                let mut largest_first: Vec<_> = ranges().collect();
-                largest_first.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
-                largest_first
-            }
+        let pieces = match self.first_range_of(count) {
+            Some(range) => vec![range],
+            None => self.ranges_by_size(),
         };
         let mut taken = Vec::with_capacity(count);
         for (from, to) in pieces {
@@ -79,6 +74,19 @@ impl FreeSlots {
         }
         self.count -= taken.len();
         Some(taken)
+    }
+
+    /// Returns the first range of at least `count` slots.
+    fn first_range_of(&self, count: usize) -> Option<(u32, u32)> {
+        let mut ranges = self.ranges.iter().map(|(&from, &to)| (from, to));
+        ranges.find(|(from, to)| (to - from) as usize >= count)
+    }
+
+    /// Returns all ranges, the largest one first.
+    fn ranges_by_size(&self) -> Vec<(u32, u32)> {
+        let mut ranges: Vec<_> = self.ranges.iter().map(|(&from, &to)| (from, to)).collect();
+        ranges.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
+        ranges
     }
 
     /// Releases a range and joins it with adjacent ranges.

@@ -107,7 +107,10 @@ pub(crate) fn step_inputs<'a>(
     ropes: impl Iterator<Item = &'a PassRope>,
     rows: &AdaptedRows,
 ) -> Result<Option<StepInputs>> {
-    let Some(mut inputs) = kv.inputs().filter(|_| rows.is_empty()) else { return Ok(None) };
+    if !rows.is_empty() {
+        return Ok(None);
+    }
+    let Some(mut inputs) = kv.inputs() else { return Ok(None) };
     for rope in ropes {
         let table = rope.table(inputs.tables[0].device())?.clone();
         inputs.tables.push(table);

@@ -33,19 +33,22 @@ impl TensorStore {
 
     /// Grows layer by layer, so that at most one layer exists twice.
     fn grow(&self, layers: &mut Vec<KeyValues>, capacity: usize) -> Result<()> {
-        let grown = |old: Option<Tensor>| -> Result<Tensor> {
-            let new = self.zeros(capacity)?;
-            if let Some(old) = old {
-                new.slice_set(&old, 0, 0)?;
-            }
-            Ok(new)
-        };
         let mut old = std::mem::take(layers).into_iter();
         for _ in 0..self.shape.layers {
             let (keys, values) = old.next().map(|kv| (kv.keys, kv.values)).unzip();
-            layers.push(KeyValues { keys: grown(keys)?, values: grown(values)? });
+            let keys = self.grown(keys, capacity)?;
+            let values = self.grown(values, capacity)?;
+            layers.push(KeyValues { keys, values });
         }
         Ok(())
+    }
+
+    fn grown(&self, old: Option<Tensor>, capacity: usize) -> Result<Tensor> {
+        let new = self.zeros(capacity)?;
+        if let Some(old) = old {
+            new.slice_set(&old, 0, 0)?;
+        }
+        Ok(new)
     }
 }
 
@@ -80,9 +83,11 @@ impl KvStore for TensorStore {
     }
 
     fn allocate(&mut self, count: usize) -> Result<Positions> {
-        let layer = |_| Ok(KeyValues { keys: self.zeros(count)?, values: self.zeros(count)? });
         // Clearing the memory of long prompts takes as long as some layers.
-        let layers = (0..self.shape.layers).into_par_iter().map(layer).collect::<Result<_>>()?;
+        let layers = (0..self.shape.layers)
+            .into_par_iter()
+            .map(|_| Ok(KeyValues { keys: self.zeros(count)?, values: self.zeros(count)? }))
+            .collect::<Result<_>>()?;
         Ok(Positions(Location::Tensors(layers)))
     }
 
@@ -97,15 +102,20 @@ impl KvStore for TensorStore {
 
     /// Copies every part.
     fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>> {
+        let mut parts = Vec::with_capacity(lengths.len());
         let mut first = 0;
-        let part = |&length: &usize| {
-            let some = |tensor: &Tensor| tensor.narrow(0, first, length)?.force_contiguous();
-            let layer = |kv: &KeyValues| Ok(KeyValues { keys: some(&kv.keys)?, values: some(&kv.values)? });
-            let layers = positions.tensors().iter().map(layer).collect::<Result<_>>()?;
+        for &length in lengths {
+            let mut layers = Vec::with_capacity(self.shape.layers);
+            for KeyValues { keys, values } in positions.tensors() {
+                layers.push(KeyValues {
+                    keys: keys.narrow(0, first, length)?.force_contiguous()?,
+                    values: values.narrow(0, first, length)?.force_contiguous()?,
+                });
+            }
+            parts.push(Positions(Location::Tensors(layers)));
             first += length;
-            Ok(Positions(Location::Tensors(layers)))
-        };
-        lengths.iter().map(part).collect()
+        }
+        Ok(parts)
     }
 
     fn bytes(&self, count: usize) -> usize {
@@ -132,22 +142,26 @@ impl TensorPass<'_> {
         let mut first_row = 0;
         for rows in &self.written {
             let kv = &rows.positions.tensors()[layer];
-            let copy = |from: &Tensor, to: &Tensor| -> Result<()> {
-                let from = from.narrow(0, first_row, rows.count)?.to_dtype(to.dtype())?;
-                to.slice_set(&from, 0, rows.first)
-            };
-            let (copy_keys, copy_values) = (|| copy(keys, &kv.keys), || copy(values, &kv.values));
             if rows.count < PARALLEL_MIN {
-                copy_keys()?;
-                copy_values()?;
+                copy_rows(keys, first_row, &kv.keys, rows)?;
+                copy_rows(values, first_row, &kv.values, rows)?;
             } else {
-                let (keys, values) = rayon::join(copy_keys, copy_values);
+                let (keys, values) = rayon::join(
+                    || copy_rows(keys, first_row, &kv.keys, rows),
+                    || copy_rows(values, first_row, &kv.values, rows),
+                );
                 keys.and(values)?;
             }
             first_row += rows.count;
         }
         Ok(())
     }
+}
+
+/// Copies rows of `from`, which begin at `first_row`, to their positions in `to`.
+fn copy_rows(from: &Tensor, first_row: usize, to: &Tensor, rows: &WrittenRows<'_>) -> Result<()> {
+    let from = from.narrow(0, first_row, rows.count)?.to_dtype(to.dtype())?;
+    to.slice_set(&from, 0, rows.first)
 }
 
 impl KvPass for TensorPass<'_> {

@@ -82,10 +82,11 @@ impl LogitsReducer {
         let copied = parts.and_then(|parts| to_host(&Tensor::cat(&parts, 0)?));
         let mut copied = copied.map_err(compute_error)?;
         let mut summaries = requested.read(&mut copied, self.tokens.min(vocab), vocab).into_iter();
-        let summary = |row: &Row| {
-            if row.path.logits == LogitsRequest::All { None } else { summaries.next() }
-        };
-        Ok(Logits::mixed(copied, vocab, rows.iter().map(summary))?)
+        let summaries = rows.iter().map(|row| match row.path.logits {
+            LogitsRequest::All => None,
+            LogitsRequest::Best | LogitsRequest::Ids(_) => summaries.next(),
+        });
+        Ok(Logits::mixed(copied, vocab, summaries)?)
     }
 
     /// Returns the parts of logits `[R, vocab]` that must be copied to the host, in f32 and flattened, in the

@@ -27,13 +27,12 @@ impl Activation {
     /// Applies the activation in f32 and rounds once, to the element type of `x`. candle would also round
     /// intermediate results.
     pub(crate) fn apply(self, x: &Tensor) -> Result<Tensor> {
-        let wide = || x.to_dtype(DType::F32);
         let activated = match self {
             // Exact in every type.
             Self::Relu => x.relu(),
-            Self::Gelu => wide()?.gelu_erf(),
-            Self::GeluNew => wide()?.gelu(),
-            Self::Silu => wide()?.silu(),
+            Self::Gelu => x.to_dtype(DType::F32)?.gelu_erf(),
+            Self::GeluNew => x.to_dtype(DType::F32)?.gelu(),
+            Self::Silu => x.to_dtype(DType::F32)?.silu(),
         };
         activated?.to_dtype(x.dtype())
     }

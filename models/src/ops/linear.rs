@@ -83,8 +83,12 @@ impl<const P: usize> Linear<P> {
     pub(crate) fn parts(&self, x: &Tensor, rows: &AdaptedRows) -> Result<[Tensor; P]> {
         let mut parts = match &self.weight {
             Weight::Packed(matrix) => {
-                let parts = self.values(matrix, x, self.widths, rows)?.into_iter().zip(self.widths);
-                into_parts(parts.map(|(part, width)| tensor(x, part, width)))?
+                let values = self.values(matrix, x, self.widths, rows)?;
+                let mut parts = Vec::with_capacity(P);
+                for (values, width) in values.into_iter().zip(self.widths) {
+                    parts.push(tensor(x, values, width)?);
+                }
+                into_array(parts)?
             }
             Weight::Whole(weight) => match rows.change(self.site, x, self.outputs())? {
                 Some(change) => self.changed_parts(weight, x, &change)?,
@@ -104,13 +108,13 @@ impl<const P: usize> Linear<P> {
     /// Like [`Self::parts`], but without the bias and with a change f32 `[M, sum of widths]`.
     fn changed_parts(&self, weight: &Tensor, x: &Tensor, change: &Tensor) -> Result<[Tensor; P]> {
         let dtype = if self.bias.is_some() { DType::F32 } else { weight.dtype() };
+        let mut changed = Vec::with_capacity(P);
         let mut from = 0;
-        let changed = |(part, width): (Tensor, usize)| {
+        for (part, width) in product_by_part(weight, x, self.widths, true)?.into_iter().zip(self.widths) {
+            changed.push((part + change.narrow(1, from, width)?)?.to_dtype(dtype)?);
             from += width;
-            (part + change.narrow(1, from - width, width)?)?.to_dtype(dtype)
-        };
-        let parts = product_by_part(weight, x, self.widths, true)?;
-        into_parts(parts.into_iter().zip(self.widths).map(changed))
+        }
+        into_array(changed)
     }
 
     pub(crate) fn widths(&self) -> [usize; P] {
@@ -275,17 +279,17 @@ fn product_by_part<const P: usize>(
     wide: bool,
 ) -> Result<[Tensor; P]> {
     let x = x.to_dtype(weight.dtype())?;
+    let mut parts = Vec::with_capacity(P);
     let mut from = 0;
-    let part = |width| {
+    for width in widths {
+        let weight = weight.narrow(0, from, width)?;
+        parts.push(if wide { wide_product(&x, &weight)? } else { matmul(&x, &weight.t()?)? });
         from += width;
-        let weight = weight.narrow(0, from - width, width)?;
-        if wide { wide_product(&x, &weight) } else { matmul(&x, &weight.t()?) }
-    };
-    into_parts(widths.into_iter().map(part))
+    }
+    into_array(parts)
 }
 
-fn into_parts<const P: usize>(parts: impl Iterator<Item = Result<Tensor>>) -> Result<[Tensor; P]> {
-    let parts: Vec<Tensor> = parts.collect::<Result<_>>()?;
+fn into_array<const P: usize>(parts: Vec<Tensor>) -> Result<[Tensor; P]> {
     parts.try_into().map_err(|_| candle_core::Error::Msg(format!("expected {P} parts")))
 }
 

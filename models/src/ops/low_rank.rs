@@ -159,16 +159,19 @@ impl AdapterWeights {
         sites: impl Iterator<Item = (&'a SiteChange, &'a [usize])>,
         place: &Placement,
     ) -> Result<Self> {
-        let layer = |(change, widths): (&SiteChange, &[usize])| match change {
-            SiteChange::LowRank(changes) if changes.is_empty() => Ok(None),
-            SiteChange::LowRank(changes) => {
-                LowRank::new(changes, widths, place).map(LayerChange::LowRank).map(Some)
-            }
-            SiteChange::Replacement { weight, bias } => {
-                Replacement::new(weight, bias.as_ref(), place).map(LayerChange::Replacement).map(Some)
-            }
-        };
-        Ok(Self { layers: sites.map(layer).collect::<Result<_>>()? })
+        let mut layers = Vec::new();
+        for (change, widths) in sites {
+            layers.push(match change {
+                SiteChange::LowRank(changes) if changes.is_empty() => None,
+                SiteChange::LowRank(changes) => {
+                    Some(LayerChange::LowRank(LowRank::new(changes, widths, place)?))
+                }
+                SiteChange::Replacement { weight, bias } => {
+                    Some(LayerChange::Replacement(Replacement::new(weight, bias.as_ref(), place)?))
+                }
+            });
+        }
+        Ok(Self { layers })
     }
 
     fn at(&self, site: Site) -> Option<&LayerChange> {
@@ -181,7 +184,7 @@ impl AdaptedRows {
     pub(crate) fn new<'a>(
         groups: impl IntoIterator<Item = (Option<&'a Arc<AdapterWeights>>, usize)>,
     ) -> Self {
-        let mut found: Vec<AdapterRows> = Vec::new();
+        let mut adapters: Vec<AdapterRows> = Vec::new();
         let mut index = HashMap::new();
         let mut end = 0;
         for (weights, count) in groups {
@@ -189,15 +192,15 @@ impl AdaptedRows {
             end = rows.end;
             let Some(weights) = weights else { continue };
             let at = *index.entry(Arc::as_ptr(weights)).or_insert_with(|| {
-                found.push(AdapterRows { weights: Arc::clone(weights), rows: Vec::new(), are_all: false });
-                found.len() - 1
+                adapters.push(AdapterRows { weights: Arc::clone(weights), rows: Vec::new(), are_all: false });
+                adapters.len() - 1
             });
-            found[at].rows.extend(rows);
+            adapters[at].rows.extend(rows);
         }
-        for group in &mut found {
-            group.are_all = group.rows.len() == end as usize;
+        for adapter in &mut adapters {
+            adapter.are_all = adapter.rows.len() == end as usize;
         }
-        Self(found)
+        Self(adapters)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -267,8 +270,8 @@ impl AdaptedRows {
         let mut changes: Vec<_> = groups
             .into_iter()
             .map(|(group, low_rank)| {
-                let own = group.rows.iter().filter_map(|&row| rows[row as usize].take());
-                (group, low_rank, own.collect::<Vec<_>>())
+                let own_rows = group.rows.iter().filter_map(|&row| rows[row as usize].take());
+                (group, low_rank, own_rows.collect::<Vec<_>>())
             })
             .collect();
         changes
@@ -303,9 +306,12 @@ impl AdaptedRows {
 fn rows_of<const P: usize>(parts: &mut [Vec<f32>; P], widths: [usize; P]) -> Vec<Option<[&mut [f32]; P]>> {
     let count = parts[0].len() / widths[0];
     let mut parts = parts.each_mut().map(|part| part.as_mut_slice());
-    let row =
-        |_| Some(std::array::from_fn(|part| parts[part].split_off_mut(..widths[part]).unwrap_or_default()));
-    (0..count).map(row).collect()
+    let mut rows = Vec::with_capacity(count);
+    for _ in 0..count {
+        let row = std::array::from_fn(|part| parts[part].split_off_mut(..widths[part]).unwrap_or_default());
+        rows.push(Some(row));
+    }
+    rows
 }
 
 impl AdapterRows {
@@ -314,7 +320,10 @@ impl AdapterRows {
         if self.are_all {
             return Cow::Borrowed(x);
         }
-        let row = |&row: &u32| &x[row as usize * inputs..][..inputs];
-        Cow::Owned(self.rows.iter().map(row).collect::<Vec<_>>().concat())
+        let mut gathered = Vec::with_capacity(self.rows.len() * inputs);
+        for &row in &self.rows {
+            gathered.extend_from_slice(&x[row as usize * inputs..][..inputs]);
+        }
+        Cow::Owned(gathered)
     }
 }

@@ -50,8 +50,8 @@ impl QkvInput<'_> {
             head_norms: self.head_norms,
             rope: self.rope,
         };
-        let no_queries = || candle_core::Error::Msg("there are no query heads".to_owned());
-        rows.store(slab, slots)?.ok_or_else(no_queries)
+        let queries = rows.store(slab, slots)?;
+        queries.ok_or_else(|| candle_core::Error::Msg("there are no query heads".to_owned()))
     }
 }
 
@@ -115,16 +115,22 @@ impl ProjectedRows<'_> {
     fn composed(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
         let (places, width) = slab.dims2()?;
         let queries = self.queries * width / self.keys;
-        let part = |from, width| self.qkv.narrow(1, from, width)?.contiguous();
-        let keys = self.rotated(part(queries, width)?, |norms| &norms.k)?;
-        let values = part(queries + width, width)?;
+        let keys = self.rotated(self.columns(queries, width)?, |norms| &norms.k)?;
+        let values = self.columns(queries + width, width)?;
         for (from, part) in [(0, keys), (places / 2, values)] {
             let part = part.to_dtype(slab.dtype())?;
             for (row, slot) in slots.to_vec1::<u32>()?.into_iter().enumerate() {
                 slab.slice_set(&part.narrow(0, row, 1)?, 0, from + slot as usize)?;
             }
         }
-        if queries == 0 { Ok(None) } else { self.rotated(part(0, queries)?, |norms| &norms.q).map(Some) }
+        if queries == 0 {
+            return Ok(None);
+        }
+        self.rotated(self.columns(0, queries)?, |norms| &norms.q).map(Some)
+    }
+
+    fn columns(&self, first: usize, count: usize) -> Result<Tensor> {
+        self.qkv.narrow(1, first, count)?.contiguous()
     }
 
     fn rotated(&self, x: Tensor, norm: fn(&HeadNorms) -> &Norm) -> Result<Tensor> {

@@ -128,6 +128,11 @@ impl T5Config {
     }
 }
 
+/// Returns the value of a field that has no default.
+pub(super) fn required<T>(field: &'static str, value: Option<T>) -> Result<T, FieldError> {
+    value.ok_or_else(|| (field, "missing".to_owned()))
+}
+
 fn feed_forward(name: &str) -> Result<(Activation, bool), FieldError> {
     let (gated, activation) =
         name.strip_prefix("gated-").map_or((false, name), |activation| (true, activation));

@@ -145,10 +145,12 @@ impl Decoder {
                 StepProgress::Partial(step)
             });
         }
-        let ropes = || pass.ropes.iter().flatten();
-        let inputs = || step_inputs(pass.kv.as_ref(), ropes(), rows);
-        let layers = |x| Ok(self.layers(PartialStep { x, layers: 0 }, &pass, &mut || false)?.x);
-        Ok(StepProgress::Complete(graphs.compute(step.x, inputs, layers)?))
+        let hidden = graphs.compute(
+            step.x,
+            || step_inputs(pass.kv.as_ref(), pass.ropes.iter().flatten(), rows),
+            |x| Ok(self.layers(PartialStep { x, layers: 0 }, &pass, &mut || false)?.x),
+        )?;
+        Ok(StepProgress::Complete(hidden))
     }
 
     /// Computes the hidden states after the next layers; after the last one they are normalised if the
@@ -191,37 +193,42 @@ impl Decoder {
         if !is_merged {
             views.push(Self::prompt_view(groups));
         }
-        let positions = || groups.iter().flat_map(|(group, _)| group.paths.iter().map(|path| path.len() - 1));
-        let ropes = self.kinds.iter().map(|kind| kind.rope(positions())).collect();
+        let mut ropes = Vec::with_capacity(self.kinds.len());
+        for kind in &self.kinds {
+            let paths = groups.iter().flat_map(|(group, _)| &group.paths);
+            ropes.push(kind.rope(paths.map(|path| path.len() - 1)));
+        }
         Ok(Pass { kv: kv_cache.store().pass(&written, views)?, ropes, rows })
     }
 
     /// Returns the view of the rows' paths, which are after their prompts if `is_merged`.
     fn path_view<'a>(kind: &'a AttentionKind, groups: &[StepGroup<'a>], is_merged: bool) -> KeyView<'a> {
-        let group = |&(group, context): &StepGroup<'a>| {
-            let query = |path: &'a Vec<u32>| AttentionQuery {
+        let mut key_groups = Vec::with_capacity(groups.len());
+        for &(group, context) in groups {
+            let queries = group.paths.iter().map(|path| AttentionQuery {
                 visible: Visible::Nodes(kind.seen(path)),
                 hidden: 0,
                 position: path.len() - 1,
-            };
-            KeyGroup {
+            });
+            key_groups.push(KeyGroup {
                 before: if is_merged { vec![&context.prompt.positions] } else { Vec::new() },
                 own: &context.nodes.positions,
-                queries: group.paths.iter().map(query).collect(),
+                queries: queries.collect(),
                 phase: Phase::Decode,
-            }
-        };
-        KeyView { groups: groups.iter().map(group).collect(), bias: kind.bias.as_ref() }
+            });
+        }
+        KeyView { groups: key_groups, bias: kind.bias.as_ref() }
     }
 
     fn prompt_view<'a>(groups: &[StepGroup<'a>]) -> KeyView<'a> {
-        let group = |&(group, context): &StepGroup<'a>| {
+        let mut key_groups = Vec::with_capacity(groups.len());
+        for &(group, context) in groups {
             let PromptKv { positions, length } = &context.prompt;
             let query = AttentionQuery { visible: Visible::First(*length), hidden: 0, position: 0 };
             let queries = vec![query; group.paths.len()];
-            KeyGroup { before: Vec::new(), own: positions, queries, phase: Phase::Decode }
-        };
-        KeyView { groups: groups.iter().map(group).collect(), bias: None }
+            key_groups.push(KeyGroup { before: Vec::new(), own: positions, queries, phase: Phase::Decode });
+        }
+        KeyView { groups: key_groups, bias: None }
     }
 
     /// Computes each row's self-attention, and adds the residual.
@@ -259,8 +266,10 @@ impl Decoder {
 /// one.
 fn positioned(table: &Tensor, groups: &[RowGroup]) -> Result<Tensor> {
     let last = table.dim(0)?.saturating_sub(1);
-    let position = |path: &Vec<u32>| (path.len() - 1).min(last) as u32;
-    let rows: Vec<u32> = groups.iter().flat_map(|group| group.paths.iter().map(position)).collect();
+    let mut rows = Vec::new();
+    for path in groups.iter().flat_map(|group| &group.paths) {
+        rows.push((path.len() - 1).min(last) as u32);
+    }
     let count = rows.len();
     table.index_select(&Tensor::from_vec(rows, count, table.device())?, 0)
 }

@@ -39,8 +39,10 @@ impl Encoder {
     ///
     /// Returns `[T, d_model]` in the same order.
     pub(super) fn forward(&self, mut x: Tensor, lengths: &[usize], rows: &AdaptedRows) -> Result<Tensor> {
-        let prompts = |kind| Self::prompts(kind, &x, lengths);
-        let attentions = self.kinds.iter().map(prompts).collect::<Result<Vec<_>>>()?;
+        let mut attentions = Vec::with_capacity(self.kinds.len());
+        for kind in &self.kinds {
+            attentions.push(Self::prompts(kind, &x, lengths)?);
+        }
         for layer in &self.layers {
             let (attention, rope) = &attentions[layer.attention.kind];
             let normed = layer.attention.normed(&x)?;
@@ -95,9 +97,10 @@ impl Encoding {
     /// Begins with the embeddings `[T, d_model]` of a prompt, whose storage no other tensor may share.
     /// `queries` and `keys` are the widths of all query heads and of all key heads.
     pub(super) fn new(x: Tensor, [queries, keys]: [usize; 2]) -> Result<Self> {
-        let zeros = |width: usize| Tensor::zeros((x.dim(0)?, width), x.dtype(), x.device());
-        let kv = || Ok::<_, candle_core::Error>(KeyValues { keys: zeros(keys)?, values: zeros(keys)? });
-        Ok(Self { q: zeros(queries)?, seen: kv()?, next: kv()?, x, stage: 0, row: 0 })
+        let q = zeros(&x, queries)?;
+        let seen = KeyValues { keys: zeros(&x, keys)?, values: zeros(&x, keys)? };
+        let next = KeyValues { keys: zeros(&x, keys)?, values: zeros(&x, keys)? };
+        Ok(Self { x, q, seen, next, stage: 0, row: 0 })
     }
 
     /// Returns its memory per token of the prompt, in bytes: hidden states, queries, and the keys and values
@@ -150,8 +153,9 @@ impl Encoder {
         if let Some(layer) = stage.checked_sub(1).map(|before| &self.layers[before]) {
             let length = all.dim(0)?;
             let kind = self.kind(layer);
-            let query = |position| prompt_query(position, length, kind.window);
-            let rows: Vec<_> = (first..first + count).map(query).collect();
+            let positions = first..first + count;
+            let rows: Vec<_> =
+                positions.map(|position| prompt_query(position, length, kind.window)).collect();
             let group = TensorGroup { before: Vec::new(), own: seen, queries: &rows, phase: Phase::Prefill };
             let q = queries.narrow(0, first, count)?;
             x = layer.rest(&attend(&q, &[group], self.heads, kind.bias.as_ref())?, x, adapted)?;
@@ -179,6 +183,11 @@ impl Encoder {
         }
         Ok(output)
     }
+}
+
+/// Returns zeros `[T, width]` for `x` `[T, d_model]`, in its type and on its device.
+fn zeros(x: &Tensor, width: usize) -> Result<Tensor> {
+    Tensor::zeros((x.dim(0)?, width), x.dtype(), x.device())
 }
 
 /// Writes rows, which begin at row `first` of all rows. Copies nothing if they are all rows.

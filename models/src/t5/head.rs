@@ -32,7 +32,7 @@ impl Head {
         let vocab = loader.config.vocab_size;
         let d_model = loader.config.d_model;
         let scale = Some((d_model as f64).powf(-0.5));
-        let stored_scale = scale.filter(|_| loader.config.scale_stored_head);
+        let stored_scale = if loader.config.scale_stored_head { scale } else { None };
         if loader.has(&format!("{}.weight", BIGGER[0])) {
             let hidden = Some(loader.weight(BIGGER[0], [WIDE, d_model])?);
             let weight = loader.head(BIGGER[1], loader.weight(BIGGER[1], [vocab, WIDE])?, [vocab, WIDE]);

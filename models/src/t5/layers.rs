@@ -39,11 +39,11 @@ impl<C> Loader<'_, C> {
         widths: [usize; P],
         input: usize,
     ) -> LoadResult<Linear<P>> {
-        let stored = |(name, width): (String, usize)| {
+        let mut layers = Vec::with_capacity(P);
+        for (name, width) in names.iter().zip(widths) {
             let weight = self.tensor(&format!("{name}.weight"), &[width, input])?;
-            Ok(StoredLinear { module: self.module(&name), weight, bias: None })
-        };
-        let layers = names.into_iter().zip(widths).map(stored).collect::<LoadResult<Vec<_>>>()?;
+            layers.push(StoredLinear { module: self.module(name), weight, bias: None });
+        }
         self.adaptable.combine(&layers, widths, self.place).map_err(device_error)
     }
 

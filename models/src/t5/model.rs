@@ -201,9 +201,11 @@ impl BatchModel for T5 {
         interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
         let xval = self.xval.as_ref();
-        let embed =
-            |prompts: &PromptEncoder, requests: &[ContextRequest<'_>]| embed_prompts(prompts, xval, requests);
-        let progress = self.stacks.prefill(chunks, embed, interruption);
+        let progress = self.stacks.prefill(
+            chunks,
+            |prompts, requests| embed_prompts(prompts, xval, requests),
+            interruption,
+        );
         if progress.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
         }

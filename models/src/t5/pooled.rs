@@ -111,14 +111,16 @@ struct OutputSum {
 impl LearnedPositions {
     fn of(&self, prompt: impl Iterator<Item = u32>) -> Vec<u32> {
         let mut next = self.pad_id.map_or(0, |pad| pad + 1);
-        let position = |id| {
+        let mut positions = Vec::new();
+        for id in prompt {
             if Some(id) == self.pad_id {
-                return id;
+                positions.push(id);
+            } else {
+                positions.push(next);
+                next += 1;
             }
-            next += 1;
-            next - 1
-        };
-        prompt.map(position).collect()
+        }
+        positions
     }
 
     fn added(&self, x: &Tensor, requests: &[ContextRequest<'_>]) -> Result<Tensor> {
@@ -187,11 +189,12 @@ impl PooledEncoder {
         interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
         let input = self.input.as_ref();
-        let embed = |prompts: &PromptEncoder, requests: &[ContextRequest<'_>]| {
-            let x = prompts.embed(requests)?;
-            input.map_or(Ok(x.clone()), |input| input.forward(x, requests)).map_err(compute_error)
-        };
-        let progress = self.prompts.prefill(chunks, embed, &mut self.pools, interruption)?;
+        let progress = self.prompts.prefill(
+            chunks,
+            |prompts, requests| embed(prompts, input, requests),
+            &mut self.pools,
+            interruption,
+        )?;
         for PrefillChunk { context, .. } in chunks {
             if self.prompts.is_complete(*context)
                 && let Some(sum) = self.pools.sums.remove(context)
@@ -202,6 +205,19 @@ impl PooledEncoder {
             }
         }
         Ok(progress)
+    }
+}
+
+/// Returns the hidden states f32 `[T, hidden]` before the first layer.
+fn embed(
+    prompts: &PromptEncoder,
+    input: Option<&InputLayer>,
+    requests: &[ContextRequest<'_>],
+) -> ModelResult<Tensor> {
+    let x = prompts.embed(requests)?;
+    match input {
+        Some(input) => input.forward(x, requests).map_err(compute_error),
+        None => Ok(x),
     }
 }
 

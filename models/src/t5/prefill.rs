@@ -107,9 +107,11 @@ impl Prefill {
     pub(super) fn progress(&self, stages: &StageWork, done: f64) -> PrefillProgress {
         let length = self.prompt.len();
         let (stage, row) = self.encoding.as_ref().map_or((0, 0), |state| (state.stage(), state.row()));
-        let rows = |at: usize| if at == stage { length - row } else { length };
-        let left = (stage..=stages.layers()).map(|at| stages.of_row(at, length) * rows(at) as f64);
-        let left: f64 = left.sum();
+        let mut left = 0.0;
+        for later in stage..=stages.layers() {
+            let rows = if later == stage { length - row } else { length };
+            left += stages.of_row(later, length) * rows as f64;
+        }
         let work_left = if self.is_complete(stages) { 0 } else { (left.ceil() as usize).max(1) };
         PrefillProgress { work_left, work_done: done.ceil() as usize, cached_tokens: 0 }
     }

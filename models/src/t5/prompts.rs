@@ -119,24 +119,20 @@ impl PromptEncoder {
     fn encode_some(&self, x: &Tensor, prompts: &[PromptRows<'_>]) -> Result<Tensor> {
         let on_cpu = uses_kernels(x);
         let pieces = pieces(prompts, if on_cpu { TOKENS_AT_ONCE } else { TOKENS_AT_ONCE_ON_DEVICES });
+        let mut inputs = Vec::with_capacity(pieces.len());
         let mut from = 0;
-        let mut cut = |prompts: &[PromptRows<'_>]| {
-            let tokens = prompts.iter().map(|prompt| prompt.length).sum();
+        for prompts in &pieces {
+            let tokens: usize = prompts.iter().map(|prompt| prompt.length).sum();
+            inputs.push((x.narrow(0, from, tokens)?, *prompts));
             from += tokens;
-            x.narrow(0, from - tokens, tokens)
-        };
-        let inputs = pieces.iter().map(|prompts| cut(prompts)).collect::<Result<Vec<_>>>()?;
+        }
         let encoder = &self.encoder;
-        let encode = |(x, prompts): (Tensor, &[PromptRows<'_>])| {
-            let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length).collect();
-            encoder.forward(x, &lengths, &PromptRows::adapted(prompts))
-        };
-        let parts = if on_cpu {
-            inputs.into_par_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+        let outputs: Result<Vec<Tensor>> = if on_cpu {
+            inputs.into_par_iter().map(|(x, prompts)| encode_piece(encoder, x, prompts)).collect()
         } else {
-            inputs.into_iter().zip(pieces).map(encode).collect::<Result<Vec<_>>>()?
+            inputs.into_iter().map(|(x, prompts)| encode_piece(encoder, x, prompts)).collect()
         };
-        Tensor::cat(&parts, 0)
+        Tensor::cat(&outputs?, 0)
     }
 
     /// Returns the memory of a partly encoded prompt per token, in bytes. On devices there are none.
@@ -220,8 +216,8 @@ impl PromptEncoder {
             let Encoded { packed, lengths } = self.encode(embed(self, &requests)?, &left[..count])?;
             let contexts = now.iter().map(|whole| whole.context);
             let prompts: Vec<_> = contexts.zip(lengths).collect();
-            let all = |&(context, count): &(ContextId, usize)| EncodedRows { context, first: 0, count };
-            let written: Vec<_> = prompts.iter().map(all).collect();
+            let written: Vec<_> =
+                prompts.iter().map(|&(context, count)| EncodedRows { context, first: 0, count }).collect();
             sink.open(&prompts).and_then(|()| sink.write(&written, &packed)).map_err(compute_error)?;
             encoded += count;
             if began.elapsed() < PART_TIME {
@@ -288,24 +284,31 @@ impl PromptEncoder {
 impl Encoded {
     /// Returns one `[T, d_model]` per prompt.
     pub(super) fn split(&self) -> Result<Vec<Tensor>> {
+        let mut prompts = Vec::with_capacity(self.lengths.len());
         let mut from = 0;
-        let cut = |&length: &usize| {
-            let one = self.packed.narrow(0, from, length);
+        for &length in &self.lengths {
+            prompts.push(self.packed.narrow(0, from, length)?);
             from += length;
-            one
-        };
-        self.lengths.iter().map(cut).collect()
+        }
+        Ok(prompts)
     }
+}
+
+fn encode_piece(encoder: &Encoder, x: Tensor, prompts: &[PromptRows<'_>]) -> Result<Tensor> {
+    let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length).collect();
+    encoder.forward(x, &lengths, &PromptRows::adapted(prompts))
 }
 
 /// Returns the number of prompts at the beginning that have at most this many tokens, at least 1.
 fn fitting(prompts: &[PromptRows<'_>], tokens_max: usize) -> usize {
     let mut tokens = 0;
-    let fits = |prompt: &&PromptRows<'_>| {
+    for (index, prompt) in prompts.iter().enumerate() {
         tokens += prompt.length;
-        tokens <= tokens_max
-    };
-    prompts.iter().take_while(fits).count().max(1)
+        if tokens > tokens_max {
+            return index.max(1);
+        }
+    }
+    prompts.len().max(1)
 }
 
 /// Groups prompts, in order, so that each group has at most `tokens_max` tokens or is a single longer prompt.

@@ -96,14 +96,21 @@ impl RegressionHead {
 
     /// Returns the next rows of a context for which there is work: at least one if there is any work.
     fn next_rows(&self, context: ContextId, work: usize) -> Vec<Row> {
-        let Some(input) = self.inputs.get(&context).filter(|_| work > 0) else { return Vec::new() };
-        let mut left = work as f64;
-        let row = |(index, &token): (usize, &u32)| {
-            let path = PathRow::new(index.checked_sub(1).map(|parent| NodeId(parent as u32)), token);
-            left -= self.stacks.prompts.work_of_decoded_row(index + input.tokens.len());
-            (left >= 0.0 || index == input.decoded).then_some(Row { context, path })
-        };
-        input.tokens.iter().enumerate().skip(input.decoded).map_while(row).collect()
+        if work == 0 {
+            return Vec::new();
+        }
+        let Some(input) = self.inputs.get(&context) else { return Vec::new() };
+        let mut rows = Vec::new();
+        let mut work_left = work as f64;
+        for (index, &token) in input.tokens.iter().enumerate().skip(input.decoded) {
+            work_left -= self.stacks.prompts.work_of_decoded_row(index + input.tokens.len());
+            if work_left < 0.0 && index > input.decoded {
+                break;
+            }
+            let parent = index.checked_sub(1).map(|parent| NodeId(parent as u32));
+            rows.push(Row { context, path: PathRow::new(parent, token) });
+        }
+        rows
     }
 
     /// Decodes rows, and predicts the values of the contexts whose last rows are among them.
@@ -145,19 +152,21 @@ impl RegressionHead {
         if let Some(chunk) = chunks.iter().find(|chunk| !self.inputs.contains_key(&chunk.context)) {
             return Err(ModelError::UnknownContext(chunk.context));
         }
-        let is_encoded = |chunk: &PrefillChunk| self.stacks.prompts.is_complete(chunk.context);
-        let encoding: Vec<_> = chunks.iter().filter(|chunk| !is_encoded(chunk)).copied().collect();
+        let prompts = &self.stacks.prompts;
+        let encoding: Vec<_> =
+            chunks.iter().filter(|chunk| !prompts.is_complete(chunk.context)).copied().collect();
         let encoded = self.stacks.prefill(&encoding, PromptEncoder::embed, interruption)?;
         let encoded: HashMap<_, _> = encoding.iter().map(|chunk| chunk.context).zip(encoded).collect();
-        let of = |chunk: &PrefillChunk| encoded.get(&chunk.context).copied().unwrap_or_default();
-        let mut progress: Vec<PrefillProgress> = chunks.iter().map(of).collect();
+        let mut progress = Vec::with_capacity(chunks.len());
         let mut rows = Vec::new();
-        for (chunk, progress) in chunks.iter().zip(&mut progress) {
-            if progress.work_left == 0 {
-                let work = chunk.work.saturating_sub(progress.work_done);
+        for chunk in chunks {
+            let mut part: PrefillProgress = encoded.get(&chunk.context).copied().unwrap_or_default();
+            if part.work_left == 0 {
+                let work = chunk.work.saturating_sub(part.work_done);
                 rows.extend(self.next_rows(chunk.context, work));
             }
-            progress.work_done += self.work_left(chunk.context);
+            part.work_done += self.work_left(chunk.context);
+            progress.push(part);
         }
         if !rows.is_empty() {
             self.decode(&rows, interruption)?;

@@ -117,8 +117,9 @@ impl Stacks {
 
     /// Returns the rows of a step that have adapters.
     pub(super) fn adapted(&self, groups: &[RowGroup]) -> AdaptedRows {
-        let rows = |group: &RowGroup| (self.kv_cache.context(group).adapter.as_ref(), group.paths.len());
-        AdaptedRows::new(groups.iter().map(rows))
+        AdaptedRows::new(
+            groups.iter().map(|group| (self.kv_cache.context(group).adapter.as_ref(), group.paths.len())),
+        )
     }
 
     /// Continues until the step is complete, or on the CPU until `is_due` returns `true` between two layers.
@@ -164,22 +165,23 @@ impl EncodedSink for KeysAndValues<'_> {
         let lengths: Vec<usize> = prompts.iter().map(|(_, length)| *length).collect();
         let empty = PromptKv::empty(&lengths, self.kv_cache)?;
         for ((context, _), prompt) in prompts.iter().zip(empty) {
-            if let Some(place) = self.kv_cache.prompt_mut(*context) {
-                *place = prompt;
+            if let Some(kept) = self.kv_cache.prompt_mut(*context) {
+                *kept = prompt;
             }
         }
         Ok(())
     }
 
     fn write(&mut self, rows: &[EncodedRows], encoded: &Tensor) -> Result<()> {
-        let written = |rows: &EncodedRows| {
-            let prompt = self.kv_cache.prompt(rows.context);
-            let closed = || candle_core::Error::Msg("the context of a prompt is closed".to_owned());
-            prompt.map(|prompt| prompt.written(rows.first, rows.count)).ok_or_else(closed)
-        };
-        let written = rows.iter().map(written).collect::<Result<Vec<_>>>()?;
-        let adapter = |rows: &EncodedRows| self.kv_cache.adapter(rows.context);
-        let adapted = AdaptedRows::new(rows.iter().map(|rows| (adapter(rows), rows.count)));
+        let mut written = Vec::with_capacity(rows.len());
+        for rows in rows {
+            let Some(prompt) = self.kv_cache.prompt(rows.context) else {
+                return Err(candle_core::Error::Msg("the context of a prompt is closed".to_owned()));
+            };
+            written.push(prompt.written(rows.first, rows.count));
+        }
+        let adapters = rows.iter().map(|rows| (self.kv_cache.adapter(rows.context), rows.count));
+        let adapted = AdaptedRows::new(adapters);
         self.decoder.write(&written, encoded, &adapted, self.kv_cache)
     }
 }

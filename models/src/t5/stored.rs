@@ -53,16 +53,17 @@ impl T5Config {
 
 impl Loader<'_> {
     fn encoder(&self) -> LoadResult<Encoder> {
-        let layer = |index| {
+        let mut layers = Vec::new();
+        for index in 0..self.config.num_layers {
             let block = format!("encoder.block.{index}.layer");
-            Ok(EncoderLayer {
+            layers.push(EncoderLayer {
                 attention: self.self_attention(&format!("{block}.0"))?,
                 feed_forward: self.feed_forward(&format!("{block}.1"))?,
                 norms_after: None,
-            })
-        };
+            });
+        }
         Ok(Encoder {
-            layers: (0..self.config.num_layers).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("encoder.final_layer_norm")?),
             kinds: vec![self.attention_kind("encoder", Direction::Bidirectional)?],
             heads: Heads::unscaled(self.config.num_heads),
@@ -70,18 +71,19 @@ impl Loader<'_> {
     }
 
     fn decoder(&self) -> LoadResult<Decoder> {
-        let layer = |index| {
+        let mut layers = Vec::new();
+        for index in 0..self.config.num_decoder_layers {
             let block = format!("decoder.block.{index}.layer");
             let (cross_attention, prompt_kv) = self.cross_attention(&format!("{block}.1"))?;
-            Ok(DecoderLayer {
+            layers.push(DecoderLayer {
                 self_attention: self.self_attention(&format!("{block}.0"))?,
                 prompt_kv,
                 cross_attention: Some(cross_attention),
                 feed_forward: self.feed_forward(&format!("{block}.2"))?,
-            })
-        };
+            });
+        }
         Ok(Decoder {
-            layers: (0..self.config.num_decoder_layers).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("decoder.final_layer_norm")?.exact()),
             kinds: vec![self.attention_kind("decoder", Direction::Causal)?],
             heads: Heads::unscaled(self.config.num_heads),
@@ -102,13 +104,13 @@ impl Loader<'_> {
     fn self_attention(&self, name: &str) -> LoadResult<SelfAttention> {
         let inner = self.config.inner();
         let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.SelfAttention.{part}");
+        let qkv_names = ["q", "k", "v"].map(|part| format!("{name}.SelfAttention.{part}"));
         Ok(SelfAttention {
             kind: 0,
             norm: Some(self.norm(&format!("{name}.layer_norm"))?),
-            qkv: self.linear(["q", "k", "v"].map(part), [inner; 3], model)?,
+            qkv: self.linear(qkv_names, [inner; 3], model)?,
             head_norms: None,
-            output: self.linear([part("o")], [model], inner)?,
+            output: self.linear([format!("{name}.SelfAttention.o")], [model], inner)?,
         })
     }
 
@@ -116,25 +118,25 @@ impl Loader<'_> {
     fn cross_attention(&self, name: &str) -> LoadResult<(CrossAttention, Linear<2>)> {
         let inner = self.config.inner();
         let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.EncDecAttention.{part}");
         let attention = CrossAttention {
             norm: self.norm(&format!("{name}.layer_norm"))?,
-            query: self.linear([part("q")], [inner], model)?,
-            output: self.linear([part("o")], [model], inner)?,
+            query: self.linear([format!("{name}.EncDecAttention.q")], [inner], model)?,
+            output: self.linear([format!("{name}.EncDecAttention.o")], [model], inner)?,
         };
-        Ok((attention, self.linear(["k", "v"].map(part), [inner; 2], model)?))
+        let kv_names = ["k", "v"].map(|part| format!("{name}.EncDecAttention.{part}"));
+        Ok((attention, self.linear(kv_names, [inner; 2], model)?))
     }
 
     fn feed_forward(&self, name: &str) -> LoadResult<FeedForward> {
         let wide = self.config.d_ff;
         let model = self.config.d_model;
-        let part = |part: &str| format!("{name}.DenseReluDense.{part}");
         let up = if self.config.gated {
-            MlpInput::Gated(self.linear(["wi_0", "wi_1"].map(part), [wide; 2], model)?)
+            let names = ["wi_0", "wi_1"].map(|part| format!("{name}.DenseReluDense.{part}"));
+            MlpInput::Gated(self.linear(names, [wide; 2], model)?)
         } else {
-            MlpInput::Plain(self.linear([part("wi")], [wide], model)?)
+            MlpInput::Plain(self.linear([format!("{name}.DenseReluDense.wi")], [wide], model)?)
         };
-        let down = self.down(part("wo"), [model, wide])?;
+        let down = self.down(format!("{name}.DenseReluDense.wo"), [model, wide])?;
         let mlp = Mlp { up, down, activation: self.config.activation };
         Ok(FeedForward { norm: Some(self.norm(&format!("{name}.layer_norm"))?), mlp })
     }

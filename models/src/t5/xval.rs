@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Result, Tensor};
-use ntl_core::contract::{ContextId, ContextRequest, ModelError, Prompt, Row, Token};
+use ntl_core::contract::{ContextId, ContextRequest, ModelError, NodeId, Prompt, Row, Token};
 use ntl_text::checkpoint::LoadResult;
 
 use super::head::WIDE;
@@ -95,11 +95,10 @@ impl Xval {
         for group in groups {
             let context = &self.contexts[&group.context];
             for (row, path) in rows[group.first_row..].iter().zip(&group.paths) {
-                let predicted = || context.numbers.get(row.path.parent?.index()).copied();
                 let (value, position) = if context.paper_decoding {
                     (Some(1.0), 0)
                 } else {
-                    (row.path.token.value.or_else(predicted), path.len() - 1)
+                    (row.path.token.value.or_else(|| context.after(row.path.parent)), path.len() - 1)
                 };
                 factors.push(self.factor(Token { value, ..row.path.token })?);
                 // A number after the longest possible text is a little beyond the learned positions.
@@ -121,18 +120,19 @@ impl Xval {
     /// Predicts a number from each of the scaled hidden states `[R, d_model]`, and keeps the predictions for
     /// later rows.
     pub(super) fn predict(&mut self, scaled: &Tensor, groups: &[RowGroup]) -> ModelResult<Vec<f32>> {
-        let [inner, outer] = &self.number_head;
-        let predicted = || -> Result<Vec<f32>> {
-            let predicted = outer.forward(&inner.forward(scaled)?.gelu_erf()?)?.flatten_all()?;
-            predicted.to_dtype(DType::F32)?.to_vec1()
-        };
-        let predicted = predicted().map_err(compute_error)?;
+        let predicted = self.number_head_values(scaled).map_err(compute_error)?;
         for group in groups {
             let context =
                 self.contexts.get_mut(&group.context).ok_or(ModelError::UnknownContext(group.context))?;
             context.numbers.extend(&predicted[group.first_row..][..group.paths.len()]);
         }
         Ok(predicted)
+    }
+
+    fn number_head_values(&self, scaled: &Tensor) -> Result<Vec<f32>> {
+        let [inner, outer] = &self.number_head;
+        let values = outer.forward(&inner.forward(scaled)?.gelu_erf()?)?.flatten_all()?;
+        values.to_dtype(DType::F32)?.to_vec1()
     }
 
     pub(super) fn open(&mut self, context: ContextId, paper_decoding: bool) {
@@ -142,6 +142,13 @@ impl Xval {
 
     pub(super) fn close(&mut self, context: ContextId) {
         self.contexts.remove(&context);
+    }
+}
+
+impl PredictedNumbers {
+    /// Returns the number that was predicted after a node.
+    fn after(&self, node: Option<NodeId>) -> Option<f32> {
+        self.numbers.get(node?.index()).copied()
     }
 }
 

@@ -86,11 +86,11 @@ pub(super) fn read<T: Element>(
     // Zeroing costs nothing: the operating system provides zeroed pages at the first write.
     let mut numbers = bytemuck::zeroed_vec::<T>(count);
     let element = stored.size() as u64;
-    let fill = |(piece, numbers): (usize, &mut [T])| {
+    let error = numbers.par_chunks_mut(PIECE).enumerate().find_map_first(|(piece, numbers)| {
         let from = offset + (piece * PIECE) as u64 * element;
         fill(reader, from, stored, numbers).err().map(|error| error.after(piece * PIECE))
-    };
-    match numbers.par_chunks_mut(PIECE).enumerate().find_map_first(fill) {
+    });
+    match error {
         Some(error) => Err(error),
         None => Ok(numbers),
     }

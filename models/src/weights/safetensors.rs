@@ -53,19 +53,18 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
 }
 
 fn header_bytes(reader: &FileReader<'_>) -> Result<Vec<u8>, TableError> {
-    let unreadable = |error: std::io::Error| TableError::file(error.to_string());
     let mut length = [0; LENGTH_BYTES as usize];
     if reader.size() < LENGTH_BYTES {
         return Err(TableError::file("it is cut off before its table"));
     }
-    reader.read_exact_at(&mut length, 0).map_err(unreadable)?;
+    reader.read_exact_at(&mut length, 0).map_err(|error| TableError::file(error.to_string()))?;
     let length = u64::from_le_bytes(length);
     let left = reader.size() - LENGTH_BYTES;
     if length > TABLE_BYTES_MAX.min(left) {
         let reason = format!("it claims a table of {length} bytes and has {left} bytes");
         return Err(TableError::file(reason));
     }
-    reader.part(LENGTH_BYTES, length).map_err(unreadable)
+    reader.part(LENGTH_BYTES, length).map_err(|error| TableError::file(error.to_string()))
 }
 
 /// Checks that tensors, sorted by offset, fill the `data_bytes` after the table without gaps or overlaps.

@@ -119,22 +119,27 @@ impl<'a> Plan<'a> {
     /// Computes softmax attention of the queries, in the order of the groups. Returns `[R, H * D]` in the
     /// type of the source.
     pub(crate) fn attend(&self, source: QkvSource<'_>, heads: Heads) -> Result<Tensor> {
-        let numbers = |range: &Range<usize>| self.table.narrow(0, range.start, range.len());
         let mut results = Vec::new();
         let mut kv = None;
         for batch in &self.batches {
-            let at = QueryBatch { queries: numbers(&batch.queries)?, groups: batch.groups, heads };
-            let slots = batch.slots.as_ref().map(numbers).transpose()?;
-            let packed = at.pack(source, slots.as_ref())?;
+            let queries = self.entries(&batch.queries)?;
+            let query_batch = QueryBatch { queries, groups: batch.groups, heads };
+            let slots = batch.slots.as_ref().map(|range| self.entries(range)).transpose()?;
+            let packed = query_batch.pack(source, slots.as_ref())?;
             if packed.kv.is_some() {
                 kv = packed.kv;
             }
             let Some([keys, values]) = &kv else { candle_core::bail!("the first batch has no slots") };
             let [keys, values] = [keys.narrow(1, 0, batch.keys)?, values.narrow(1, 0, batch.keys)?];
-            let weights = at.weights(&wide_product(&packed.q, &keys)?, self.bias, source.dtype)?;
-            results.push((at, matmul(&weights, &values)?));
+            let scores = wide_product(&packed.q, &keys)?;
+            let weights = query_batch.weights(&scores, self.bias, source.dtype)?;
+            results.push((query_batch, matmul(&weights, &values)?));
         }
         unpack(&results, self.rows)
+    }
+
+    fn entries(&self, range: &Range<usize>) -> Result<Tensor> {
+        self.table.narrow(0, range.start, range.len())
     }
 }
 

@@ -98,43 +98,56 @@ impl QueryBatch {
             let ntl_cuda::PackedHeads { q, kv } = self.on_gpu(dim).pack(from, slots, dtype)?;
             return Ok(PackedQkv { q, kv });
         }
-        let (queries, dim, Heads { queries: heads, keys: num_kv_heads, .. }) =
-            (self.queries()?, source.dim, self.heads);
+        let q = self.pack_queries(source)?;
+        let Some(slots) = slots else { return Ok(PackedQkv { q, kv: None }) };
+        let slots = slots.to_vec1::<u32>()?;
+        debug_assert!(slots.iter().all(|&slot| (slot as usize) < source.slots));
+        let stored: Vec<f32> = source.kv.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let keys = self.pack_slots(source, &stored[source.keys_at..], &slots)?;
+        let values = self.pack_slots(source, &stored[source.values_at..], &slots)?;
+        Ok(PackedQkv { q, kv: Some([keys, values]) })
+    }
+
+    fn pack_queries(&self, source: QkvSource<'_>) -> Result<Tensor> {
+        let queries = self.queries()?;
         let rows = queries.len() / self.groups;
-        let packed = |values: Vec<f32>, lanes: usize| {
-            Tensor::from_vec(values, (self.groups * num_kv_heads, lanes, dim), source.q.device())?
-                .to_dtype(source.dtype)
-        };
-        let from = source.q.to_vec2::<f32>()?;
-        let mut q = Vec::new();
+        let dim = source.dim;
+        let projected = source.q.to_vec2::<f32>()?;
+        let mut packed = Vec::new();
         for group in queries.chunks(rows) {
-            for (head, [row, ..]) in (0..heads).flat_map(|head| group.iter().map(move |query| (head, *query)))
-            {
-                match from.get(row as usize) {
-                    Some(row) => q.extend_from_slice(&row[head * dim..][..dim]),
-                    // A GPU leaves these elements unwritten.
-                    None => q.extend(std::iter::repeat_n(f32::NAN, dim)),
+            for head in 0..self.heads.queries {
+                for [row, ..] in group {
+                    match projected.get(*row as usize) {
+                        Some(row) => packed.extend_from_slice(&row[head * dim..][..dim]),
+                        // A GPU leaves these elements unwritten.
+                        None => packed.extend(std::iter::repeat_n(f32::NAN, dim)),
+                    }
                 }
             }
         }
-        let q = packed(q, heads / num_kv_heads * rows)?;
-        let Some(slots) = slots else { return Ok(PackedQkv { q, kv: None }) };
-        let slots = slots.to_vec1::<u32>()?;
+        self.packed(packed, self.heads.queries / self.heads.keys * rows, source)
+    }
+
+    /// Packs the keys or the values of slots. `stored` begins with those of slot 0.
+    fn pack_slots(&self, source: QkvSource<'_>, stored: &[f32], slots: &[u32]) -> Result<Tensor> {
         let width = source.kv.dim(1)?;
-        let from: Vec<f32> = source.kv.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-        debug_assert!(slots.iter().all(|&slot| (slot as usize) < source.slots));
+        let dim = source.dim;
         let keys = slots.len() / self.groups;
-        let lanes = |at: usize| {
-            let mut lanes = Vec::new();
-            for group in slots.chunks(keys) {
-                for head in 0..num_kv_heads {
-                    let places = group.iter().map(|&slot| at + slot as usize * width + head * dim);
-                    places.for_each(|place| lanes.extend_from_slice(&from[place..][..dim]));
+        let mut packed = Vec::new();
+        for group in slots.chunks(keys) {
+            for head in 0..self.heads.keys {
+                for &slot in group {
+                    packed.extend_from_slice(&stored[slot as usize * width + head * dim..][..dim]);
                 }
             }
-            packed(lanes, keys)
-        };
-        Ok(PackedQkv { q, kv: Some([lanes(source.keys_at)?, lanes(source.values_at)?]) })
+        }
+        self.packed(packed, keys, source)
+    }
+
+    /// Returns packed values as `[C * G, lanes, D]` in the type of the source.
+    fn packed(&self, values: Vec<f32>, lanes: usize, source: QkvSource<'_>) -> Result<Tensor> {
+        let shape = (self.groups * self.heads.keys, lanes, source.dim);
+        Tensor::from_vec(values, shape, source.q.device())?.to_dtype(source.dtype)
     }
 
     /// Returns softmax weights, in `dtype`, for scores f32 `[C * G, H / G * M, N]`, which are scaled, capped
@@ -204,13 +217,14 @@ pub(super) fn unpack(batches: &[(QueryBatch, Tensor)], rows: usize) -> Result<Te
         let values: Vec<f32> = results.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         (dtype, device) = (results.dtype(), results.device().clone());
         let count = queries.len() / batch.groups;
-        let lane = batch.heads.queries * dim;
+        let heads = batch.heads.queries;
         for (index, [row, ..]) in queries.into_iter().enumerate() {
-            let group = index / count;
-            let place = index % count;
-            if let Some(out) = out.get_mut(row as usize) {
-                let of = |head: usize| (group * batch.heads.queries + head) * count + place;
-                *out = (0..lane).map(|at| values[of(at / dim) * dim + at % dim]).collect();
+            let Some(out) = out.get_mut(row as usize) else { continue };
+            let (group, query) = (index / count, index % count);
+            *out = Vec::with_capacity(heads * dim);
+            for head in 0..heads {
+                let lane = (group * heads + head) * count + query;
+                out.extend_from_slice(&values[lane * dim..][..dim]);
             }
         }
     }

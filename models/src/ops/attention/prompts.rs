@@ -55,19 +55,13 @@ impl<'a> PromptAttention<'a> {
         window: Option<Window>,
         bias: Option<&'a RelativeBias>,
     ) -> Result<Self> {
-        let prompt = |&length: &usize| {
-            (0..length).map(|position| prompt_query(position, length, window)).collect::<Vec<_>>()
-        };
-        let queries: Vec<_> = lengths.iter().map(prompt).collect();
-        let mut plan = None;
-        if !uses_kernels(x) {
-            let mut first = 0;
-            let group = |queries: &Vec<AttentionQuery<'static>>| {
-                first += queries.len() as u32;
-                SlotGroup::packed((first - queries.len() as u32..first).collect(), queries.clone())
-            };
-            plan = Some(Plan::new(queries.iter().map(group).collect(), bias, x.device())?);
+        let mut queries = Vec::with_capacity(lengths.len());
+        for &length in lengths {
+            let positions = 0..length;
+            queries.push(positions.map(|position| prompt_query(position, length, window)).collect());
         }
+        let plan =
+            if uses_kernels(x) { None } else { Some(Plan::new(slot_groups(&queries), bias, x.device())?) };
         Ok(Self { queries, plan, bias })
     }
 
@@ -95,18 +89,32 @@ impl<'a> PromptAttention<'a> {
 
     fn attend_on_cpu(&self, input: &QkvInput<'_>) -> Result<Tensor> {
         let [q, keys, values] = input.parts()?;
+        let mut prompts = Vec::with_capacity(self.queries.len());
         let mut first = 0;
-        let prompt = |queries: &Vec<AttentionQuery<'_>>| {
+        for queries in &self.queries {
             let count = queries.len();
-            let keys = keys.narrow(0, first, count)?;
-            let values = values.narrow(0, first, count)?;
+            prompts.push(KeyValues {
+                keys: keys.narrow(0, first, count)?,
+                values: values.narrow(0, first, count)?,
+            });
             first += count;
-            Ok(KeyValues { keys, values })
-        };
-        let prompts = self.queries.iter().map(prompt).collect::<Result<Vec<_>>>()?;
-        let phase = Phase::Prefill;
-        let group = |(own, queries)| TensorGroup { before: Vec::new(), own, queries, phase };
-        let groups: Vec<_> = prompts.iter().zip(self.queries.iter().map(Vec::as_slice)).map(group).collect();
+        }
+        let mut groups = Vec::with_capacity(prompts.len());
+        for (own, queries) in prompts.iter().zip(&self.queries) {
+            groups.push(TensorGroup { before: Vec::new(), own, queries, phase: Phase::Prefill });
+        }
         attend(&q, &groups, input.heads, self.bias)
     }
+}
+
+/// Returns a group for each prompt. The slot of a token is its index among the tokens of all prompts.
+fn slot_groups(prompts: &[Vec<AttentionQuery<'static>>]) -> Vec<SlotGroup<'static>> {
+    let mut groups = Vec::with_capacity(prompts.len());
+    let mut first = 0;
+    for queries in prompts {
+        let end = first + queries.len() as u32;
+        groups.push(SlotGroup::packed((first..end).collect(), queries.clone()));
+        first = end;
+    }
+    groups
 }

@@ -83,11 +83,12 @@ impl<'a> SlotGroup<'a> {
         if self.queries.len() <= ROWS_MAX {
             return vec![self];
         }
-        let part = |queries: &[AttentionQuery<'a>]| {
+        let mut parts = Vec::new();
+        for queries in self.queries.chunks(ROWS_MAX) {
             let end = queries.iter().map(|query| self.range(query)[1]).max().unwrap_or(0);
-            Self { slots: self.slots[..end].to_vec(), queries: queries.to_vec(), ..self }
-        };
-        self.queries.chunks(ROWS_MAX).map(part).collect()
+            parts.push(Self { slots: self.slots[..end].to_vec(), queries: queries.to_vec(), ..self });
+        }
+        parts
     }
 
     /// Returns the slots, padded to `count` with the first one.
@@ -107,15 +108,21 @@ impl<'a> SlotGroup<'a> {
 
 /// Returns the paths of the queries, if all have one.
 fn paths<'a>(queries: &[AttentionQuery<'a>]) -> Option<Vec<&'a [u32]>> {
-    let path = |query: &AttentionQuery<'a>| match query.visible {
-        Visible::Nodes(path) => Some(path),
-        Visible::First(_) => None,
-    };
-    queries.iter().map(path).collect()
+    let mut paths = Vec::with_capacity(queries.len());
+    for query in queries {
+        match query.visible {
+            Visible::Nodes(path) => paths.push(path),
+            Visible::First(_) => return None,
+        }
+    }
+    Some(paths)
 }
 
 fn common_prefix(paths: &[&[u32]]) -> usize {
     let Some((first, others)) = paths.split_first() else { return 0 };
-    let with_first = |path: &&[u32]| first.iter().zip(*path).take_while(|(a, b)| a == b).count();
-    others.iter().map(with_first).min().unwrap_or(first.len())
+    let mut common = first.len();
+    for path in others {
+        common = first[..common].iter().zip(*path).take_while(|(a, b)| a == b).count();
+    }
+    common
 }

@@ -207,13 +207,12 @@ impl<'a> SlotRows<'a> {
         for (row, q) in rows.as_chunks::<ROW_NUMBERS>().0.iter().zip(&q_rows) {
             let [shared, count, own, hidden, end, position] = row.map(|number| number as usize);
             debug_assert!(end - hidden <= self.keys_max);
-            let slot = |at: usize| if at < count { slots[shared + at] } else { slots[own + at - count] };
-            let read = |offset: u32| {
-                let places = Tensor::from_iter((0..end).map(|at| slot(at) + offset), slab.device())?;
-                slab.index_select(&places, 0)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
-            };
-            let keys = read(0)?;
-            let values = read(capacity)?;
+            let mut seen = Vec::with_capacity(end);
+            for index in 0..end {
+                seen.push(if index < count { slots[shared + index] } else { slots[own + index - count] });
+            }
+            let keys = read_slab(slab, seen.iter().copied())?;
+            let values = read_slab(slab, seen.iter().map(|slot| slot + capacity))?;
             let own = KvSlices { keys: &keys, values: &values };
             let queries = vec![AttentionQuery { visible: Visible::First(end), hidden, position }];
             let group = AttentionGroup { before: Vec::new(), own, queries, phase: Phase::Decode };
@@ -221,4 +220,10 @@ impl<'a> SlotRows<'a> {
         }
         Tensor::from_vec(out, q.dims2()?, q.device())?.to_dtype(dtype)
     }
+}
+
+/// Returns rows of `slab`, one after the other.
+fn read_slab(slab: &Tensor, rows: impl Iterator<Item = u32>) -> Result<Vec<f32>> {
+    let rows = Tensor::from_iter(rows, slab.device())?;
+    slab.index_select(&rows, 0)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
 }

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use ntl_core::numbers::TokenNotation;
 use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 
-use super::config::{GemmaConfig, StackConfig, Tables};
+use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::families::GemmaVersion;
 use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight, device_error};
@@ -166,8 +166,11 @@ impl StackConfig {
     }
 
     fn attention_kinds(&self) -> Vec<AttentionKind> {
-        let kind = |window, rotary| AttentionKind { window, rotary: Some(rotary), bias: None };
-        self.kinds.iter().map(|layers| kind(layers.window, layers.rotary.clone())).collect()
+        let mut kinds = Vec::new();
+        for LayerKind { window, rotary } in &self.kinds {
+            kinds.push(AttentionKind { window: *window, rotary: Some(rotary.clone()), bias: None });
+        }
+        kinds
     }
 }
 
@@ -177,16 +180,17 @@ impl Loader<'_, StackConfig> {
     }
 
     pub(in crate::t5) fn encoder(&self) -> LoadResult<Encoder> {
-        let layer = |index| {
+        let mut layers = Vec::new();
+        for index in 0..self.config.layers.len() {
             let name = format!("layers.{index}");
-            Ok(EncoderLayer {
+            layers.push(EncoderLayer {
                 attention: self.self_attention(&name, index)?,
                 feed_forward: self.feed_forward(&name)?,
                 norms_after: None,
-            })
-        };
+            });
+        }
         Ok(Encoder {
-            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("norm", self.config.hidden_size)?),
             kinds: self.config.attention_kinds(),
             heads: self.config.heads,
@@ -195,18 +199,19 @@ impl Loader<'_, StackConfig> {
 
     /// Reads the decoder of prompts that the encoder represents by `prompt_width` numbers for each token.
     fn decoder(&self, prompt_width: usize, is_merged: bool) -> LoadResult<Decoder> {
-        let layer = |index| {
+        let prompt_attention = if is_merged { "self_attn" } else { "cross_attn" };
+        let mut layers = Vec::new();
+        for index in 0..self.config.layers.len() {
             let name = format!("layers.{index}");
-            let attention = if is_merged { "self_attn" } else { "cross_attn" };
-            Ok(DecoderLayer {
+            layers.push(DecoderLayer {
                 self_attention: self.self_attention(&name, index)?,
-                prompt_kv: self.keys_and_values(&format!("{name}.{attention}"), prompt_width)?,
+                prompt_kv: self.keys_and_values(&format!("{name}.{prompt_attention}"), prompt_width)?,
                 cross_attention: if is_merged { None } else { Some(self.cross_attention(&name)?) },
                 feed_forward: self.feed_forward(&name)?,
-            })
-        };
+            });
+        }
         Ok(Decoder {
-            layers: (0..self.config.layers.len()).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("norm", self.config.hidden_size)?.exact()),
             kinds: self.config.attention_kinds(),
             heads: self.config.heads,
@@ -226,19 +231,22 @@ impl Loader<'_, StackConfig> {
     fn self_attention(&self, layer: &str, index: usize) -> LoadResult<SelfAttention> {
         let StackConfig { hidden_size, head_dim, .. } = *self.config;
         let [queries, keys] = [self.config.query_width(), self.config.key_width()];
-        let part = |part: &str| format!("{layer}.self_attn.{part}");
-        let head_norm = |name: &str| self.norm(&part(name), head_dim);
+        let name = format!("{layer}.self_attn");
+        let qkv_names = ["q_proj", "k_proj", "v_proj"].map(|part| format!("{name}.{part}"));
         Ok(SelfAttention {
             kind: self.config.layers[index],
             norm: Some(self.norm(&format!("{layer}.pre_self_attn_layernorm"), hidden_size)?),
-            qkv: self.linear(["q_proj", "k_proj", "v_proj"].map(part), [queries, keys, keys], hidden_size)?,
+            qkv: self.linear(qkv_names, [queries, keys, keys], hidden_size)?,
             head_norms: if self.config.has_head_norms {
-                Some(HeadNorms { q: head_norm("q_norm")?, k: head_norm("k_norm")? })
+                Some(HeadNorms {
+                    q: self.norm(&format!("{name}.q_norm"), head_dim)?,
+                    k: self.norm(&format!("{name}.k_norm"), head_dim)?,
+                })
             } else {
                 None
             },
             output: self
-                .linear([part("o_proj")], [hidden_size], queries)?
+                .linear([format!("{name}.o_proj")], [hidden_size], queries)?
                 .normed(self.norm(&format!("{layer}.post_self_attn_layernorm"), hidden_size)?),
         })
     }
@@ -251,22 +259,21 @@ impl Loader<'_, StackConfig> {
     fn cross_attention(&self, layer: &str) -> LoadResult<CrossAttention> {
         let hidden = self.config.hidden_size;
         let queries = self.config.query_width();
-        let part = |part: &str| format!("{layer}.cross_attn.{part}");
         Ok(CrossAttention {
             norm: self.norm(&format!("{layer}.pre_cross_attn_layernorm"), hidden)?,
-            query: self.linear([part("q_proj")], [queries], hidden)?,
+            query: self.linear([format!("{layer}.cross_attn.q_proj")], [queries], hidden)?,
             output: self
-                .linear([part("o_proj")], [hidden], queries)?
+                .linear([format!("{layer}.cross_attn.o_proj")], [hidden], queries)?
                 .normed(self.norm(&format!("{layer}.post_cross_attn_layernorm"), hidden)?),
         })
     }
 
     fn feed_forward(&self, layer: &str) -> LoadResult<FeedForward> {
         let StackConfig { hidden_size, intermediate_size, activation, .. } = *self.config;
-        let part = |part: &str| format!("{layer}.mlp.{part}");
-        let up = self.linear(["gate_proj", "up_proj"].map(part), [intermediate_size; 2], hidden_size)?;
+        let up_names = ["gate_proj", "up_proj"].map(|part| format!("{layer}.mlp.{part}"));
+        let up = self.linear(up_names, [intermediate_size; 2], hidden_size)?;
         let down = self
-            .down(part("down_proj"), [hidden_size, intermediate_size])?
+            .down(format!("{layer}.mlp.down_proj"), [hidden_size, intermediate_size])?
             .normed(self.norm(&format!("{layer}.post_feedforward_layernorm"), hidden_size)?);
         Ok(FeedForward {
             norm: Some(self.norm(&format!("{layer}.pre_feedforward_layernorm"), hidden_size)?),

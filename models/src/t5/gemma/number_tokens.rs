@@ -8,6 +8,8 @@ use ntl_core::numbers::{NotationError, TokenFormat, TokenNotation};
 use ntl_text::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, LoadResult};
 use serde::Deserialize;
 
+use crate::t5::config::required;
+
 const IEEE_FILE: &str = "ieee_vocab.json";
 const P10_FILE: &str = "p10_vocab.json";
 
@@ -31,18 +33,16 @@ impl Stored {
     /// Returns the format of numbers and the file with its tokens, or the name of a field that is missing or
     /// wrong.
     fn format(&self) -> Result<(TokenFormat, &'static str), (&'static str, String)> {
-        let missing = |field: &'static str| move || (field, "missing".to_owned());
         let name = self.decoder_tokenizer.to_ascii_uppercase();
         if name.starts_with("IEEE") {
-            let field = "ieee_exponent_digits";
-            let exponent_digits = self.ieee_exponent_digits.ok_or_else(missing(field))?;
-            let digits = self.ieee_mantissa_digits.ok_or_else(missing("ieee_mantissa_digits"))?;
+            let exponent_digits = required("ieee_exponent_digits", self.ieee_exponent_digits)?;
+            let digits = required("ieee_mantissa_digits", self.ieee_mantissa_digits)?;
             let base = self.ieee_base.unwrap_or(10);
             return Ok((TokenFormat::Ieee { base, exponent_digits, digits }, IEEE_FILE));
         }
         if name == "P10" {
-            let digits = self.num_digits.ok_or_else(missing("num_digits"))?;
-            let exponent_max = self.exponent_range.ok_or_else(missing("exponent_range"))?;
+            let digits = required("num_digits", self.num_digits)?;
+            let exponent_max = required("exponent_range", self.exponent_range)?;
             return Ok((TokenFormat::P10 { digits, exponent_max }, P10_FILE));
         }
         let reason = format!("`{}` is not supported; IEEE and P10 are", self.decoder_tokenizer);
@@ -86,19 +86,17 @@ pub(crate) fn encoding(notation: &TokenNotation) -> NumberEncoding {
 
 /// Returns the tokens of a vocabulary file by id.
 fn read_names(files: &CheckpointFiles, file: &str) -> LoadResult<Vec<String>> {
-    let malformed = |reason: String| LoadError::malformed(files.name_of(file), reason);
     let ids: BTreeMap<String, u32> = files.require_json(file)?;
     let mut names: Vec<(u32, String)> = ids.into_iter().map(|(name, id)| (id, name)).collect();
     names.sort_unstable();
     if let Some((id, _)) = (0u32..).zip(&names).find(|(id, (stored, _))| id != stored) {
-        return Err(malformed(format!(
-            "the ids of its tokens are not 0 to {}: no or several tokens have {id}",
-            names.len() - 1
-        )));
+        let last = names.len() - 1;
+        let reason = format!("the ids of its tokens are not 0 to {last}: no or several tokens have {id}");
+        return Err(LoadError::malformed(files.name_of(file), reason));
     }
     let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
     if names.first().is_none_or(|first| first != PAD) {
-        return Err(malformed(format!("the id 0 is not `{PAD}`")));
+        return Err(LoadError::malformed(files.name_of(file), format!("the id 0 is not `{PAD}`")));
     }
     Ok(names)
 }

@@ -12,6 +12,7 @@ use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
 use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
+use crate::t5::config::required;
 
 #[derive(Deserialize)]
 struct Stored<E> {
@@ -95,9 +96,6 @@ fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<f6
 
 impl GemmaConfig {
     pub(crate) fn read(files: &CheckpointFiles, version: GemmaVersion) -> LoadResult<Self> {
-        let wrong =
-            |field: String, reason: String| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-        let at_root = |(field, reason): FieldError| wrong(field.to_owned(), reason);
         let family = Family::of(files)?;
         let (stored, stack) = match version {
             GemmaVersion::One => (files.require_json::<Stored<StoredStack>>(CONFIG_FILE)?, "encoder"),
@@ -107,11 +105,14 @@ impl GemmaConfig {
             }
         };
         let encoder = stored.encoder.resolve(version, Side::Encoder);
-        let encoder = encoder.map_err(|(field, reason)| wrong(format!("{stack}.{field}"), reason))?;
+        let encoder =
+            encoder.map_err(|(field, reason)| field_error(files, format!("{stack}.{field}"), reason))?;
         let decoder = stored.decoder.resolve(version, Side::Decoder);
-        let decoder = decoder.map_err(|(field, reason)| wrong(format!("decoder.{field}"), reason))?;
+        let decoder =
+            decoder.map_err(|(field, reason)| field_error(files, format!("decoder.{field}"), reason))?;
         let generation = files.json::<StoredGeneration>(GENERATION_FILE)?.unwrap_or_default();
-        stored.combined(family, version, [encoder, decoder], generation).map_err(at_root)
+        let config = stored.combined(family, version, [encoder, decoder], generation);
+        config.map_err(|(field, reason)| field_error(files, field, reason))
     }
 }
 
@@ -120,9 +121,10 @@ impl GemmaConfig {
 impl<B: DeserializeOwned> StoredRegressLm<B> {
     fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let stored: Self = files.require_json(CONFIG_FILE)?;
-        let wrong = |(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-        check_not_quantised(stored.quantization_config.as_ref()).map_err(wrong)?;
-        Ok(stored)
+        match check_not_quantised(stored.quantization_config.as_ref()) {
+            Ok(()) => Ok(stored),
+            Err((field, reason)) => Err(field_error(files, field, reason)),
+        }
     }
 
     fn encoder(&self, files: &CheckpointFiles, stored: &StoredStack) -> LoadResult<StackConfig> {
@@ -133,16 +135,18 @@ impl<B: DeserializeOwned> StoredRegressLm<B> {
 }
 
 fn in_backbone(files: &CheckpointFiles, stack: &'static str) -> impl Fn(FieldError) -> LoadError {
-    move |(field, reason)| {
-        let field = format!("backbone_config.{stack}.{field}");
-        LoadError::field(files.name_of(CONFIG_FILE), field, reason)
-    }
+    move |(field, reason)| field_error(files, format!("backbone_config.{stack}.{field}"), reason)
 }
 
 fn checked_size(files: &CheckpointFiles, field: &'static str, size: usize) -> LoadResult<usize> {
-    let wrong = |(field, reason): FieldError| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-    check_sizes(&[(field, size)]).map_err(wrong)?;
-    Ok(size)
+    match check_sizes(&[(field, size)]) {
+        Ok(()) => Ok(size),
+        Err((field, reason)) => Err(field_error(files, field, reason)),
+    }
+}
+
+fn field_error(files: &CheckpointFiles, field: impl Into<String>, reason: String) -> LoadError {
+    LoadError::field(files.name_of(CONFIG_FILE), field, reason)
 }
 
 impl StackConfig {
@@ -165,8 +169,7 @@ impl GemmaConfig {
         decoder.vocab_size = tokens;
         let field = "backbone_config.decoder.final_logit_softcapping";
         let cap = stored_decoder.final_logit_softcapping.unwrap_or(Some(30.0));
-        let cap = checked_cap(field, cap)
-            .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))?;
+        let cap = checked_cap(field, cap).map_err(|(field, reason)| field_error(files, field, reason))?;
         Ok(Self {
             family: Family::of(files)?,
             encoder,
@@ -237,7 +240,7 @@ impl Stored<StoredStack> {
                 (GemmaVersion::One, false) => Tables::Separate,
             },
             logits_cap: checked_cap("decoder.final_logit_softcapping", cap)?,
-            image_end_id: self.eoi_token_index.filter(|_| is_second),
+            image_end_id: if is_second { self.eoi_token_index } else { None },
             start_id,
             eos_ids: generation
                 .eos_token_id
@@ -287,14 +290,11 @@ impl StoredStack {
         let activation = self.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
         let is_second = version == GemmaVersion::Two;
         // The second version reads this field, but never applies it.
-        let cap = self.attn_logit_softcapping.unwrap_or(Some(50.0)).filter(|_| !is_second);
+        let cap = if is_second { None } else { self.attn_logit_softcapping.unwrap_or(Some(50.0)) };
         let types = self.layer_types(version)?;
         let mut distinct = types.clone();
         distinct.sort_by_key(|layer| *layer == LayerType::Sliding);
         distinct.dedup();
-        let kind = |&layer| {
-            Ok(LayerKind { window: self.window(layer, version, side)?, rotary: self.rotary(layer, version)? })
-        };
         Ok(StackConfig {
             vocab_size: self.vocab_size,
             hidden_size: self.hidden_size,
@@ -307,7 +307,7 @@ impl StoredStack {
             },
             head_dim: self.head_dim,
             has_head_norms: is_second,
-            kinds: distinct.iter().map(kind).collect::<Result<_, FieldError>>()?,
+            kinds: self.layer_kinds(&distinct, version, side)?,
             layers: types
                 .iter()
                 .map(|layer| distinct.iter().take_while(|other| *other != layer).count())
@@ -319,13 +319,30 @@ impl StoredStack {
         })
     }
 
+    fn layer_kinds(
+        &self,
+        types: &[LayerType],
+        version: GemmaVersion,
+        side: Side,
+    ) -> Result<Vec<LayerKind>, FieldError> {
+        let mut kinds = Vec::new();
+        for &layer in types {
+            let window = self.window(layer, version, side)?;
+            kinds.push(LayerKind { window, rotary: self.rotary(layer, version)? });
+        }
+        Ok(kinds)
+    }
+
     fn layer_types(&self, version: GemmaVersion) -> Result<Vec<LayerType>, FieldError> {
         let Some(names) = &self.layer_types else {
             // The distance from one full layer to the next.
             let period = if version == GemmaVersion::Two { 6 } else { 2 };
-            let is_full = |layer: usize| (layer + 1).is_multiple_of(period);
-            let layer = |layer| if is_full(layer) { LayerType::Full } else { LayerType::Sliding };
-            return Ok((0..self.num_hidden_layers).map(layer).collect());
+            let mut types = Vec::new();
+            for number in 1..=self.num_hidden_layers {
+                let is_full = number.is_multiple_of(period);
+                types.push(if is_full { LayerType::Full } else { LayerType::Sliding });
+            }
+            return Ok(types);
         };
         layer_types(names, self.num_hidden_layers)
     }
@@ -341,7 +358,7 @@ impl StoredStack {
         if layer == LayerType::Full {
             return Ok(None);
         }
-        let width = self.sliding_window.ok_or_else(|| ("sliding_window", "missing".to_owned()))?;
+        let width = required("sliding_window", self.sliding_window)?;
         check_sizes(&[("sliding_window", width)])?;
         Ok(Some(match (side, version) {
             (Side::Decoder, _) => Window { before: width - 1, after: 0 },

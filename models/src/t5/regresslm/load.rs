@@ -62,22 +62,24 @@ impl Reader<'_> {
     fn parts(&self) -> LoadResult<(Parts, Head)> {
         let Self { weights, config, place, adaptable } = *self;
         let decoder = &config.decoder;
-        let named = |part: &str| format!("{}{part}", config.weights.prefix);
+        let root = &config.weights.prefix;
         let (prompt_embeddings, encoder, encoder_sizes) = match &config.encoder {
             EncoderShape::Vanilla { layers: shape, rotary } => {
-                let loader = Loader { weights, config: shape, place, prefix: &named("encoder."), adaptable };
+                let prefix = &format!("{root}encoder.");
+                let loader = Loader { weights, config: shape, place, prefix, adaptable };
                 let table = loader.weight("embedding", [shape.vocab_size, shape.d_model])?;
                 let embeddings = Embeddings::plain(table, shape.vocab_size);
                 (embeddings, loader.rotary_encoder(rotary.clone())?, shape.sizes())
             }
             EncoderShape::Gemma(shape) => {
-                let loader =
-                    Loader { weights, config: shape, place, prefix: &named("encoder.encoder."), adaptable };
+                let prefix = &format!("{root}encoder.encoder.");
+                let loader = Loader { weights, config: shape, place, prefix, adaptable };
                 (shape.embeddings(loader.table()?, None), loader.encoder()?, shape.sizes())
             }
         };
-        let loader = Loader { weights, config: decoder, place, prefix: &named("decoder."), adaptable };
-        let whole = Loader { prefix: &config.weights.prefix, ..loader };
+        let prefix = &format!("{root}decoder.");
+        let loader = Loader { weights, config: decoder, place, prefix, adaptable };
+        let whole = Loader { prefix: root, ..loader };
         // Logits are computed in f32.
         let exact = place.exact();
         let exact = Loader { place: &exact, ..whole };
@@ -117,16 +119,17 @@ impl LayersShape {
 impl Loader<'_, LayersShape> {
     fn rotary_encoder(&self, rotary: Rotary) -> LoadResult<Encoder> {
         let config = self.config;
-        let layer = |index| {
+        let mut layers = Vec::new();
+        for index in 0..config.layers {
             let name = format!("layers.{index}");
-            Ok(EncoderLayer {
+            layers.push(EncoderLayer {
                 attention: self.rotary_attention(&name)?,
                 feed_forward: self.feed_forward(&name, "norm2")?,
                 norms_after: None,
-            })
-        };
+            });
+        }
         Ok(Encoder {
-            layers: (0..config.layers).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: Some(self.norm("norm")?),
             kinds: vec![AttentionKind { rotary: Some(rotary), ..AttentionKind::default() }],
             heads: config.attention_heads(),
@@ -135,9 +138,12 @@ impl Loader<'_, LayersShape> {
 
     /// Reads the decoder without its positions.
     fn decoder(&self) -> LoadResult<Decoder> {
-        let layer = |index| self.decoder_layer(&format!("layers.{index}"));
+        let mut layers = Vec::new();
+        for index in 0..self.config.layers {
+            layers.push(self.decoder_layer(&format!("layers.{index}"))?);
+        }
         Ok(Decoder {
-            layers: (0..self.config.layers).map(layer).collect::<LoadResult<_>>()?,
+            layers,
             norm: None,
             kinds: vec![AttentionKind::default()],
             heads: self.config.attention_heads(),
@@ -147,44 +153,48 @@ impl Loader<'_, LayersShape> {
 
     fn decoder_layer(&self, layer: &str) -> LoadResult<DecoderLayer> {
         let width = self.config.d_model;
-        let attention = |part: &str| format!("{layer}.self_attn.{part}");
-        let cross = |part: &str| format!("{layer}.multihead_attn.{part}");
-        let joint = self.joint(&cross("in_proj"), 3 * width)?;
+        let joint = self.joint(&format!("{layer}.multihead_attn.in_proj"), 3 * width)?;
         Ok(DecoderLayer {
             self_attention: SelfAttention {
                 kind: 0,
                 norm: Some(self.norm(&format!("{layer}.norm1"))?),
-                qkv: self.layers([self.joint(&attention("in_proj"), 3 * width)?], [width; 3])?,
+                qkv: self
+                    .layers([self.joint(&format!("{layer}.self_attn.in_proj"), 3 * width)?], [width; 3])?,
                 head_norms: None,
-                output: self.biased(&attention("out_proj"), [width, width])?,
+                output: self.biased(&format!("{layer}.self_attn.out_proj"), [width, width])?,
             },
             prompt_kv: self.layers([joint.rows(width, 2 * width)?], [width; 2])?,
             cross_attention: Some(CrossAttention {
                 norm: self.norm(&format!("{layer}.norm2"))?,
                 query: self.layers([joint.rows(0, width)?], [width])?,
-                output: self.biased(&cross("out_proj"), [width, width])?,
+                output: self.biased(&format!("{layer}.multihead_attn.out_proj"), [width, width])?,
             }),
             feed_forward: self.feed_forward(layer, "norm3")?,
         })
     }
 
     fn norm(&self, name: &str) -> LoadResult<Norm> {
-        let part = |part: &str| self.tensor(&format!("{name}.{part}"), &[self.config.d_model]);
-        Norm::new(&part("weight")?, Some(&part("bias")?), self.config.eps).map_err(device_error)
+        let width = self.config.d_model;
+        let weight = self.tensor(&format!("{name}.weight"), &[width])?;
+        let bias = self.tensor(&format!("{name}.bias"), &[width])?;
+        Norm::new(&weight, Some(&bias), self.config.eps).map_err(device_error)
     }
 
     /// Reads self-attention whose rotary positions rotate neighbouring elements of a head.
     fn rotary_attention(&self, layer: &str) -> LoadResult<SelfAttention> {
         let width = self.config.d_model;
-        let part = |part: &str| format!("{layer}.{part}");
-        let stored = |name: &str| self.stored(&part(name), [width, width], true);
-        let halves = |name: &str| stored(name)?.pairs_as_halves(self.config.head_dim());
+        let shape = [width, width];
+        let head_dim = self.config.head_dim();
+        let norm = self.norm(&format!("{layer}.norm1"))?;
+        let query = self.stored(&format!("{layer}.q_proj"), shape, true)?.pairs_as_halves(head_dim)?;
+        let key = self.stored(&format!("{layer}.k_proj"), shape, true)?.pairs_as_halves(head_dim)?;
+        let value = self.stored(&format!("{layer}.v_proj"), shape, true)?;
         Ok(SelfAttention {
             kind: 0,
-            norm: Some(self.norm(&part("norm1"))?),
-            qkv: self.layers([halves("q_proj")?, halves("k_proj")?, stored("v_proj")?], [width; 3])?,
+            norm: Some(norm),
+            qkv: self.layers([query, key, value], [width; 3])?,
             head_norms: None,
-            output: self.biased(&part("out_proj"), [width, width])?,
+            output: self.biased(&format!("{layer}.out_proj"), shape)?,
         })
     }
 
@@ -215,9 +225,12 @@ impl Loader<'_, LayersShape> {
 impl StoredLinear {
     /// Returns `count` of its outputs, from `first` on.
     fn rows(&self, first: usize, count: usize) -> LoadResult<Self> {
-        let part = |tensor: &Tensor| tensor.narrow(0, first, count);
-        let bias = self.bias.as_ref().map(part).transpose().map_err(device_error)?;
-        Ok(Self { module: self.module.clone(), weight: part(&self.weight).map_err(device_error)?, bias })
+        let bias = match &self.bias {
+            Some(bias) => Some(bias.narrow(0, first, count).map_err(device_error)?),
+            None => None,
+        };
+        let weight = self.weight.narrow(0, first, count).map_err(device_error)?;
+        Ok(Self { module: self.module.clone(), weight, bias })
     }
 
     /// Reorders the outputs of each head so that the first elements of all pairs come before the second ones.
@@ -227,15 +240,18 @@ impl StoredLinear {
             return Ok(self);
         }
         let width = self.weight.dim(0).map_err(device_error)?;
-        let head = |first: usize| {
-            let element = move |half: usize| (first + half..first + head_dim).step_by(2);
-            element(0).chain(element(1))
-        };
-        let order: Vec<u32> =
-            (0..width).step_by(head_dim).flat_map(head).map(|element| element as u32).collect();
+        let mut order = Vec::with_capacity(width);
+        for first in (0..width).step_by(head_dim) {
+            for half in [0, 1] {
+                order.extend((first + half..first + head_dim).step_by(2).map(|element| element as u32));
+            }
+        }
         let order = Tensor::from_vec(order, width, self.weight.device()).map_err(device_error)?;
-        let ordered = |tensor: &Tensor| tensor.index_select(&order, 0);
-        let bias = self.bias.as_ref().map(ordered).transpose().map_err(device_error)?;
-        Ok(Self { weight: ordered(&self.weight).map_err(device_error)?, bias, ..self })
+        let bias = match &self.bias {
+            Some(bias) => Some(bias.index_select(&order, 0).map_err(device_error)?),
+            None => None,
+        };
+        let weight = self.weight.index_select(&order, 0).map_err(device_error)?;
+        Ok(Self { weight, bias, ..self })
     }
 }

@@ -8,10 +8,12 @@ use ntl_text::checkpoint::{
 };
 use ntl_text::tokenizer::Vocabulary;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig, WeightsFile};
 use crate::rope::{RopeShape, Rotary, StoredRope};
+use crate::t5::config::required;
 use crate::t5::gemma::{StackConfig, StoredStack};
 use crate::weights::is_plain_name;
 
@@ -176,7 +178,7 @@ impl Stored {
             decoder,
             positions: self.decoder.max_len,
             start_id: self.decoder.start_id,
-            vocabulary: self.encoder_tokenizer.resolve()?,
+            vocabulary: self.encoder_tokenizer.resolve().map_err(within("encoder_tokenizer"))?,
             prompt_tokens_max: self.encoder.max_input_len,
             notation,
         })
@@ -185,17 +187,15 @@ impl Stored {
 
 impl StoredEncoder {
     fn resolve(&self) -> Result<EncoderShape, Wrong> {
-        let unreadable = |error: serde_json::Error| wrong("encoder", error.to_string());
-        let fields = || Value::Object(self.fields.clone());
         match self.kind.to_ascii_lowercase().as_str() {
             "vanilla" => {
-                let stored: StoredLayers = serde_json::from_value(fields()).map_err(unreadable)?;
+                let stored: StoredLayers = self.read_fields()?;
                 let layers = stored.resolve(self.vocab_size).map_err(within("encoder"))?;
                 let rotary = stored.rotary(layers.head_dim()).map_err(within("encoder"))?;
                 Ok(EncoderShape::Vanilla { layers, rotary })
             }
             "t5gemma" => {
-                let StoredGemma { config } = serde_json::from_value(fields()).map_err(unreadable)?;
+                let StoredGemma { config } = self.read_fields()?;
                 check_sizes(&[("vocab_size", self.vocab_size)]).map_err(within("encoder"))?;
                 let encoder = config.regresslm_encoder().map_err(within("encoder.config"))?;
                 Ok(EncoderShape::Gemma(StackConfig { vocab_size: self.vocab_size, ..encoder }))
@@ -206,16 +206,21 @@ impl StoredEncoder {
             }
         }
     }
+
+    fn read_fields<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
+        let fields = Value::Object(self.fields.clone());
+        serde_json::from_value(fields).map_err(|error| wrong("encoder", error.to_string()))
+    }
 }
 
 impl StoredDecoder {
     fn resolve(&self) -> Result<LayersShape, Wrong> {
-        let only = |is_supported, field: &str, supported: &str| {
-            if is_supported { Ok(()) } else { Err(wrong(field, format!("only {supported} is supported"))) }
-        };
-        let is_sinusoid = self.positions.as_deref().is_none_or(|name| name == "sinusoidal");
-        only(is_sinusoid, "decoder.positions", "`sinusoidal`")?;
-        only(!self.final_norm, "decoder.final_norm", "false")?;
+        if self.positions.as_deref().is_some_and(|name| name != "sinusoidal") {
+            return Err(wrong("decoder.positions", "only `sinusoidal` is supported".to_owned()));
+        }
+        if self.final_norm {
+            return Err(wrong("decoder.final_norm", "only false is supported".to_owned()));
+        }
         check_sizes(&[("max_len", self.max_len)]).map_err(within("decoder"))?;
         self.layers.resolve(self.vocab_size).map_err(within("decoder"))
     }
@@ -223,14 +228,8 @@ impl StoredDecoder {
 
 impl StoredLayers {
     fn resolve(&self, vocab_size: usize) -> Result<LayersShape, FieldError> {
-        let only = |given: &Option<String>, field, supported: &str| match given {
-            Some(name) if name != supported => {
-                Err((field, format!("`{name}`: only {supported} is supported")))
-            }
-            _ => Ok(()),
-        };
-        only(&self.activation, "activation", "relu")?;
-        only(&self.norm, "norm", "pre")?;
+        check_only("activation", self.activation.as_deref(), "relu")?;
+        check_only("norm", self.norm.as_deref(), "pre")?;
         check_sizes(&[("vocab_size", vocab_size), ("d_model", self.d_model), ("d_ff", self.d_ff)])?;
         check_count("layers", self.layers)?;
         check_count("heads", self.heads)?;
@@ -264,29 +263,34 @@ impl StoredLayers {
     }
 }
 
+fn check_only(field: &'static str, name: Option<&str>, supported: &str) -> Result<(), FieldError> {
+    match name {
+        Some(name) if name != supported => Err((field, format!("`{name}`: only {supported} is supported"))),
+        _ => Ok(()),
+    }
+}
+
 impl StoredTokenizer {
-    fn resolve(self) -> Result<Vocabulary, Wrong> {
-        let field = |name: &str| format!("encoder_tokenizer.{name}");
-        let missing = |name: &str| (field(name), "missing".to_owned());
+    fn resolve(self) -> Result<Vocabulary, FieldError> {
         if self.add_bos || self.add_eos {
-            let name = if self.add_bos { "add_bos" } else { "add_eos" };
-            return Err((field(name), "only false is supported".to_owned()));
+            let field = if self.add_bos { "add_bos" } else { "add_eos" };
+            return Err((field, "only false is supported".to_owned()));
         }
         match self.kind.as_str() {
             "sentencepiece" => match self.file {
                 Some(file) if is_plain_name(&file) => Ok(Vocabulary::SentencePiece { file }),
-                Some(file) => Err((field("file"), format!("`{file}` is not a file name"))),
-                None => Err(missing("file")),
+                Some(file) => Err(("file", format!("`{file}` is not a file name"))),
+                None => Err(("file", "missing".to_owned())),
             },
             "character" => Ok(Vocabulary::Characters {
-                characters: self.chars.ok_or_else(|| missing("chars"))?,
+                characters: required("chars", self.chars)?,
                 pad: self.pad_id,
                 unknown: self.unk_id,
                 first: self.first_char_id,
             }),
             other => {
                 let reason = format!("`{other}` is not supported; sentencepiece and character are");
-                Err((field("kind"), reason))
+                Err(("kind", reason))
             }
         }
     }
@@ -295,58 +299,55 @@ impl StoredTokenizer {
 impl StoredNumbers {
     /// Returns the notation of answers of `outputs` numbers.
     fn resolve(self, outputs: usize) -> Result<TokenNotation, Wrong> {
-        let field = |name: &str| format!("number_tokenizer.{name}");
         let format = self.format().map_err(within("number_tokenizer"))?;
         let special = self.special_values().map_err(within("number_tokenizer"))?;
         let Self { wrappers, tokens, num_tokens_per_obj, .. } = self;
         if tokens.first().is_none_or(|first| first != PAD) {
-            return Err((field("tokens"), format!("the first one is not `{PAD}`")));
+            return Err(wrong("number_tokenizer.tokens", format!("the first one is not `{PAD}`")));
         }
         let mut names = HashSet::new();
         if let Some(repeated) = tokens.iter().find(|name| !names.insert(name.as_str())) {
-            return Err((field("tokens"), format!("`{repeated}` is listed twice")));
+            return Err(wrong("number_tokenizer.tokens", format!("`{repeated}` is listed twice")));
         }
-        let unusable = |error: NotationError| match error {
-            NotationError::Missing(_) | NotationError::Repeated(_) => (field("tokens"), error.to_string()),
-            error => ("number_tokenizer".to_owned(), error.to_string()),
-        };
-        let mut notation = TokenNotation::new(tokens, format, outputs).map_err(unusable)?;
-        let is_repeated = |name: &String| wrappers.iter().filter(|other| *other == name).count() > 1;
-        if let Some(name) = wrappers.iter().find(|name| is_repeated(name)) {
-            return Err((field("wrappers"), format!("`{name}` is listed twice")));
+        let mut notation = TokenNotation::new(tokens, format, outputs).map_err(notation_error)?;
+        for name in &wrappers {
+            if wrappers.iter().filter(|other| *other == name).count() > 1 {
+                return Err(wrong("number_tokenizer.wrappers", format!("`{name}` is listed twice")));
+            }
         }
         for wrapper in &wrappers {
             notation = match wrapper.as_str() {
                 "add_special_values" => notation.with_special_values(&special),
                 "append_pad" => notation.with_separator(),
-                other => return Err((field("wrappers"), format!("`{other}` is not supported"))),
+                other => {
+                    return Err(wrong("number_tokenizer.wrappers", format!("`{other}` is not supported")));
+                }
             }
-            .map_err(unusable)?;
+            .map_err(notation_error)?;
         }
         match num_tokens_per_obj {
             Some(tokens) if tokens != notation.number_tokens() => {
                 let reason = format!("{tokens}, but its numbers have {} tokens", notation.number_tokens());
-                Err((field("num_tokens_per_obj"), reason))
+                Err(wrong("number_tokenizer.num_tokens_per_obj", reason))
             }
             _ => Ok(notation),
         }
     }
 
     fn format(&self) -> Result<TokenFormat, FieldError> {
-        let needed = |field: &'static str, value: Option<usize>| value.ok_or((field, "missing".to_owned()));
         match self.kind.to_ascii_lowercase().as_str() {
             "p10" => Ok(TokenFormat::P10 {
-                digits: needed("num_digits", self.num_digits)?,
-                exponent_max: self.exponent_range.ok_or(("exponent_range", "missing".to_owned()))?,
+                digits: required("num_digits", self.num_digits)?,
+                exponent_max: required("exponent_range", self.exponent_range)?,
             }),
             "ieee" => Ok(TokenFormat::Ieee {
                 base: self.base.unwrap_or(10),
-                exponent_digits: needed("num_exponent_digits", self.num_exponent_digits)?,
-                digits: needed("num_mantissa_digits", self.num_mantissa_digits)?,
+                exponent_digits: required("num_exponent_digits", self.num_exponent_digits)?,
+                digits: required("num_mantissa_digits", self.num_mantissa_digits)?,
             }),
             "normalized" => Ok(TokenFormat::Normalized {
                 base: self.base.unwrap_or(10),
-                digits: needed("length", self.length)?,
+                digits: required("length", self.length)?,
             }),
             _ => Err(("kind", format!("`{}` is not supported; p10, ieee and normalized are", self.kind))),
         }
@@ -354,7 +355,8 @@ impl StoredNumbers {
 
     /// Returns the values that are not finite numbers, with the names of their tokens.
     fn special_values(&self) -> Result<Vec<(String, SpecialValue)>, FieldError> {
-        let value = |(name, value): (&String, &String)| {
+        let mut values = Vec::new();
+        for (name, value) in self.special_values.iter().flatten() {
             let value = match value.as_str() {
                 "nan" => SpecialValue::Nan,
                 "inf" => SpecialValue::Infinity,
@@ -364,9 +366,18 @@ impl StoredNumbers {
                     return Err(("special_values", format!("`{other}` is none of nan, inf, -inf, INVALID")));
                 }
             };
-            Ok((format!("<{name}>"), value))
-        };
-        self.special_values.iter().flatten().map(value).collect()
+            values.push((format!("<{name}>"), value));
+        }
+        Ok(values)
+    }
+}
+
+fn notation_error(error: NotationError) -> Wrong {
+    match error {
+        NotationError::Missing(_) | NotationError::Repeated(_) => {
+            wrong("number_tokenizer.tokens", error.to_string())
+        }
+        error => wrong("number_tokenizer", error.to_string()),
     }
 }
 

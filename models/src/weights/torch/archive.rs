@@ -57,8 +57,9 @@ impl<'r, 'a> Archive<'r, 'a> {
         if list.size > LIST_BYTES_MAX {
             return Err(format!("its list of entries claims {} bytes", list.size));
         }
-        let cut_off = |_| "its list of entries is not in the file".to_owned();
-        let bytes = reader.part(list.offset, list.size).map_err(cut_off)?;
+        let bytes = reader
+            .part(list.offset, list.size)
+            .map_err(|_| "its list of entries is not in the file".to_owned())?;
         let mut entries = BTreeMap::new();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -103,8 +104,9 @@ impl<'r, 'a> Archive<'r, 'a> {
         if header.get(..4) != Some(&LOCAL) {
             return Err(misplaced());
         }
-        let length = |at| u16_at(&header, at).map(u64::from).ok_or_else(misplaced);
-        let offset = entry.header + 30 + length(26)? + length(28)?;
+        let lengths = u16_at(&header, 26).zip(u16_at(&header, 28));
+        let (name_bytes, extra_bytes) = lengths.ok_or_else(misplaced)?;
+        let offset = entry.header + 30 + u64::from(name_bytes) + u64::from(extra_bytes);
         match offset.checked_add(entry.size) {
             Some(end) if end <= self.reader.size() => Ok(EntryBytes { offset, size: entry.size }),
             _ => Err(format!("entry `{name}` claims {} bytes, more than the file has", entry.size)),
@@ -117,12 +119,10 @@ fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
     let most = (LOCATOR_BYTES + END_BYTES + COMMENT_BYTES_MAX) as u64;
     let from = reader.size().saturating_sub(most);
     let tail = reader.part(from, reader.size() - from).map_err(|error| error.to_string())?;
-    let is_end = |&at: &usize| {
-        let comment = u16_at(&tail, at + 20).map(usize::from);
-        tail[at..].starts_with(&END) && comment.is_some_and(|comment| at + END_BYTES + comment == tail.len())
-    };
-    let at = (0..tail.len()).rev().find(is_end);
-    let at = at.ok_or("it is cut off or no archive: its end is not that of one")?;
+    let at = (0..tail.len())
+        .rev()
+        .find(|&at| is_end(&tail[at..]))
+        .ok_or("it is cut off or no archive: its end is not that of one")?;
     let list = List {
         entries: u16_at(&tail, at + 10).unwrap_or(0).into(),
         size: u32_at(&tail, at + 12).unwrap_or(0).into(),
@@ -132,6 +132,14 @@ fn find_list(reader: &FileReader<'_>) -> Result<List, String> {
     match locator.and_then(|locator| u64_at(&tail, locator + 8)) {
         Some(large) => large_list(reader, large).ok_or_else(|| "its end is damaged".to_owned()),
         None => Ok(list),
+    }
+}
+
+/// Returns whether bytes are the record at the end of an archive, with its comment.
+fn is_end(bytes: &[u8]) -> bool {
+    match u16_at(bytes, 20) {
+        Some(comment) => bytes.starts_with(&END) && END_BYTES + usize::from(comment) == bytes.len(),
+        None => false,
     }
 }
 
@@ -148,10 +156,9 @@ fn listed(list: &[u8]) -> Option<(String, Listed, &[u8])> {
     if !list.starts_with(&LISTED) {
         return None;
     }
-    let length = |at| u16_at(list, at).map(usize::from);
-    let name = length(28)?;
-    let extra = length(30)?;
-    let comment = length(32)?;
+    let name = usize::from(u16_at(list, 28)?);
+    let extra = usize::from(u16_at(list, 30)?);
+    let comment = usize::from(u16_at(list, 32)?);
     let text = String::from_utf8_lossy(list.get(FIXED..FIXED + name)?).into_owned();
     let extra_bytes = list.get(FIXED + name..FIXED + name + extra)?;
     let stored = [u32_at(list, 24)?, u32_at(list, 20)?, u32_at(list, 42)?];

@@ -67,8 +67,6 @@ fn entry(archive: &Archive<'_, '_>, prefix: &str, view: View) -> Result<Entry, S
     if shape.len() != strides.len() {
         return Err(format!("it has {} sizes and {} strides", shape.len(), strides.len()));
     }
-    let beyond =
-        || format!("shape {shape:?} with strides {strides:?} is more than the {held} elements stored");
     let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
     let last = shape.iter().zip(&strides).try_fold(view.offset, |last, (&size, &stride)| {
         last.checked_add((size.max(1) as u64 - 1).checked_mul(stride as u64)?)
@@ -76,7 +74,9 @@ fn entry(archive: &Archive<'_, '_>, prefix: &str, view: View) -> Result<Entry, S
     let inside = elements.is_some_and(|elements| elements <= held)
         && last.is_some_and(|last| elements == Some(0) || last < held);
     if !inside {
-        return Err(beyond());
+        return Err(format!(
+            "shape {shape:?} with strides {strides:?} is more than the {held} elements stored"
+        ));
     }
     let offset = offset + view.offset.min(held) * size as u64;
     let strides = (elements != Some(0) && !is_contiguous(&shape, &strides)).then_some(strides);

@@ -89,26 +89,31 @@ pub(super) fn tensors<'p>(bytes: &'p [u8], key: Option<&str>) -> Result<Vec<(Str
     if pairs.len() > TENSORS_MAX {
         return Err(TableError::file(format!("it lists {} tensors", pairs.len())));
     }
-    let named = |(key, value): (Id, Id)| {
+    let mut tensors = Vec::new();
+    for (key, value) in pairs {
         let Some(Node::Text(name)) = nodes.get(key) else {
             return Err(TableError::file("it holds a tensor without a name"));
         };
         if name.len() > NAME_BYTES_MAX {
             return Err(TableError::tensor(*name, format!("its name has {} bytes", name.len())));
         }
-        match nodes.get(value) {
-            Some(Node::Tensor(view)) => Ok(((*name).to_owned(), view.clone())),
-            _ => Err(TableError::tensor(*name, "it is not a tensor")),
-        }
-    };
-    pairs.into_iter().map(named).collect()
+        let Some(Node::Tensor(view)) = nodes.get(value) else {
+            return Err(TableError::tensor(*name, "it is not a tensor"));
+        };
+        tensors.push(((*name).to_owned(), view.clone()));
+    }
+    Ok(tensors)
 }
 
 /// Returns the value of a dictionary with a text as its key. The last one counts, as in Python.
 fn entry(nodes: &[Node<'_>], dictionary: Id, key: &str) -> Option<Id> {
     let Node::Dict(pairs) = nodes.get(dictionary)? else { return None };
-    let is_key = |id: Id| matches!(nodes.get(id), Some(Node::Text(name)) if *name == key);
-    pairs.iter().rev().find(|(name, _)| is_key(*name)).map(|(_, value)| *value)
+    for &(name, value) in pairs.iter().rev() {
+        if matches!(nodes.get(name), Some(Node::Text(name)) if *name == key) {
+            return Some(value);
+        }
+    }
+    None
 }
 
 struct Machine<'p> {
@@ -288,26 +293,29 @@ impl<'p> Machine<'p> {
     }
 
     fn view(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Result<View<'p>, String> {
-        let numbers = |id: Id| -> Result<Vec<i64>, String> {
-            let number = |&id: &Id| match self.node(id) {
-                Node::Int(number) => Ok(*number),
-                _ => Err(DAMAGED.to_owned()),
-            };
-            let sizes = self.tuple_at(id)?;
-            if sizes.len() > DIMENSIONS_MAX {
-                return Err(format!("its pickle has a tensor of {} dimensions", sizes.len()));
-            }
-            sizes.iter().map(number).collect()
-        };
         match (self.node(storage), self.node(offset)) {
             (Node::Storage(storage), &Node::Int(offset)) => Ok(View {
                 storage: storage.clone(),
                 offset: u64::try_from(offset).map_err(|_| DAMAGED)?,
-                shape: numbers(shape)?,
-                strides: numbers(strides)?,
+                shape: self.dimensions(shape)?,
+                strides: self.dimensions(strides)?,
             }),
             _ => Err(DAMAGED.to_owned()),
         }
+    }
+
+    /// Returns the numbers of a shape, or of strides.
+    fn dimensions(&self, id: Id) -> Result<Vec<i64>, String> {
+        let items = self.tuple_at(id)?;
+        if items.len() > DIMENSIONS_MAX {
+            return Err(format!("its pickle has a tensor of {} dimensions", items.len()));
+        }
+        let mut numbers = Vec::with_capacity(items.len());
+        for &item in items {
+            let Node::Int(number) = self.node(item) else { return Err(DAMAGED.to_owned()) };
+            numbers.push(*number);
+        }
+        Ok(numbers)
     }
 
     /// Drops attributes of a dictionary, such as the `_metadata` of a state dictionary. They contain no
