@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::tests::{model, number_job, small, tree, vocabulary};
+use super::tests::{model, number_job, tree, vocabulary};
 use super::*;
 use crate::contract::{
-    AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsSummary, NumberJob,
-    NumberMethod, OptionsJob, Row, ScoreJob, Terminator, TextJob,
+    AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsRequest, LogitsSummary,
+    NumberJob, NumberMethod, OptionsJob, Row, ScoreJob, Terminator, TextJob,
 };
 use crate::guide::{Guide, GuideError, GuideState};
 use crate::losses::NumberTokens;

@@ -34,10 +34,10 @@ mod token_number_tests;
 use std::sync::Arc;
 
 use crate::contract::{
-    EngineError, Event, Logits, LogitsRequest, LogitsRow, NodeId, PathRow, Request, TextJob, TokenNumber,
+    EngineError, Event, Logits, LogitsRow, NodeId, PathRow, Request, TextJob, TokenNumber,
 };
 use crate::guide::Guide;
-use crate::numbers::{NumberGrammar, NumberRules, Softmax};
+use crate::numbers::{NumberGrammar, Softmax};
 use crate::sampling::argmax;
 use crate::text::TextDecoder;
 use crate::token::Token;
@@ -95,7 +95,7 @@ impl<'a> RowResult<'a> {
         Softmax::of(self.logits).ok_or_else(not_a_distribution)
     }
 
-    /// The logits of a row with [`LogitsRequest::All`].
+    /// The logits of a row with [`LogitsRequest::All`](crate::contract::LogitsRequest::All).
     fn full(self) -> Result<&'a [f32], EngineError> {
         match self.logits {
             LogitsRow::Full(logits) => Ok(logits),
