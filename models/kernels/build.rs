@@ -6,9 +6,9 @@ pub(crate) fn main() {
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
         return;
     }
-    let found = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags: Vec<&str> =
-        found.lines().find(|line| line.starts_with("flags")).unwrap_or("").split(' ').collect();
+        cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or("").split(' ').collect();
     if ["amx_tile", "amx_int8", "amx_bf16"].iter().all(|flag| flags.contains(flag)) {
         println!("cargo:rustc-cfg=amx");
     }

@@ -157,10 +157,17 @@ impl State {
 
     /// Wakes the engines that may continue with memory of `pool`.
     fn wake(&self, pool: Pool) {
-        let first = self.waiting.front().filter(|_| pool == Pool::General);
-        let reserved = self.reserved_waiting.iter().filter(|_| pool == Pool::Reserved);
-        for engine in first.into_iter().chain(reserved).filter_map(|&engine| self.engines.get(engine)) {
-            (engine.wake)();
+        match pool {
+            Pool::General => self.wake_engines(self.waiting.front()),
+            Pool::Reserved => self.wake_engines(&self.reserved_waiting),
+        }
+    }
+
+    fn wake_engines<'a>(&self, indices: impl IntoIterator<Item = &'a usize>) {
+        for &index in indices {
+            if let Some(engine) = self.engines.get(index) {
+                (engine.wake)();
+            }
         }
     }
 

@@ -63,13 +63,12 @@ impl EventSender {
     /// Returns whether the client has read enough for the job to be stepped. If not, the channel wakes the
     /// engine when it has.
     pub fn has_room(&self) -> bool {
-        let has_room = || self.backlog.unread_bytes.load(Ordering::SeqCst) < UNREAD_BYTES_MAX;
-        if has_room() {
+        if self.unread_bytes() < UNREAD_BYTES_MAX {
             return true;
         }
         self.backlog.wake_on_read.store(true, Ordering::SeqCst);
         // A read just before the store did not see the flag and did not wake the engine.
-        has_room()
+        self.unread_bytes() < UNREAD_BYTES_MAX
     }
 
     pub(crate) fn unread_bytes(&self) -> usize {
@@ -115,13 +114,16 @@ impl Drop for JobEvents {
 
 /// Returns the approximate size of an event in memory.
 fn bytes(event: &Event) -> usize {
-    let token = |token: &TokenText| size_of::<TokenText>() + size_of_val(&token.top[..]);
     let more = match event {
-        Event::Text { text, token: told, .. } => text.len() + told.as_ref().map_or(0, token),
-        Event::Prompt(tokens) => tokens.iter().map(token).sum(),
+        Event::Text { text, token, .. } => text.len() + token.as_ref().map_or(0, token_bytes),
+        Event::Prompt(tokens) => tokens.iter().map(token_bytes).sum(),
         Event::Number(outcome) => outcome.distribution.bytes(),
         Event::Field(number) => number.outcome.distribution.bytes(),
         _ => 0,
     };
     size_of::<Event>() + more
+}
+
+fn token_bytes(token: &TokenText) -> usize {
+    size_of::<TokenText>() + size_of_val(&token.top[..])
 }

@@ -71,8 +71,11 @@ impl Engine {
         let messages = Arc::new(messages);
         // The engine's thread holds only a weak reference, so that it ends when all senders are dropped.
         let waking = Arc::downgrade(&messages);
-        let wake = move || drop(waking.upgrade().map(|messages| messages.send(Message::Wake)));
-        let memory = budget.join(model.evictable_cache(), wake);
+        let memory = budget.join(model.evictable_cache(), move || {
+            if let Some(messages) = waking.upgrade() {
+                drop(messages.send(Message::Wake));
+            }
+        });
         let meter = memory.meter();
         let job_bytes_max = budget.job_bytes_max();
         let info = Arc::new(model.info().clone());
@@ -108,15 +111,15 @@ impl Engine {
     /// slots, or the engine has stopped.
     pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
         jobs.iter_mut().try_for_each(|job| self.limit_to_cache(job))?;
-        let sequences = |job: &Job| job.request.sequences();
-        let wanted = jobs.iter().map(sequences).fold(0, u32::saturating_add);
+        let sequences = jobs.iter().map(|job| job.request.sequences()).fold(0, u32::saturating_add);
         let mut permits = Arc::clone(&self.queue_slots)
-            .try_acquire_many_owned(wanted)
+            .try_acquire_many_owned(sequences)
             .map_err(|_| EngineError::Overloaded { waiting: self.waiting() })?;
         let request_begun = Arc::new(AtomicBool::new(false));
         let queued = Instant::now();
-        let submit = |job: Job| {
-            let permit = permits.split(sequences(&job) as usize).ok_or(EngineError::Dead)?;
+        let mut receivers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let permit = permits.split(job.request.sequences() as usize).ok_or(EngineError::Dead)?;
             let messages = Arc::clone(&self.messages);
             // Sending fails only if the engine has stopped. Then there is nothing to wake.
             let (events, receiver) = channel(move || drop(messages.send(Message::Wake)));
@@ -126,9 +129,9 @@ impl Engine {
             let queued_job =
                 QueuedJob { job, events, queued, cache_bytes, request_begun, permit, sent: None };
             self.messages.send(Message::Submit(Box::new(queued_job))).map_err(|_| EngineError::Dead)?;
-            Ok(receiver)
-        };
-        jobs.into_iter().map(submit).collect()
+            receivers.push(receiver);
+        }
+        Ok(receivers)
     }
 
     /// Lets the engine's thread copy the weights of an adapter to the model's device, and waits for it.

@@ -158,11 +158,13 @@ impl Pace {
     pub(crate) fn rows_max(&mut self, clients: usize, rows_max: usize) -> usize {
         let short = clients.next_power_of_two().min(rows_max);
         self.short_age += 1;
-        let Some(limit) = self.known(short).filter(|_| self.short_age < SHORT_AGE_MAX) else {
-            self.short_age = 0;
-            return short;
+        let limit = match self.known(short) {
+            Some(seconds) if self.short_age < SHORT_AGE_MAX => STEP_RATIO_MAX * seconds,
+            _ => {
+                self.short_age = 0;
+                return short;
+            }
         };
-        let limit = STEP_RATIO_MAX * limit;
         let mut rows = short;
         while rows < rows_max {
             let more = (2 * rows).min(rows_max);

@@ -98,11 +98,11 @@ fn give<'a>(
     chunks: &mut Vec<PrefillChunk>,
 ) -> usize {
     for job in jobs {
-        let given = work.min(job.progress.work_left);
-        if given > 0 {
-            chunks.push(PrefillChunk { context: job.context, work: given });
+        let share = work.min(job.progress.work_left);
+        if share > 0 {
+            chunks.push(PrefillChunk { context: job.context, work: share });
         }
-        work -= given;
+        work -= share;
     }
     work
 }

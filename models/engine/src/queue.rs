@@ -63,6 +63,12 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns the time at which the queue timeout ends, and its error.
+fn queue_timeout(queued: Instant, time_max: Duration) -> Option<(Instant, EngineError)> {
+    let after_ms = milliseconds(time_max);
+    Some((queued.checked_add(time_max)?, EngineError::QueueTimeout { after_ms }))
+}
+
 /// The reason why a job is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DropReason {
@@ -186,31 +192,25 @@ impl Queue {
 
     /// Returns the time at which a job has waited too long, and the error for that case.
     fn deadline(&self, queued_job: &QueuedJob) -> Option<(Instant, EngineError)> {
-        let begun = queued_job.request_begun.load(Ordering::Relaxed);
-        let turn = self.time_max.filter(|_| !begun).and_then(|time_max| {
-            let after_ms = milliseconds(time_max);
-            Some((queued_job.queued.checked_add(time_max)?, EngineError::QueueTimeout { after_ms }))
-        });
-        [queued_job.deadline(), turn].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let timeout = match self.time_max {
+            Some(time_max) if !queued_job.request_begun.load(Ordering::Relaxed) => {
+                queue_timeout(queued_job.queued, time_max)
+            }
+            _ => None,
+        };
+        [queued_job.deadline(), timeout].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// Removes the jobs whose client is gone or whose time has run out.
     pub(crate) fn take_dropped(&mut self, now: Instant) -> Vec<(Box<QueuedJob>, DropReason)> {
-        let drop_reason = |queue: &Self, queued_job: &QueuedJob| {
-            if queued_job.events.is_closed() {
-                return Some(DropReason::ClientGone);
-            }
-            let late = queue.deadline(queued_job).filter(|(at, _)| *at <= now);
-            late.map(|(_, error)| DropReason::DeadlineExceeded(error))
-        };
-        if !self.waiting().any(|queued_job| drop_reason(self, queued_job).is_some()) {
+        if !self.waiting().any(|queued_job| self.drop_reason(queued_job, now).is_some()) {
             return Vec::new();
         }
         let mut dropped = Vec::new();
         for ClientQueue { client, jobs } in std::mem::take(&mut self.clients) {
             let mut kept = VecDeque::new();
             for queued_job in jobs {
-                match drop_reason(self, &queued_job) {
+                match self.drop_reason(&queued_job, now) {
                     Some(reason) => dropped.push((queued_job, reason)),
                     None => kept.push_back(queued_job),
                 }
@@ -220,6 +220,14 @@ impl Queue {
             }
         }
         dropped
+    }
+
+    fn drop_reason(&self, queued_job: &QueuedJob, now: Instant) -> Option<DropReason> {
+        if queued_job.events.is_closed() {
+            return Some(DropReason::ClientGone);
+        }
+        let (deadline, error) = self.deadline(queued_job)?;
+        (deadline <= now).then_some(DropReason::DeadlineExceeded(error))
     }
 
     /// Removes all jobs.

@@ -331,12 +331,6 @@ impl Runner {
 
     /// Returns the resources that the next jobs can use.
     fn admission<'a>(&'a self, shares: &'a Shares) -> Admission<'a> {
-        let used = |pool| {
-            let running = self.running.iter().filter(|job| job.memory.pool() == pool);
-            let prefilling = self.prefilling.iter().filter(|job| job.memory.pool() == pool);
-            running.map(Running::counted_sequences).sum::<usize>()
-                + prefilling.map(|job| job.sequences).sum::<usize>()
-        };
         let reserved = self.limits.running_max / 4;
         let general = self.limits.running_max - reserved;
         let running = self.running.iter().map(Running::client);
@@ -345,12 +339,20 @@ impl Runner {
             running: running.chain(self.prefilling.iter().map(Prefilling::client)).collect(),
             barred: &shares.barred,
             admits_longer: shares.admits_longer,
-            general: general.saturating_sub(used(Pool::General)),
-            reserved: reserved.saturating_sub(used(Pool::Reserved)),
+            general: general.saturating_sub(self.sequences_in(Pool::General)),
+            reserved: reserved.saturating_sub(self.sequences_in(Pool::Reserved)),
             sequences_max: general,
             prefill_work: shares.new_jobs,
             lacks_memory: false,
         }
+    }
+
+    /// Returns the number of sequences of the jobs whose memory is in a pool.
+    fn sequences_in(&self, pool: Pool) -> usize {
+        let running = self.running.iter().filter(|job| job.memory.pool() == pool);
+        let prefilling = self.prefilling.iter().filter(|job| job.memory.pool() == pool);
+        running.map(Running::counted_sequences).sum::<usize>()
+            + prefilling.map(|job| job.sequences).sum::<usize>()
     }
 
     /// Opens the context of a job.
@@ -405,10 +407,10 @@ impl Runner {
         let work: usize = chunks.iter().map(|chunk| chunk.work).sum();
         let span = tracing::debug_span!("prefill", batch.prompts = chunks.len(), batch.work = work);
         let began = Instant::now();
-        let (computed, others) = span.in_scope(|| {
+        let (computed, others_time) = span.in_scope(|| {
             self.pass(model, queue, users, |model, interruption| prefill_all(model, chunks, interruption))
         });
-        let time = began.elapsed().saturating_sub(others);
+        let time = began.elapsed().saturating_sub(others_time);
         let of: BTreeMap<_, _> = (0..).zip(chunks).map(|(index, chunk)| (chunk.context, index)).collect();
         let concerned = self.prefilling.iter().filter(|job| of.contains_key(&job.context));
         let clients = concerned.map(Prefilling::client).collect();
@@ -416,7 +418,7 @@ impl Runner {
         match computed {
             Ok(progress) => {
                 let work = progress.iter().map(|progress| progress.work_done).sum();
-                if others.is_zero() {
+                if others_time.is_zero() {
                     self.last_prefill = Some(Prefill { began, time, work, clients, is_shared });
                 } else {
                     // The other clients were served meanwhile, so that it owes them no steps.
@@ -431,7 +433,7 @@ impl Runner {
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), "prefill of a batch of prompts failed");
-                if others.is_zero() {
+                if others_time.is_zero() {
                     self.pace.prefilled(0, time, clients, is_shared);
                 }
                 let error = self.failure(model, &error);
@@ -510,26 +512,30 @@ impl Runner {
         };
         let cost = model.cache_cost();
         let observer = Arc::clone(&self.observer);
-        let interrupted = self.interrupted;
-        let ask = |job: &mut Running, rows| {
-            let asked = next_rows(job, rows, cost, &*observer);
-            asked.map_err(|end| job.end = Some(end)).ok()
-        };
-        let (rows, shares) = collect_rows(&mut self.running, rows_max, self.steps, interrupted, ask);
+        let (rows, shares) =
+            collect_rows(&mut self.running, rows_max, self.steps, self.interrupted, |job, rows_max| {
+                match next_rows(job, rows_max, cost, &*observer) {
+                    Ok(rows) => Some(rows),
+                    Err(end) => {
+                        job.end = Some(end);
+                        None
+                    }
+                }
+            });
         let mut over: Vec<usize> = Vec::new();
         if !rows.is_empty() {
             let span = tracing::debug_span!("step", batch.rows = rows.len(), batch.jobs = shares.len());
             let began = Instant::now();
-            let (logits, others) = span.in_scope(|| {
+            let (logits, others_time) = span.in_scope(|| {
                 self.pass(model, queue, &clients, |model, interruption| step_all(model, &rows, interruption))
             });
             let ended = Instant::now();
             // A step on a device begins when the prefill before it has ended.
             let began = self.settle_prefill(model).map_or(began, |prefilled| prefilled.max(began));
             let measured = if model.step_was_partial() { None } else { Some(rows.len()) };
-            let time = ended.saturating_duration_since(began).saturating_sub(others);
+            let time = ended.saturating_duration_since(began).saturating_sub(others_time);
             self.pace.measure_step(measured, time);
-            if others.is_zero() {
+            if others_time.is_zero() {
                 self.pace.pay(time);
             }
             self.observer.on_step(rows.len());
@@ -549,9 +555,21 @@ impl Runner {
         }
         over.extend((0..self.running.len()).filter(|&index| self.running[index].end.is_some()));
         let any = !(rows.is_empty() && over.is_empty());
+        self.end_jobs(model, queue, over, cost);
+        any
+    }
+
+    /// Removes the running jobs at these indices. Those whose memory is full return to the queue.
+    fn end_jobs(
+        &mut self,
+        model: &mut dyn BatchModel,
+        queue: &mut Queue,
+        mut indices: Vec<usize>,
+        cost: CacheCost,
+    ) {
         // In descending order, so that earlier indices stay valid.
-        over.sort_unstable_by(|a, b| b.cmp(a));
-        for index in over {
+        indices.sort_unstable_by(|a, b| b.cmp(a));
+        for index in indices {
             let mut job = self.running.remove(index);
             model.close(job.context);
             match job.end.take() {
@@ -560,7 +578,6 @@ impl Runner {
                 Some(EarlyEnd::OutOfMemory) => queue.push_front(restarted(job, cost)),
             }
         }
-        any
     }
 
     /// Returns the index of a running job. Others may have ended during the step.
@@ -603,7 +620,9 @@ impl Runner {
             }
             let job = &mut self.running[running];
             // Counted before the event is sent, so that a client with the response finds it in the metrics.
-            if let Some(reason) = end_reason(&event).filter(|_| !job.queued_job.events.is_closed()) {
+            if let Some(reason) = end_reason(&event)
+                && !job.queued_job.events.is_closed()
+            {
                 job.unfinished = job.unfinished.saturating_sub(1);
                 self.count(reason, 1);
             }
@@ -676,8 +695,8 @@ fn next_rows(
     cost: CacheCost,
     observer: &dyn EngineObserver,
 ) -> Result<Vec<PathRow>, EarlyEnd> {
-    let asked = guarded(observer, || Ok::<_, EngineError>(job.decoding.next_rows(rows)));
-    let paths = asked.map_err(EarlyEnd::Failed)?;
+    let paths = guarded(observer, || Ok::<_, EngineError>(job.decoding.next_rows(rows)));
+    let paths = paths.map_err(EarlyEnd::Failed)?;
     let search = job.decoding.search_bytes() as u64;
     let needs = cost.bytes(job.prompt_tokens, job.nodes as usize + paths.len()).saturating_add(search);
     // A restarted job has reserved everything that it may need, except for prefixes that it computes ahead.

@@ -116,16 +116,16 @@ pub(crate) fn collect_rows(
     let mut rows = Vec::new();
     let mut shares = Vec::new();
     let clients = by_client(running, barred);
-    for (place, jobs) in clients.iter().enumerate() {
-        let end = rows.len() + ((rows_max - rows.len()) / (clients.len() - place)).max(1);
-        for (place, &index) in jobs.iter().enumerate() {
+    for (position, jobs) in clients.iter().enumerate() {
+        let end = rows.len() + ((rows_max - rows.len()) / (clients.len() - position)).max(1);
+        for (position, &index) in jobs.iter().enumerate() {
             // With more clients than rows, the last clients get none.
             let left = end.min(rows_max).saturating_sub(rows.len());
             if left == 0 {
                 break;
             }
             let job = &mut running[index];
-            let Some(paths) = ask(job, (left / (jobs.len() - place)).max(1)) else { continue };
+            let Some(paths) = ask(job, (left / (jobs.len() - position)).max(1)) else { continue };
             job.last_step = LastStep { number: step, rows: paths.len() };
             shares.push(Share { context: job.context, first_row: rows.len(), rows: paths.len() });
             rows.extend(paths.into_iter().map(|path| Row { context: job.context, path }));

@@ -64,11 +64,9 @@ fn prefill(criterion: &mut Criterion) {
     for keys in [256, 1024, 4096] {
         let q = numbers(ROWS * 576);
         let kv = numbers(keys * 192);
-        let query = |row: usize| {
-            let position = keys - ROWS + row;
-            AttentionQuery { visible: Visible::First(position + 1), hidden: 0, position }
-        };
-        let queries: Vec<_> = (0..ROWS).map(query).collect();
+        let queries: Vec<_> = (keys - ROWS..keys)
+            .map(|position| AttentionQuery { visible: Visible::First(position + 1), hidden: 0, position })
+            .collect();
         let pairs: usize = queries.iter().map(|query| query.visible.count()).sum();
         // A multiplication and an addition for each number of a key and of a value.
         group.throughput(Throughput::Elements((4 * pairs * 576) as u64));

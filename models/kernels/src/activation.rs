@@ -21,29 +21,37 @@ impl Activation {
     /// Applies the activation element by element.
     pub fn apply(self, values: &mut [f32]) {
         let arch = Arch::new();
-        let run = |values: &mut [f32]| arch.dispatch(Task { activation: self, values, factors: &[] });
-        if values.len() <= CHUNK { run(values) } else { values.par_chunks_mut(CHUNK).for_each(run) }
+        if values.len() <= CHUNK {
+            self.run(arch, values, &[]);
+        } else {
+            values.par_chunks_mut(CHUNK).for_each(|values| self.run(arch, values, &[]));
+        }
     }
 
     /// Computes `values = activation(values) * factors` for slices of equal lengths.
     pub fn apply_gated(self, values: &mut [f32], factors: &[f32]) {
         let arch = Arch::new();
-        let run = |(values, factors): (&mut [f32], &[f32])| {
-            arch.dispatch(Task { activation: self, values, factors });
-        };
         if values.len() <= CHUNK {
-            run((values, factors));
+            self.run(arch, values, factors);
         } else {
-            values.par_chunks_mut(CHUNK).zip(factors.par_chunks(CHUNK)).for_each(run);
+            let chunks = values.par_chunks_mut(CHUNK).zip(factors.par_chunks(CHUNK));
+            chunks.for_each(|(values, factors)| self.run(arch, values, factors));
         }
+    }
+
+    fn run(self, arch: Arch, values: &mut [f32], factors: &[f32]) {
+        arch.dispatch(Task { activation: self, values, factors });
     }
 }
 
 /// Computes `cap * tanh(value / cap)` for each value, which limits values to the range from `-cap` to `cap`.
 pub fn soft_cap(values: &mut [f32], cap: f32) {
     let arch = Arch::new();
-    let run = |values: &mut [f32]| arch.dispatch(Cap { values, cap });
-    if values.len() <= CHUNK { run(values) } else { values.par_chunks_mut(CHUNK).for_each(run) }
+    if values.len() <= CHUNK {
+        arch.dispatch(Cap { values, cap });
+    } else {
+        values.par_chunks_mut(CHUNK).for_each(|values| arch.dispatch(Cap { values, cap }));
+    }
 }
 
 struct Cap<'a> {

@@ -18,9 +18,11 @@ impl RopeTables {
     /// Angles are f32, as in the reference implementation, so that large angles are rounded in the same way.
     pub fn new(positions: impl Iterator<Item = usize>, frequencies: &[f32], magnitude: f32) -> Self {
         let angles = positions.flat_map(|position| frequencies.iter().map(move |f| f * position as f32));
-        let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
-        let scaled = |values: Vec<f32>| values.into_iter().map(|value| value * magnitude).collect();
-        Self { cos: scaled(cos), sin: scaled(sin), pairs: frequencies.len() }
+        let (mut sin, mut cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
+        for value in sin.iter_mut().chain(&mut cos) {
+            *value *= magnitude;
+        }
+        Self { cos, sin, pairs: frequencies.len() }
     }
 }
 

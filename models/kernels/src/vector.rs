@@ -105,14 +105,16 @@ const SERIAL_MAX: usize = 1 << 16;
 
 /// Computes `values += others` for slices of equal lengths.
 pub fn add(values: &mut [f32], others: &[f32]) {
-    let add = |(values, others): (&mut [f32], &[f32])| {
-        values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
-    };
     if values.len() <= SERIAL_MAX {
-        add((values, others));
+        add_serially(values, others);
     } else {
-        values.par_chunks_mut(SERIAL_MAX / 4).zip(others.par_chunks(SERIAL_MAX / 4)).for_each(add);
+        let chunks = values.par_chunks_mut(SERIAL_MAX / 4).zip(others.par_chunks(SERIAL_MAX / 4));
+        chunks.for_each(|(values, others)| add_serially(values, others));
     }
+}
+
+fn add_serially(values: &mut [f32], others: &[f32]) {
+    values.iter_mut().zip(others).for_each(|(value, other)| *value += other);
 }
 
 /// Returns the sum of `of(value)`, always added up in the same order.

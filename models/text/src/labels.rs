@@ -53,12 +53,18 @@ impl Stored {
             let count = check_count("num_labels", self.num_labels.unwrap_or(USUAL))?;
             return Ok((0..count).map(usual_name).collect());
         };
-        let name = |index: usize| match names.get(&index.to_string()) {
-            Some(Value::String(name)) => Ok(name.clone()),
-            Some(other) => Ok(other.to_string()),
-            None => Err(("id2label", format!("has {} names, but none for label {index}", names.len()))),
-        };
-        (0..check_count("id2label", names.len())?).map(name).collect()
+        let count = check_count("id2label", names.len())?;
+        let mut sorted = Vec::with_capacity(count);
+        for index in 0..count {
+            sorted.push(match names.get(&index.to_string()) {
+                Some(Value::String(name)) => name.clone(),
+                Some(other) => other.to_string(),
+                None => {
+                    return Err(("id2label", format!("has {count} names, but none for label {index}")));
+                }
+            });
+        }
+        Ok(sorted)
     }
 
     fn activation(&self, labels: usize) -> Result<LabelActivation, FieldError> {

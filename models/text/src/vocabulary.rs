@@ -13,12 +13,12 @@ pub fn vocabulary(tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> Vocabulary {
     if !info.has_token_distribution() {
         return label_vocabulary(tokenizer, info);
     }
-    let ids = || (0u32..).take(tokenizer.len());
-    let pieces = ids().map(|id| tokenizer.number_piece(id));
+    let ids = (0u32..).take(tokenizer.len());
+    let pieces = ids.clone().map(|id| tokenizer.number_piece(id));
     Vocabulary {
         decoder: Arc::clone(tokenizer) as Arc<dyn TextDecoder>,
         grammar: Arc::new(NumberGrammar::new(pieces, info.eos_ids.clone())),
-        number_values: ids().filter_map(|id| Some((id, tokenizer.number_value(id)?))).collect(),
+        number_values: ids.filter_map(|id| Some((id, tokenizer.number_value(id)?))).collect(),
         eos_ids: info.eos_ids.clone().into(),
         tokens: info.tokens,
     }

@@ -281,13 +281,15 @@ impl<'a, E: Float> Task<'a, E> {
         let share = self.key_heads.len().div_ceil(count).max(1);
         let lanes = share * self.sharing() * self.dim();
         let mut rows: Vec<_> = self.out.into_iter().map(|row| row.chunks_mut(lanes)).collect();
-        let firsts = self.key_heads.clone().step_by(share);
-        let part = |first: usize| Self {
-            key_heads: first..self.key_heads.end.min(first + share),
-            out: rows.iter_mut().filter_map(Iterator::next).collect(),
-            ..self
-        };
-        firsts.map(part).collect()
+        let mut parts = Vec::with_capacity(count);
+        for first in self.key_heads.clone().step_by(share) {
+            parts.push(Self {
+                key_heads: first..self.key_heads.end.min(first + share),
+                out: rows.iter_mut().filter_map(Iterator::next).collect(),
+                ..self
+            });
+        }
+        parts
     }
 
     /// Returns the number of query heads that share a key head.
@@ -494,13 +496,13 @@ impl<'a, E: Float> KvSlices<'a, E> {
 /// which has space for all rows if they must be converted.
 #[inline(always)]
 fn widened<'a, E: Float>(rows: impl Iterator<Item = &'a [E]>, wide: &'a mut [f32]) -> [&'a [f32]; POSITIONS] {
-    let mut found = [&[][..]; POSITIONS];
+    let mut slices = [&[][..]; POSITIONS];
     let width = (wide.len() / POSITIONS).max(1);
     let mut wide = wide.chunks_exact_mut(width);
-    for (found, row) in found.iter_mut().zip(rows) {
-        *found = E::widen(row, wide.next().unwrap_or_default());
+    for (slice, row) in slices.iter_mut().zip(rows) {
+        *slice = E::widen(row, wide.next().unwrap_or_default());
     }
-    found
+    slices
 }
 
 /// Gathers the keys of one head, followed by its values, in contiguous memory: lanes of distant positions

@@ -67,8 +67,13 @@ struct Tile {
 
 impl Tile {
     fn new(dim: usize) -> Self {
-        let zeros = || vec![0.0; TILE * dim];
-        Self { positions: 0..0, keys: zeros(), values: zeros(), dim, scratch: vec![0.0; dim] }
+        Self {
+            positions: 0..0,
+            keys: vec![0.0; TILE * dim],
+            values: vec![0.0; TILE * dim],
+            dim,
+            scratch: vec![0.0; dim],
+        }
     }
 
     #[inline(always)]
@@ -116,16 +121,17 @@ impl Panel {
         let rows = ranges.len();
         let sharing = task.sharing();
         let first = key_head * sharing;
-        let panel = |from: usize| {
+        let mut panels = Vec::with_capacity((sharing * rows).div_ceil(width));
+        for from in (0..sharing * rows).step_by(width) {
             let lanes = from..(from + width).min(sharing * rows);
             let runs = (lanes.start / rows..=(lanes.end - 1) / rows).map(|head| Run {
                 head: first + head,
                 rows: lanes.start.max(head * rows) - head * rows
                     ..lanes.end.min((head + 1) * rows) - head * rows,
             });
-            Self::new::<E, S>(task, runs.collect(), ranges)
-        };
-        (0..sharing * rows).step_by(width).map(panel).collect()
+            panels.push(Self::new::<E, S>(task, runs.collect(), ranges));
+        }
+        panels
     }
 
     #[inline(always)]

@@ -25,10 +25,10 @@ pub(super) struct Avx2(());
 
 impl Avx2 {
     pub(super) fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx2")
+        let is_supported = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        found.then_some(Self(()))
+        is_supported.then_some(Self(()))
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.

@@ -60,8 +60,8 @@ impl Bf16Tiles {
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
-    pub(super) fn product<'a>(&'a self, found: Amx, x: &[f32]) -> Columns<'a> {
-        self.product_by(x, move |sides, out| amx::panel(found, Elements::Bf16, sides, out))
+    pub(super) fn product<'a>(&'a self, support: Amx, x: &[f32]) -> Columns<'a> {
+        self.product_by(x, move |sides, out| amx::panel(support, Elements::Bf16, sides, out))
     }
 
     /// Does the same, with `panel(sides, outputs [M, WIDTH])` for each panel.
@@ -86,11 +86,14 @@ fn rounded(x: &[f32], k: usize) -> Aligned<u16> {
     let padded = k.next_multiple_of(INPUTS);
     let mut rows = Aligned::zeros(x.len() / k * padded);
     let arch = Arch::new();
-    let round = |(x, bits): (&[f32], &mut [u16])| arch.dispatch(Round { x, bits });
     if x.len() <= LAYOUT_MAX {
-        x.chunks_exact(k).zip(rows.as_mut_slice().chunks_exact_mut(padded)).for_each(round);
+        for (x, bits) in x.chunks_exact(k).zip(rows.as_mut_slice().chunks_exact_mut(padded)) {
+            arch.dispatch(Round { x, bits });
+        }
     } else {
-        x.par_chunks_exact(k).zip(rows.as_mut_slice().par_chunks_exact_mut(padded)).for_each(round);
+        x.par_chunks_exact(k)
+            .zip(rows.as_mut_slice().par_chunks_exact_mut(padded))
+            .for_each(|(x, bits)| arch.dispatch(Round { x, bits }));
     }
     rows
 }

@@ -102,13 +102,13 @@ impl Place {
     /// # Safety
     /// `values` must point to space for `M` rows, and no other thread may write these columns.
     unsafe fn write(&self, panel: &[f32], columns: Range<usize>) {
-        let own = columns.start.max(self.columns.start)..columns.end.min(self.columns.end);
-        if own.is_empty() {
+        let shared = columns.start.max(self.columns.start)..columns.end.min(self.columns.end);
+        if shared.is_empty() {
             return;
         }
         for (row, outputs) in panel.chunks_exact(columns.len()).enumerate() {
-            let outputs = &outputs[own.start - columns.start..own.end - columns.start];
-            let at = row * self.columns.len() + own.start - self.columns.start;
+            let outputs = &outputs[shared.start - columns.start..shared.end - columns.start];
+            let at = row * self.columns.len() + shared.start - self.columns.start;
             // SAFETY: `at` and the elements after it are in row `row` of the part.
             unsafe { self.values.add(at).copy_from_nonoverlapping(outputs.as_ptr(), outputs.len()) };
         }

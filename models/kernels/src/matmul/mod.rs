@@ -84,8 +84,8 @@ impl Matrix {
         assert_eq!(values.len(), n * k, "elements of a weight of {n} x {k}");
         let packed = match format {
             Format::F32 => Packed::F32(Panels::pack(values, k, |value| value)),
-            Format::Bf16 if let Some(found) = Amx::new() => {
-                Packed::Bf16Tiles(found, Bf16Tiles::pack(values, k))
+            Format::Bf16 if let Some(support) = Amx::new() => {
+                Packed::Bf16Tiles(support, Bf16Tiles::pack(values, k))
             }
             Format::Bf16 => Packed::Bf16(Panels::pack(values, k, bf16::from_f32)),
             Format::F16 => Packed::F16(Panels::pack(values, k, f16::from_f32)),
@@ -124,7 +124,7 @@ impl Matrix {
         match &self.packed {
             Packed::F32(panels) => widened::product(panels, x),
             Packed::Bf16(panels) => widened::product(panels, x),
-            Packed::Bf16Tiles(found, weight) => weight.product(*found, x),
+            Packed::Bf16Tiles(support, weight) => weight.product(*support, x),
             Packed::F16(panels) => widened::product(panels, x),
             Packed::Int8(weight) => weight.product(x),
             Packed::Q8(quantized) => {

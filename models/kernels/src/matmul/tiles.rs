@@ -52,21 +52,15 @@ impl Tiles {
         let mut rest = x;
         let cut = tile_sizes(m, rows_max).map(|rows| {
             let (tile, places) = std::mem::take(&mut place).split_at_mut(rows * k);
-            let (taken, others) = rest.split_at(rows * k);
+            let (these, others) = rest.split_at(rows * k);
             (place, rest) = (places, others);
-            (tile, taken)
+            (tile, these)
         });
         let cut: Vec<_> = cut.collect();
-        let fill = |(tile, taken): (&mut [f32], &[f32])| {
-            let rows = tile.len() / k;
-            for (row, values) in taken.chunks_exact(k).enumerate() {
-                tile[row..].iter_mut().step_by(rows).zip(values).for_each(|(place, value)| *place = *value);
-            }
-        };
         if x.len() <= LAYOUT_MAX {
-            cut.into_iter().for_each(fill);
+            cut.into_iter().for_each(|(tile, rows)| fill(tile, rows, k));
         } else {
-            cut.into_par_iter().for_each(fill);
+            cut.into_par_iter().for_each(|(tile, rows)| fill(tile, rows, k));
         }
         Self { values, k, m, rows_max }
     }
@@ -84,5 +78,13 @@ impl Tiles {
             first += rows;
             entry
         })
+    }
+}
+
+/// Copies rows `[rows, K]` to a tile `[K, rows]`.
+fn fill(tile: &mut [f32], rows: &[f32], k: usize) {
+    let count = tile.len() / k;
+    for (row, values) in rows.chunks_exact(k).enumerate() {
+        tile[row..].iter_mut().step_by(count).zip(values).for_each(|(place, value)| *place = *value);
     }
 }

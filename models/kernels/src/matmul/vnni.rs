@@ -27,10 +27,10 @@ impl Vnni {
     pub(super) const NAME: &str = "vnni";
 
     pub(super) fn new() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx512f")
+        let is_supported = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vnni");
-        found.then_some(Self(()))
+        is_supported.then_some(Self(()))
     }
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.

@@ -55,31 +55,26 @@ fn is_system(message: &ChatMessage) -> bool {
 }
 
 fn add_description(messages: &mut Vec<ChatMessage>, description: &str, described_in: DescribedIn) {
-    let text = |role: &str, content: String| ChatMessage {
-        role: role.to_owned(),
-        content: Some(content),
-        ..ChatMessage::default()
-    };
     match described_in {
         DescribedIn::SystemMessage => match messages.first_mut().filter(|message| is_system(message)) {
             Some(first) => first.content = Some(format!("{}\n\n{description}", first.text())),
-            None => messages.insert(0, text("system", description.to_owned())),
+            None => messages.insert(0, new_message("system", description.to_owned())),
         },
         DescribedIn::UserMessage => match messages.iter_mut().find(|message| message.role == "user") {
             Some(first) => first.content = Some(format!("{description}\n\n{}", first.text())),
-            None => messages.insert(0, text("user", description.to_owned())),
+            None => messages.insert(0, new_message("user", description.to_owned())),
         },
     }
+}
+
+fn new_message(role: &str, content: String) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
 }
 
 /// Returns a message whose calls are part of its content. The result of a call becomes a message of the user.
 fn as_text(message: &ChatMessage) -> ChatMessage {
     if message.role == "tool" {
-        return ChatMessage {
-            role: "user".to_owned(),
-            content: Some(result(message)),
-            ..ChatMessage::default()
-        };
+        return new_message("user", result(message));
     }
     if message.tool_calls.is_empty() {
         return message.clone();

@@ -35,8 +35,8 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     if format.len() > FORMAT_BYTES_MAX {
         return Err(limit_error(format!("a strftime format above {FORMAT_BYTES_MAX} bytes")));
     }
-    let unwritable = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(unwritable)
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
 /// Writes JSON like Python's `json.dumps` with `ensure_ascii=False`.

@@ -112,9 +112,9 @@ impl ChatTemplate {
         specials: BTreeMap<String, String>,
     ) -> Result<Option<Self>, LoadError> {
         let Some(sources) = source::templates(files)? else { return Ok(None) };
-        let open = |source| Template::new(source, files.place());
-        let tool_template = sources.tool_use.map(open);
-        Ok(Some(Self { template: open(sources.default), tool_template, specials }))
+        let tool_template = sources.tool_use.map(|source| Template::new(source, files.place()));
+        let template = Template::new(sources.default, files.place());
+        Ok(Some(Self { template, tool_template, specials }))
     }
 
     /// Returns the template as stored.
@@ -132,13 +132,13 @@ impl ChatTemplate {
     }
 
     pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
-        match conversation.messages.last().filter(|_| conversation.continue_final_message) {
-            Some(last) => {
-                let text = self.whole(&conversation.with_mark())?;
-                up_to_mark(text, last.text()).ok_or(ChatError::LastMessageLost)
-            }
-            None => self.whole(conversation),
+        if conversation.continue_final_message
+            && let Some(last) = conversation.messages.last()
+        {
+            let text = self.whole(&conversation.with_mark())?;
+            return up_to_mark(text, last.text()).ok_or(ChatError::LastMessageLost);
         }
+        self.whole(conversation)
     }
 
     /// Returns the reason why the template does not compile, or `None` if it does.
@@ -184,7 +184,8 @@ impl Template {
         if let Err(reason) = &environment {
             tracing::warn!(checkpoint = place, reason, "the chat template does not compile");
         }
-        let compiled = environment.as_ref().ok().and_then(|own| own.template_from_str(&rewritten).ok());
+        let compiled =
+            environment.as_ref().ok().and_then(|environment| environment.template_from_str(&rewritten).ok());
         let variables = compiled.map(|template| template.undeclared_variables(false)).unwrap_or_default();
         let [reads_tools, reads_documents] = ["tools", "documents"].map(|name| variables.contains(name));
         let knows_developer = source.contains("developer");
@@ -199,15 +200,16 @@ impl Template {
         let environment = self.environment.as_ref().map_err(|reason| ChatError::Unusable(reason.clone()))?;
         let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
         variables.extend(specials.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
-        let given = conversation.variables.iter();
-        variables.extend(given.map(|(name, value)| (name.as_str(), Value::from_serialize(value))));
-        let role = |message: &ChatMessage| match message.role.as_str() {
-            "developer" if !self.knows_developer => "system".to_owned(),
-            role => role.to_owned(),
-        };
-        let messages = conversation.messages.iter();
-        let messages = messages.map(|message| ChatMessage { role: role(message), ..message.clone() });
-        variables.insert("messages", Value::from_serialize(messages.collect::<Vec<_>>()));
+        for (name, value) in &conversation.variables {
+            variables.insert(name, Value::from_serialize(value));
+        }
+        let mut messages = conversation.messages.clone();
+        if !self.knows_developer {
+            for message in messages.iter_mut().filter(|message| message.role == "developer") {
+                message.role = "system".to_owned();
+            }
+        }
+        variables.insert("messages", Value::from_serialize(messages));
         variables.insert("add_generation_prompt", conversation.add_generation_prompt.into());
         if !conversation.tools.is_empty() {
             if !self.reads_tools {
@@ -266,10 +268,10 @@ const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// Cuts `text` before the mark after `content`, which the template may trim.
 fn up_to_mark(mut text: String, content: &str) -> Option<String> {
     let end = text.rfind(MARK.trim_end())?;
-    let trims = !text[end..].starts_with(MARK);
+    let is_trimmed = !text[end..].starts_with(MARK);
     text.truncate(end);
     let space = &content[content.trim_end().len()..];
-    if let Some(trimmed) = text.strip_suffix(space).filter(|_| trims) {
+    if is_trimmed && let Some(trimmed) = text.strip_suffix(space) {
         text.truncate(trimmed.len());
     }
     text.contains(content.trim()).then_some(text)

@@ -101,8 +101,11 @@ pub fn check_count(field: &'static str, size: usize) -> Result<usize, FieldError
 
 /// Rejects quantised weights, which `quantization_config` describes.
 pub fn check_not_quantised(config: Option<&serde_json::Value>) -> Result<(), FieldError> {
-    let reason = || "quantised weights are not supported by the native backend".to_owned();
-    config.map_or(Ok(()), |_| Err(("quantization_config", reason())))
+    if config.is_some() {
+        let reason = "quantised weights are not supported by the native backend";
+        return Err(("quantization_config", reason.to_owned()));
+    }
+    Ok(())
 }
 
 /// The positions to which a layer attends.
@@ -117,12 +120,15 @@ pub fn layer_types(names: &[String], layers: usize) -> Result<Vec<LayerType>, Fi
     if names.len() != layers {
         return Err(("layer_types", format!("{} for {layers} layers", names.len())));
     }
-    let layer = |name: &String| match name.as_str() {
-        "full_attention" => Ok(LayerType::Full),
-        "sliding_attention" => Ok(LayerType::Sliding),
-        other => Err(("layer_types", format!("`{other}` is not supported"))),
-    };
-    names.iter().map(layer).collect()
+    let mut types = Vec::with_capacity(layers);
+    for name in names {
+        types.push(match name.as_str() {
+            "full_attention" => LayerType::Full,
+            "sliding_attention" => LayerType::Sliding,
+            other => return Err(("layer_types", format!("`{other}` is not supported"))),
+        });
+    }
+    Ok(types)
 }
 
 /// Rejects sizes of 0, and sizes that no model has.

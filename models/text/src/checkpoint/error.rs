@@ -63,6 +63,10 @@ pub enum LoadError {
 pub type LoadResult<T> = Result<T, LoadError>;
 
 impl LoadError {
+    pub(super) fn unreadable(file: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Read { file: file.into(), source }
+    }
+
     pub fn malformed(file: impl Into<String>, reason: impl ToString) -> Self {
         Self::Malformed { file: file.into(), reason: one_line(&reason.to_string()) }
     }
@@ -85,12 +89,8 @@ impl LoadError {
 /// string.
 fn hub_hint(path: &Path) -> String {
     let name = path.to_string_lossy();
-    let is_word = |word: &str| {
-        let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-        !word.is_empty() && !word.starts_with('.') && word.chars().all(is_plain)
-    };
     let mut words = name.split('/');
-    let is_hub_name = words.clone().count() <= 2 && words.all(is_word);
+    let is_hub_name = words.clone().count() <= 2 && words.all(is_hub_word);
     if !is_hub_name {
         return String::new();
     }
@@ -98,6 +98,12 @@ fn hub_hint(path: &Path) -> String {
     format!(
         "; models are not fetched from the hub: download it with `hf download {name} --local-dir {folder}`"
     )
+}
+
+fn is_hub_word(word: &str) -> bool {
+    !word.is_empty()
+        && !word.starts_with('.')
+        && word.chars().all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character))
 }
 
 /// Shortens a text from a file to one line of limited length.

@@ -197,8 +197,8 @@ impl<'a> CheckpointFacts<'a> {
     /// a value of another type.
     pub fn log_scale_embeddings(&self) -> Result<Choice<bool>, LoadError> {
         const NAME: &str = "log_scale_embeddings";
-        if let Some(found) = self.find(NAME, |choices| choices.log_scale_embeddings)? {
-            return Ok(found);
+        if let Some(choice) = self.find(NAME, |choices| choices.log_scale_embeddings)? {
+            return Ok(choice);
         }
         let origin = match self.number_encoding()? {
             Some(Choice { origin: Origin::File(file), .. }) if file.ends_with(TRAINER_FILE) => {
@@ -233,9 +233,10 @@ impl<'a> CheckpointFacts<'a> {
         }
         all.extend(self.tokenizer_type()?.map(|choice| ("tokenizer_type", shown(choice))));
         all.extend(self.number_encoding()?.map(|choice| ("number_encoding", shown(choice))));
-        let origin = || Origin::File(self.files.name_of(OWN_FILE));
-        let side = self.truncation_side.map(|side| Choice { value: side.name(), origin: origin() });
-        all.extend(side.map(|choice| ("truncation_side", choice)));
+        if let Some(side) = self.truncation_side {
+            let origin = Origin::File(self.files.name_of(OWN_FILE));
+            all.push(("truncation_side", Choice { value: side.name(), origin }));
+        }
         Ok(all)
     }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use ntl_core::failpoint;
@@ -62,19 +62,7 @@ impl CheckpointFiles {
 
     /// Unpacks a gzipped tar archive in memory. `place` names it in errors.
     pub fn archive(place: &str, gzipped_tar: &[u8]) -> Result<Self, LoadError> {
-        let unreadable = |source| LoadError::Read { file: place.to_owned(), source };
-        let mut files = BTreeMap::new();
-        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(gzipped_tar));
-        for entry in archive.entries().map_err(unreadable)? {
-            let mut entry = entry.map_err(unreadable)?;
-            let name =
-                entry.path().map_err(unreadable)?.file_name().map(|name| name.to_string_lossy().into_owned());
-            let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).map_err(unreadable)?;
-            if let (Some(name), true) = (name, entry.header().entry_type().is_file()) {
-                files.insert(name, bytes);
-            }
-        }
+        let files = unpacked(gzipped_tar).map_err(|source| LoadError::unreadable(place, source))?;
         Ok(Self::memory(place, files))
     }
 
@@ -192,14 +180,7 @@ impl CheckpointFiles {
         match &self.source {
             Source::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
             Source::Folder(root) if self.has(file)? => {
-                let name = self.name_of(file);
-                let opened = open(root, &self.inner(file), &name)?;
-                let unreadable = |source| LoadError::Read { file: name.clone(), source };
-                let reader = FileReader::file(opened).map_err(unreadable)?;
-                let begins =
-                    reader.part(0, reader.size().min(LFS_POINTER.len() as u64)).map_err(unreadable)?;
-                check_pointer(&begins, &name)?;
-                Some(reader)
+                Some(open_weights(root, &self.inner(file), &self.name_of(file))?)
             }
             Source::Folder(_) => None,
         }
@@ -212,11 +193,8 @@ impl CheckpointFiles {
             Source::Folder(root) => root,
             Source::Memory(files) => return Ok(files.keys().cloned().collect()),
         };
-        let unreadable = |source| LoadError::Read { file: self.place.clone(), source };
-        let name = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
-        let names = std::fs::read_dir(root.join(&self.within))
-            .and_then(|all| all.map(name).collect::<std::io::Result<Vec<_>>>());
-        let mut names: Vec<String> = names.map_err(unreadable)?.into_iter().flatten().collect();
+        let mut names = names_in(&root.join(&self.within))
+            .map_err(|source| LoadError::unreadable(&self.place, source))?;
         names.retain(|name| matches!(self.has(name), Ok(true)));
         names.sort();
         Ok(names)
@@ -235,19 +213,54 @@ impl CheckpointFiles {
     }
 }
 
+/// Returns the files in a gzipped tar archive, by the last parts of their names.
+fn unpacked(gzipped_tar: &[u8]) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(gzipped_tar));
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.file_name().map(|name| name.to_string_lossy().into_owned());
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes)?;
+        if let (Some(name), true) = (name, entry.header().entry_type().is_file()) {
+            files.insert(name, bytes);
+        }
+    }
+    Ok(files)
+}
+
+/// Returns the names of all that is in a directory, without names that are not UTF-8.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
+}
+
 /// Returns whether a directory has a file. A dangling link does not count. It is an error if the file's
 /// status cannot be read.
 fn is_there(root: &Path, file: &str, name: &str) -> Result<bool, LoadError> {
     match root.join(file).metadata() {
         Ok(metadata) => Ok(metadata.is_file()),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-        Err(source) => Err(LoadError::Read { file: name.to_owned(), source }),
+        Err(source) => Err(LoadError::unreadable(name, source)),
     }
 }
 
+fn open_weights(root: &Path, file: &str, name: &str) -> Result<FileReader<'static>, LoadError> {
+    let reader =
+        FileReader::file(open(root, file, name)?).map_err(|source| LoadError::unreadable(name, source))?;
+    let beginning = reader
+        .part(0, reader.size().min(LFS_POINTER.len() as u64))
+        .map_err(|source| LoadError::unreadable(name, source))?;
+    check_pointer(&beginning, name)?;
+    Ok(reader)
+}
+
 fn open(root: &Path, file: &str, name: &str) -> Result<File, LoadError> {
-    let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
-    let opened = File::open(target(root, file, name)?).map_err(unreadable)?;
+    let opened =
+        File::open(target(root, file, name)?).map_err(|source| LoadError::unreadable(name, source))?;
     match path_of_opened(&opened) {
         // A directory of the path may have become a link in the meantime.
         Some(target) if !links::may_lead_to(root, &target) => {
@@ -271,8 +284,7 @@ fn path_of_opened(_: &File) -> Option<PathBuf> {
 
 /// Returns the path of a file with links resolved. Fails if they lead outside.
 fn target(root: &Path, file: &str, name: &str) -> Result<PathBuf, LoadError> {
-    let unreadable = |source| LoadError::Read { file: name.to_owned(), source };
-    let target = root.join(file).canonicalize().map_err(unreadable)?;
+    let target = root.join(file).canonicalize().map_err(|source| LoadError::unreadable(name, source))?;
     if links::may_lead_to(root, &target) {
         Ok(target)
     } else {
@@ -286,15 +298,14 @@ fn read_whole(root: &Path, file: &str, name: String) -> Result<Option<Vec<u8>>, 
     }
     let max = bytes_max(file);
     let opened = open(root, file, &name)?;
-    let unreadable = |source| LoadError::Read { file: name.clone(), source };
-    let len = opened.metadata().map_err(unreadable)?.len();
+    let len = opened.metadata().map_err(|source| LoadError::unreadable(&name, source))?.len();
     if len > max {
         return Err(LoadError::TooLarge { file: name, bytes: len, max });
     }
     let mut bytes = Vec::new();
     // A file that grows meanwhile is read only up to its previous length.
     let read = failpoint::check(READING).and_then(|()| opened.take(len).read_to_end(&mut bytes));
-    read.map_err(unreadable)?;
+    read.map_err(|source| LoadError::unreadable(&name, source))?;
     check_pointer(&bytes, &name)?;
     Ok(Some(bytes))
 }

@@ -56,20 +56,20 @@ impl CheckpointFiles {
     }
 
     fn add_to(&self, hash: &mut Fnv, name: &str) -> Result<(), LoadError> {
-        let unreadable = |source| LoadError::Read { file: self.name_of(name), source };
         hash.add(name.as_bytes());
-        hash.add_file(&self.open(name)?).map_err(unreadable)
+        hash.add_file(&self.open(name)?).map_err(|source| LoadError::unreadable(self.name_of(name), source))
     }
 }
 
 /// Computes the fingerprint of a single file, such as a GGUF file.
 pub fn file_fingerprint(path: &Path) -> Result<String, LoadError> {
-    let read = || -> io::Result<String> {
-        let mut hash = Fnv::new();
-        hash.add_file(&FileReader::file(File::open(path)?)?)?;
-        Ok(hash.text())
-    };
-    read().map_err(|source| LoadError::Read { file: path.display().to_string(), source })
+    hash_file(path).map_err(|source| LoadError::unreadable(path.display().to_string(), source))
+}
+
+fn hash_file(path: &Path) -> io::Result<String> {
+    let mut hash = Fnv::new();
+    hash.add_file(&FileReader::file(File::open(path)?)?)?;
+    Ok(hash.text())
 }
 
 /// FNV-1a of 128 bits.

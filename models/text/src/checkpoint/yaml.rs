@@ -18,7 +18,7 @@ enum Level {
 /// Returns the value of `key` at the top level or one level below, or `None` if there is none or it is null.
 pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
     let mut levels = Vec::new();
-    let mut found = Vec::<(Option<String>, String)>::new();
+    let mut values = Vec::<(Option<String>, String)>::new();
     for event in Parser::new_from_str(text) {
         match event.map_err(|error| error.to_string())?.0 {
             Event::MappingStart(..) => levels.push(Level::Mapping(None)),
@@ -34,7 +34,7 @@ pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
                 if let Some(section) = section(&levels, key)
                     && !is_null
                 {
-                    found.push((section.map(str::to_owned), text.clone().into_owned()));
+                    values.push((section.map(str::to_owned), text.clone().into_owned()));
                 }
                 passed(&mut levels, Some(&text));
             }
@@ -43,12 +43,17 @@ pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, String> {
             _ => {}
         }
     }
-    let rank = |section: &Option<String>| match section.as_deref() {
+    let preferred = values.into_iter().min_by_key(|(section, _)| rank(section.as_deref()));
+    Ok(preferred.map(|(_, value)| value))
+}
+
+/// The order in which sections are preferred.
+fn rank(section: Option<&str>) -> u8 {
+    match section {
         None => 0,
         Some(PREFERRED) => 1,
         Some(_) => 2,
-    };
-    Ok(found.into_iter().min_by_key(|(section, _)| rank(section)).map(|(_, value)| value))
+    }
 }
 
 /// Returns `Some` if the next value belongs to `key`: `Some(Some(section))` inside a section, `Some(None)` at

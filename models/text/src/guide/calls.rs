@@ -48,25 +48,29 @@ impl CallGrammar {
     /// The functions, with all that may precede their arguments in a text. `bytes` returns the bytes of a
     /// special token.
     pub(super) fn called<'a>(&self, bytes: impl Fn(u32) -> &'a [u8]) -> Vec<Called> {
-        let leads = |name: &str| {
-            let mut leads = vec![name.as_bytes().to_vec()];
-            for symbol in &self.layout.before_arguments {
-                let next: &[u8] = match symbol {
-                    CallSymbol::Text(text) | CallSymbol::Marker(text) => text.as_bytes(),
-                    CallSymbol::Token(id) => bytes(*id),
-                    CallSymbol::OptionalSpace => b" ",
-                };
-                let longer = leads.iter().map(|lead| [lead, next].concat()).collect();
-                match symbol {
-                    CallSymbol::OptionalSpace => leads.extend::<Vec<_>>(longer),
-                    _ => leads = longer,
-                }
+        let mut functions = Vec::with_capacity(self.functions.len());
+        for (name, schema) in &self.functions {
+            functions.push(Called { leads: self.leads(name, &bytes), schema: Schema::new(schema) });
+        }
+        functions
+    }
+
+    /// The texts that may precede the arguments of a function: its name and the layout after it.
+    fn leads<'a>(&self, name: &str, bytes: impl Fn(u32) -> &'a [u8]) -> Vec<Vec<u8>> {
+        let mut leads = vec![name.as_bytes().to_vec()];
+        for symbol in &self.layout.before_arguments {
+            let next: &[u8] = match symbol {
+                CallSymbol::Text(text) | CallSymbol::Marker(text) => text.as_bytes(),
+                CallSymbol::Token(id) => bytes(*id),
+                CallSymbol::OptionalSpace => b" ",
+            };
+            let longer: Vec<Vec<u8>> = leads.iter().map(|lead| [lead, next].concat()).collect();
+            match symbol {
+                CallSymbol::OptionalSpace => leads.extend(longer),
+                _ => leads = longer,
             }
-            leads
-        };
-        let called =
-            |(name, schema): &(String, Value)| Called { leads: leads(name), schema: Schema::new(schema) };
-        self.functions.iter().map(called).collect()
+        }
+        leads
     }
 
     /// The grammar in the library's dialect of Lark.
@@ -125,12 +129,15 @@ fn json(schema: &Value, whitespace: &Whitespace) -> String {
 }
 
 fn symbols(symbols: &[CallSymbol]) -> String {
-    let symbol = |symbol: &CallSymbol| match symbol {
+    symbols.iter().map(symbol).collect::<Vec<_>>().join(" ")
+}
+
+fn symbol(symbol: &CallSymbol) -> String {
+    match symbol {
         CallSymbol::Text(text) | CallSymbol::Marker(text) => quoted(text),
         CallSymbol::OptionalSpace => "\" \"?".to_owned(),
         CallSymbol::Token(id) => format!("<[{id}]>"),
-    };
-    symbols.iter().map(symbol).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// A string of Lark.
@@ -140,9 +147,12 @@ fn quoted(text: &str) -> String {
 
 /// A marker in a regular expression of Lark.
 fn escaped(marker: &str) -> String {
-    let special = |character| ['[', ']', '|', '/'].contains(&character);
-    marker
-        .chars()
-        .flat_map(|character| special(character).then_some('\\').into_iter().chain([character]))
-        .collect()
+    let mut regex = String::new();
+    for character in marker.chars() {
+        if ['[', ']', '|', '/'].contains(&character) {
+            regex.push('\\');
+        }
+        regex.push(character);
+    }
+    regex
 }

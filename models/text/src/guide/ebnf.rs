@@ -32,9 +32,9 @@ struct Rule<'a> {
 
 /// Returns whether a line of `grammar` begins a rule with `::=`.
 pub(super) fn is_ebnf(grammar: &str) -> bool {
-    let begins_rule =
-        |line: &str| line.trim_start().trim_start_matches(is_of_name).trim_start().starts_with("::=");
-    grammar.lines().any(begins_rule)
+    grammar
+        .lines()
+        .any(|line| line.trim_start().trim_start_matches(is_of_name).trim_start().starts_with("::="))
 }
 
 /// # Errors
@@ -42,30 +42,43 @@ pub(super) fn is_ebnf(grammar: &str) -> bool {
 pub(super) fn lark(grammar: &str) -> Result<String, GuideError> {
     let parts = parts(grammar)?;
     let rules = rules(&parts)?;
-    let mut places = BTreeMap::new();
+    let mut indices = BTreeMap::new();
     for (index, rule) in rules.iter().enumerate() {
-        if places.insert(rule.name, index).is_some() {
+        if indices.insert(rule.name, index).is_some() {
             return Err(failed(format!("the grammar defines the rule `{}` twice", rule.name)));
         }
     }
-    let place = |name: &str| {
-        places.get(name).copied().ok_or_else(|| failed(format!("the grammar has no rule `{name}`")))
-    };
-    let used: Vec<Vec<usize>> =
-        rules.iter().map(|rule| rule.used().map(place).collect()).collect::<Result<_, _>>()?;
-    let terminals = terminals(&used);
-    let lark_name = |index: usize| format!("{}{index}", if terminals[index] { "R" } else { "r" });
-    let mut text = format!("start: {}\n", lark_name(place(ROOT)?));
+    let mut used = Vec::with_capacity(rules.len());
+    for rule in &rules {
+        used.push(rule.used().map(|name| index_of(&indices, name)).collect::<Result<Vec<usize>, _>>()?);
+    }
+    let names = lark_names(&terminals(&used));
+    let mut text = format!("start: {}\n", names[index_of(&indices, ROOT)?]);
     for (index, rule) in rules.iter().enumerate() {
-        let mut used = used[index].iter();
-        let word = |part: &Part| match part {
-            Part::Lark(text) => text.clone(),
-            Part::Name(_) | Part::Defines => used.next().map(|&place| lark_name(place)).unwrap_or_default(),
-        };
-        let words: Vec<String> = rule.parts.iter().map(word).collect();
-        text.push_str(&format!("{}: {}\n", lark_name(index), words.join(" ")));
+        let mut used_names = used[index].iter().map(|&used| names[used].as_str());
+        let mut words = Vec::with_capacity(rule.parts.len());
+        for part in rule.parts {
+            words.push(match part {
+                Part::Lark(text) => text.as_str(),
+                Part::Name(_) | Part::Defines => used_names.next().unwrap_or_default(),
+            });
+        }
+        text.push_str(&format!("{}: {}\n", names[index], words.join(" ")));
     }
     Ok(text)
+}
+
+fn index_of(indices: &BTreeMap<&str, usize>, rule: &str) -> Result<usize, GuideError> {
+    indices.get(rule).copied().ok_or_else(|| failed(format!("the grammar has no rule `{rule}`")))
+}
+
+/// The names of the rules in Lark, in which only terminals have capital letters.
+fn lark_names(terminals: &[bool]) -> Vec<String> {
+    let mut names = Vec::with_capacity(terminals.len());
+    for (index, &is_terminal) in terminals.iter().enumerate() {
+        names.push(format!("{}{index}", if is_terminal { "R" } else { "r" }));
+    }
+    names
 }
 
 impl<'a> Rule<'a> {
@@ -82,14 +95,14 @@ fn terminals(used: &[Vec<usize>]) -> Vec<bool> {
     let mut open: Vec<usize> = used.iter().map(Vec::len).collect();
     let mut users = vec![Vec::new(); used.len()];
     for (rule, used) in used.iter().enumerate() {
-        used.iter().for_each(|&place| users[place].push(rule));
+        used.iter().for_each(|&index| users[index].push(rule));
     }
-    let mut found: Vec<usize> = (0..used.len()).filter(|&rule| open[rule] == 0).collect();
-    while let Some(terminal) = found.pop() {
+    let mut pending: Vec<usize> = (0..used.len()).filter(|&rule| open[rule] == 0).collect();
+    while let Some(terminal) = pending.pop() {
         for &user in &users[terminal] {
             open[user] -= 1;
             if open[user] == 0 {
-                found.push(user);
+                pending.push(user);
             }
         }
     }
@@ -99,17 +112,22 @@ fn terminals(used: &[Vec<usize>]) -> Vec<bool> {
 /// Divides the parts of a grammar into rules, each of which begins with a name and `::=`.
 fn rules(parts: &[Part]) -> Result<Vec<Rule<'_>>, GuideError> {
     let starts: Vec<usize> = (0..parts.len()).filter(|&index| parts[index] == Part::Defines).collect();
-    let is_clean = starts.first() == Some(&1);
+    if starts.first() != Some(&1) {
+        return Err(nameless_rule());
+    }
     let ends = starts.iter().skip(1).map(|start| start - 1).chain([parts.len()]);
-    let rule = |(&start, end): (&usize, usize)| match (
-        parts.get(start.checked_sub(1)?)?,
-        parts.get(start + 1..end)?,
-    ) {
-        (Part::Name(name), parts) => Some(Rule { name, parts }),
-        _ => None,
-    };
-    let rules: Option<Vec<Rule<'_>>> = starts.iter().zip(ends).map(rule).collect();
-    rules.filter(|_| is_clean).ok_or_else(|| failed("a rule of the grammar does not begin with `name ::=`"))
+    let mut rules = Vec::with_capacity(starts.len());
+    for (&start, end) in starts.iter().zip(ends) {
+        let (Part::Name(name), Some(parts)) = (&parts[start - 1], parts.get(start + 1..end)) else {
+            return Err(nameless_rule());
+        };
+        rules.push(Rule { name, parts });
+    }
+    Ok(rules)
+}
+
+fn nameless_rule() -> GuideError {
+    failed("a rule of the grammar does not begin with `name ::=`")
 }
 
 fn is_of_name(letter: char) -> bool {
@@ -193,20 +211,22 @@ fn class(letters: &mut Peekable<Chars<'_>>) -> Result<String, GuideError> {
 
 /// The character of an escape whose backslash is read.
 fn escaped(letters: &mut Peekable<Chars<'_>>) -> Result<char, GuideError> {
-    let incomplete = || failed("an escape in the grammar is incomplete");
-    let digits = match letters.next().ok_or_else(incomplete)? {
-        'n' => return Ok('\n'),
-        'r' => return Ok('\r'),
-        't' => return Ok('\t'),
+    complete_escape(letters).ok_or_else(|| failed("an escape in the grammar is incomplete"))
+}
+
+fn complete_escape(letters: &mut Peekable<Chars<'_>>) -> Option<char> {
+    let digits = match letters.next()? {
+        'n' => return Some('\n'),
+        'r' => return Some('\r'),
+        't' => return Some('\t'),
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        letter => return Ok(letter),
+        letter => return Some(letter),
     };
     let code: String = letters.by_ref().take(digits).collect();
-    u32::from_str_radix(&code, 16)
-        .ok()
-        .filter(|_| code.len() == digits)
-        .and_then(char::from_u32)
-        .ok_or_else(incomplete)
+    if code.len() != digits {
+        return None;
+    }
+    char::from_u32(u32::from_str_radix(&code, 16).ok()?)
 }

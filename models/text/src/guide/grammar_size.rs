@@ -130,9 +130,8 @@ fn quoted_length(text: &str, quote: char) -> usize {
 }
 
 fn name_length(text: &str, is_letter: fn(char) -> bool) -> usize {
-    let is_other =
-        |letter: char| !is_letter(letter) && !letter.is_ascii_digit() && letter != '_' && letter != '-';
-    text.find(is_other).unwrap_or(text.len())
+    text.find(|letter: char| !is_letter(letter) && !letter.is_ascii_digit() && !['_', '-'].contains(&letter))
+        .unwrap_or(text.len())
 }
 
 #[cfg(test)]

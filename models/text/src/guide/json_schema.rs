@@ -126,10 +126,6 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, GuideError> {
 
 /// Joins the schemas of numbers in the `allOf` and the `$ref` of a schema.
 fn join_numbers(root: &mut Value, path: &str) {
-    let referred = |root: &Value, schema: &Map<String, Value>| {
-        let target = schema.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
-        target.and_then(|target| root.pointer(target)?.as_object().cloned())
-    };
     let Some(Value::Object(schema)) = root.pointer(path) else { return };
     let mut joined = schema.clone();
     let is_alone = schema.keys().all(|keyword| keyword == "$ref" || keyword == "$defs");
@@ -142,10 +138,10 @@ fn join_numbers(root: &mut Value, path: &str) {
     if let Some(Value::Array(parts)) = joined.get("allOf").cloned() {
         let mut rest = Vec::new();
         for part in parts {
-            let own = part.as_object();
-            let target = own.filter(|own| own.len() == 1).and_then(|own| referred(root, own));
+            let schema = part.as_object();
+            let target = schema.filter(|schema| schema.len() == 1).and_then(|schema| referred(root, schema));
             let is_joined =
-                target.as_ref().or(own).is_some_and(|part| number_keywords::join(&mut joined, part));
+                target.as_ref().or(schema).is_some_and(|schema| number_keywords::join(&mut joined, schema));
             // The places of the others remain.
             rest.push(if is_joined { Value::Bool(true) } else { part });
         }
@@ -154,6 +150,12 @@ fn join_numbers(root: &mut Value, path: &str) {
     if let Some(schema) = root.pointer_mut(path) {
         *schema = Value::Object(joined);
     }
+}
+
+/// Returns the schema inside `root` to which a `$ref` points.
+fn referred(root: &Value, schema: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let target = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
+    root.pointer(target)?.as_object().cloned()
 }
 
 fn refers_to_pattern(root: &Value, path: &str) -> bool {
@@ -172,12 +174,9 @@ fn name_patterns(schema: &mut Map<String, Value>) {
     let mut others = Map::new();
     for (pattern, value) in patterns {
         let name = pattern.strip_prefix('^').and_then(|pattern| pattern.strip_suffix('$'));
-        let is_plain = |letter: char| letter.is_alphanumeric() || letter == '_';
         let properties = schema.entry("properties").or_insert_with(|| Value::Object(Map::new()));
         match (name, properties) {
-            (Some(name), Value::Object(properties))
-                if name.chars().all(is_plain) && !properties.contains_key(name) =>
-            {
+            (Some(name), Value::Object(properties)) if is_plain(name) && !properties.contains_key(name) => {
                 properties.insert(name.to_owned(), value);
             }
             _ => {
@@ -188,6 +187,11 @@ fn name_patterns(schema: &mut Map<String, Value>) {
     if !others.is_empty() {
         schema.insert("patternProperties".to_owned(), Value::Object(others));
     }
+}
+
+/// Returns whether a pattern matches only itself.
+fn is_plain(pattern: &str) -> bool {
+    pattern.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
 }
 
 /// The `multipleOf`s of a schema, and what multiplies their cost.

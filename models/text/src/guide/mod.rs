@@ -73,13 +73,7 @@ impl GuideCompiler {
     /// If the model has no end-of-sequence token, without which no text is complete.
     pub fn new(tokenizer: &Tokenizer, info: &ModelInfo) -> Result<Self, GuideError> {
         let end = *info.eos_ids.first().ok_or_else(|| failed("the model has no end of sequence"))?;
-        let words: Vec<Vec<u8>> = (0u32..)
-            .take(info.tokens)
-            .map(|id| match tokenizer.piece_bytes(id) {
-                _ if info.eos_ids.contains(&id) => marked(tokenizer.token(id)),
-                bytes => bytes.filter(|_| tokenizer.unknown_id() != Some(id)).unwrap_or_default(),
-            })
-            .collect();
+        let words: Vec<Vec<u8>> = (0u32..).take(info.tokens).map(|id| word(tokenizer, info, id)).collect();
         let trie = TokTrie::from(&TokRxInfo::new(info.tokens as u32, end), &words);
         let trie = trie.with_eos_tokens(&info.eos_ids);
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -122,10 +116,11 @@ impl GuideCompiler {
     /// Compiles on another thread with a large stack, because the library recurses with the rules of a
     /// grammar.
     fn parser(&self, lark: String) -> Result<TokenParser, GuideError> {
-        let compile = || self.factory.create_parser(TopLevelGrammar::from_lark(lark));
         let outcome = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, compile);
-            thread.map(|thread| thread.join())
+            std::thread::Builder::new()
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || self.factory.create_parser(TopLevelGrammar::from_lark(lark)))
+                .map(|thread| thread.join())
         });
         match outcome.map_err(failed)? {
             Ok(parser) => parser.map_err(failed),
@@ -160,18 +155,28 @@ fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
 /// Returns the tokens of a space, digits and signs, given the bytes of all tokens. Single bytes are for
 /// characters without a token.
 fn number_tokens(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> NumberTokens {
-    let is_in_numbers = |byte: &u8| byte.is_ascii_digit() || b" -+.eE".contains(byte);
-    let is_byte = |id: u32| tokenizer.token(id).is_some_and(|name| name.starts_with("<0x"));
     let mut tokens = NumberTokens::new();
-    for (id, word) in
-        (0u32..).zip(words).filter(|(_, word)| !word.is_empty() && word.iter().all(is_in_numbers))
-    {
+    for (id, word) in (0u32..).zip(words) {
+        if word.is_empty() || !word.iter().all(|byte| byte.is_ascii_digit() || b" -+.eE".contains(byte)) {
+            continue;
+        }
         let known = tokens.entry(word.clone()).or_insert(id);
-        if is_byte(*known) {
+        if tokenizer.token(*known).is_some_and(|name| name.starts_with("<0x")) {
             *known = id;
         }
     }
     tokens
+}
+
+/// Returns the bytes of a token in a text. A token that writes no text has none.
+fn word(tokenizer: &Tokenizer, info: &ModelInfo, id: u32) -> Vec<u8> {
+    if info.eos_ids.contains(&id) {
+        return marked(tokenizer.token(id));
+    }
+    if tokenizer.unknown_id() == Some(id) {
+        return Vec::new();
+    }
+    tokenizer.piece_bytes(id).unwrap_or_default()
 }
 
 /// The bytes of a special token. No text contains them.
@@ -401,8 +406,10 @@ impl GuideState for Position {
     }
 
     fn number_effect(&self, id: u32) -> NumberEffect {
-        let effect = |follower: &Follower| follower.effect(self.tokens.tok_trie().token(id));
-        self.follower.as_ref().map_or(NumberEffect::None, effect)
+        match &self.follower {
+            Some(follower) => follower.effect(self.tokens.tok_trie().token(id)),
+            None => NumberEffect::None,
+        }
     }
 
     /// Alternatives are compared by some of their numbers. Only the library knows what the text so far has

@@ -60,10 +60,7 @@ pub(super) fn rewrite(schema: &mut Map<String, Value>, path: &str) -> Result<Opt
     if !may_be_number(schema) {
         return Ok(None);
     }
-    let step = match schema.get("multipleOf") {
-        Some(Value::Number(step)) => Some(Step::new(step).map_err(|reason| fault("multipleOf", reason))?),
-        _ => None,
-    };
+    let step = step(schema).map_err(|reason| fault("multipleOf", reason))?;
     for side in [LOW, HIGH] {
         side.rewrite(schema).map_err(|(keyword, reason)| fault(keyword, reason))?;
     }
@@ -75,6 +72,14 @@ pub(super) fn rewrite(schema: &mut Map<String, Value>, path: &str) -> Result<Opt
         separate_multiples(schema, step);
     }
     Ok(schema.contains_key("multipleOf").then_some(step))
+}
+
+/// Reads the `multipleOf` of a schema.
+fn step(schema: &Map<String, Value>) -> Result<Option<Step>, &'static str> {
+    match schema.get("multipleOf") {
+        Some(Value::Number(step)) => Step::new(step).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Returns whether a schema admits no numbers but integers by its `type`.
@@ -102,16 +107,11 @@ pub(super) fn replace_booleans(schema: &mut Map<String, Value>) {
 ///
 /// The library joins bounds of one schema and `multipleOf` of another one too late for [`rewrite`].
 pub(super) fn join(schema: &mut Map<String, Value>, other: &Map<String, Value>) -> bool {
-    const ANNOTATIONS: [&str; 3] = ["title", "description", "$comment"];
-    let is_about_numbers = |name: &String| {
-        let name = name.as_str();
-        name == "type" || ABOUT_NUMBERS.contains(&name) || ANNOTATIONS.contains(&name)
-    };
-    if !other.keys().all(is_about_numbers) {
+    if !other.keys().all(|keyword| is_about_numbers(keyword)) {
         return false;
     }
     let types = match (schema.get("type"), other.get("type")) {
-        (Some(own), Some(others)) => match (own.as_str(), others.as_str()) {
+        (Some(first), Some(second)) => match (first.as_str(), second.as_str()) {
             (Some("integer"), Some("integer" | "number")) | (Some("number"), Some("integer")) => "integer",
             (Some("number"), Some("number")) => "number",
             _ => return false,
@@ -121,22 +121,21 @@ pub(super) fn join(schema: &mut Map<String, Value>, other: &Map<String, Value>) 
         _ => return false,
     };
     let types = Value::from(types);
-    let step = |schema: &Map<String, Value>| match schema.get("multipleOf") {
-        Some(Value::Number(step)) => Step::new(step).map(Some),
-        _ => Ok(None),
-    };
-    let (Ok(own), Ok(others)) = (step(schema), step(other)) else { return false };
-    if let (Some(own), Some(others)) = (own, others) {
-        let Some(step) = Step::common(&[own, others]) else { return false };
-        schema.insert("multipleOf".to_owned(), Value::from(step.to_f64()));
+    let (Ok(first), Ok(second)) = (step(schema), step(other)) else { return false };
+    if let (Some(first), Some(second)) = (first, second) {
+        let Some(common) = Step::common(&[first, second]) else { return false };
+        schema.insert("multipleOf".to_owned(), Value::from(common.to_f64()));
     } else if let Some(step) = other.get("multipleOf") {
         schema.insert("multipleOf".to_owned(), step.clone());
     }
     for side in [LOW, HIGH] {
         for keyword in [side.inclusive, side.exclusive] {
             let Some(bound) = other.get(keyword) else { continue };
-            let own = schema.get(keyword).and_then(Value::as_f64);
-            if own.is_none_or(|own| bound.as_f64().is_none_or(|bound| own * side.sign < bound * side.sign)) {
+            let is_stricter = match (schema.get(keyword).and_then(Value::as_f64), bound.as_f64()) {
+                (Some(present), Some(bound)) => present * side.sign < bound * side.sign,
+                _ => true,
+            };
+            if is_stricter {
                 schema.insert(keyword.to_owned(), bound.clone());
             }
         }
@@ -145,14 +144,23 @@ pub(super) fn join(schema: &mut Map<String, Value>, other: &Map<String, Value>) 
     true
 }
 
+/// Returns whether a keyword only limits numbers, or is an annotation.
+fn is_about_numbers(keyword: &str) -> bool {
+    const OTHERS: [&str; 4] = ["type", "title", "description", "$comment"];
+    ABOUT_NUMBERS.contains(&keyword) || OTHERS.contains(&keyword)
+}
+
 /// Returns whether a schema does not exclude numbers by its `type`.
 pub(super) fn may_be_number(schema: &Map<String, Value>) -> bool {
-    let is_number = |name: &Value| name == "number" || name == "integer";
     match schema.get("type") {
-        Some(Value::Array(names)) => names.iter().any(is_number),
-        Some(name) => is_number(name),
+        Some(Value::Array(names)) => names.iter().any(is_numeric),
+        Some(name) => is_numeric(name),
         None => true,
     }
+}
+
+fn is_numeric(type_name: &Value) -> bool {
+    type_name == "number" || type_name == "integer"
 }
 
 /// Checks all numbers in a value of `enum` or `const`.
@@ -331,35 +339,35 @@ fn separate_multiples(schema: &mut Map<String, Value>, step: Step) {
     let last = high.map(|high| high.div_euclid(units) * units);
     // Numbers with more digits than an `f64` keeps stay where they are.
     let digit = 10_i128.pow(DECIMALS as u32 - step.decimals);
-    let is_exact = |bound: &Units| bound.abs() < (1 << 50) * digit;
-    if ![first, last].iter().flatten().all(is_exact) {
+    if [first, last].iter().flatten().any(|bound| bound.abs() >= (1 << 50) * digit) {
         return;
     }
-    let mut set = |keyword: &str, other: &str, bound: Units| {
-        schema.shift_remove(other);
-        schema.insert(keyword.to_owned(), Value::from(to_f64(bound)));
-    };
     if let (Some(first), Some(last)) = (first, last)
         && first >= last
     {
-        set("minimum", "exclusiveMinimum", first);
-        set("maximum", "exclusiveMaximum", last);
+        set_bound(schema, "minimum", "exclusiveMinimum", first);
+        set_bound(schema, "maximum", "exclusiveMaximum", last);
         if first == last {
             schema.shift_remove("multipleOf");
         }
         return;
     }
     match first {
-        Some(first) if first < 0 => set("exclusiveMinimum", "minimum", first - digit),
-        Some(0) => set("minimum", "exclusiveMinimum", 0),
-        Some(first) => set("minimum", "exclusiveMinimum", first - digit / 2),
+        Some(first) if first < 0 => set_bound(schema, "exclusiveMinimum", "minimum", first - digit),
+        Some(0) => set_bound(schema, "minimum", "exclusiveMinimum", 0),
+        Some(first) => set_bound(schema, "minimum", "exclusiveMinimum", first - digit / 2),
         None => {}
     }
     match last {
-        Some(last) if last < 0 => set("maximum", "exclusiveMaximum", last + digit / 2),
-        Some(last) => set("exclusiveMaximum", "maximum", last + digit),
+        Some(last) if last < 0 => set_bound(schema, "maximum", "exclusiveMaximum", last + digit / 2),
+        Some(last) => set_bound(schema, "exclusiveMaximum", "maximum", last + digit),
         None => {}
     }
+}
+
+fn set_bound(schema: &mut Map<String, Value>, keyword: &str, replaced: &str, bound: Units) {
+    schema.shift_remove(replaced);
+    schema.insert(keyword.to_owned(), Value::from(to_f64(bound)));
 }
 
 /// A number of at most [`MAGNITUDE_MAX`], rounded up.

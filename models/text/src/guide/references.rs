@@ -62,10 +62,9 @@ pub(super) fn rewrite(root: &mut Value, paths: &[String]) -> Result<Copies, Guid
 
 impl Copies {
     fn name(&mut self, target: String, root: &Value) -> String {
-        let is_taken = |name: &str| root.get("$defs").is_some_and(|named| named.get(name).is_some());
         let count = self.0.len();
         let mut name = format!("copy-{count}");
-        while is_taken(&name) {
+        while root.get("$defs").is_some_and(|schemas| schemas.get(&name).is_some()) {
             name.push('_');
         }
         self.0.entry(target).or_insert(name).clone()

@@ -136,6 +136,13 @@ struct Structure {
     end: String,
 }
 
+impl Structure {
+    fn into_tag(self) -> Tag {
+        let content = StructuralFormat::JsonSchema { json_schema: self.schema, style: JsonStyle::Json };
+        Tag { kind: None, begin: self.begin, content: Box::new(content), end: Ends::One(self.end) }
+    }
+}
+
 /// The text that follows a part.
 #[derive(Clone, Copy)]
 enum After<'a> {
@@ -153,11 +160,7 @@ impl StructuralFormat {
         match (format, structures, triggers) {
             (Some(format), None, None) => Ok(format),
             (None, Some(structures), Some(triggers)) => {
-                let tag = |Structure { begin, schema, end }| {
-                    let content = Box::new(Self::JsonSchema { json_schema: schema, style: JsonStyle::Json });
-                    Tag { kind: None, begin, content, end: Ends::One(end) }
-                };
-                let tags = structures.into_iter().map(tag).collect();
+                let tags = structures.into_iter().map(Structure::into_tag).collect();
                 let (at_least_one, stop_after_first, excludes) = Default::default();
                 Ok(Self::TriggeredTags { triggers, tags, at_least_one, stop_after_first, excludes })
             }

@@ -132,13 +132,15 @@ impl GuideState for RestrictedPath {
 
     fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
         let ids = self.inner.as_mut()?.spell(text)?;
-        let is_allowed = |id: &u32| self.allowed.is_empty() || self.allowed.binary_search(id).is_ok();
         let mut written = self.written.clone();
-        let is_banned = |id: &u32| {
+        for id in &ids {
             written.push(*id);
-            self.banned.iter().any(|banned| written.ends_with(banned))
-        };
-        (ids.iter().all(is_allowed) && !ids.iter().any(is_banned)).then_some(ids)
+            let is_allowed = self.allowed.is_empty() || self.allowed.binary_search(id).is_ok();
+            if !is_allowed || self.banned.iter().any(|banned| written.ends_with(banned)) {
+                return None;
+            }
+        }
+        Some(ids)
     }
 
     fn end_number(&mut self) {

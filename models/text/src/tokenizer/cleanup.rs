@@ -66,9 +66,9 @@ pub(super) fn can_cut(before: &str, after: &str, cleaned: bool) -> bool {
     if right == '\u{FFFD}' || left.is_numeric() && right.is_numeric() {
         return false;
     }
-    let holds = |character| REPLACED.contains(character);
+    let may_be_replaced = REPLACED.contains(left) && REPLACED.contains(right);
     // ` n't` is the only replaced text that begins with a space and continues with a letter.
-    !cleaned || !holds(left) || !holds(right) || left == ' ' && right.is_alphabetic() && right != 'n'
+    !cleaned || !may_be_replaced || left == ' ' && right.is_alphabetic() && right != 'n'
 }
 
 #[cfg(test)]

@@ -93,13 +93,15 @@ impl TokenizerConfig {
         let fields: ConfigFields = files.json(CONFIG_FILE)?.unwrap_or_default();
         let fallback: SpecialFields = files.json(SPECIAL_FILE)?.unwrap_or_default();
         let ids: BTreeMap<String, u32> = files.json(ADDED_FILE)?.unwrap_or_default();
-        let refuse = |field: &str, reason: &str| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
         let extra_ids = fields.extra_ids.unwrap_or(EXTRA_IDS);
         if extra_ids > ID_MAX {
-            return Err(refuse("extra_ids", &format!("{extra_ids} is more than {ID_MAX}")));
+            let reason = format!("{extra_ids} is more than {ID_MAX}");
+            return Err(LoadError::field(files.name_of(CONFIG_FILE), "extra_ids", reason));
         }
         let truncation_side = fields.truncation_side.map(|side| side.parse()).transpose();
-        let truncation_side = truncation_side.map_err(|reason: String| refuse("truncation_side", &reason))?;
+        let truncation_side = truncation_side.map_err(|reason: String| {
+            LoadError::field(files.name_of(CONFIG_FILE), "truncation_side", reason)
+        })?;
         let first = fields.special;
         let second = fallback;
         let named = [

@@ -17,32 +17,39 @@ impl Tokenizer {
     /// Decodes `ids` like Hugging Face, without special tokens. The number tokens of RT and xVal appear as
     /// their names.
     pub fn decode_tokens(&self, ids: &[u32]) -> String {
-        let joined = || ids.iter().filter_map(|&id| self.table.text(id)).collect();
         let text = match &self.source {
             Source::Slow(_) => slow::decode(&self.table, ids),
-            Source::Library(tokenizer) => tokenizer.decode(ids).unwrap_or_else(joined),
-            Source::Characters(_) => joined(),
+            Source::Library(tokenizer) => tokenizer.decode(ids).unwrap_or_else(|| self.joined_texts(ids)),
+            Source::Characters(_) => self.joined_texts(ids),
         };
         if self.clean_up { cleanup::clean_up(&text) } else { text }
+    }
+
+    fn joined_texts(&self, ids: &[u32]) -> String {
+        ids.iter().filter_map(|&id| self.table.text(id)).collect()
     }
 
     /// Returns whether decoding drops a space at the beginning of a text, like most decoders of SentencePiece
     /// vocabularies.
     pub fn drops_first_space(&self) -> bool {
-        let first = |is_wanted: fn(&[u8]) -> bool| {
-            let mut ids = (0u32..).take(self.len());
-            ids.find(|&id| self.piece_bytes(id).is_some_and(|bytes| is_wanted(&bytes)))
-        };
-        let space = first(|bytes| bytes.starts_with(b" "));
-        let letters = first(|bytes| bytes.first().is_some_and(u8::is_ascii_alphabetic));
+        let space = self.first_token(|bytes| bytes.starts_with(b" "));
+        let letters = self.first_token(|bytes| bytes.first().is_some_and(u8::is_ascii_alphabetic));
         let Some((space, letters)) = space.zip(letters) else { return false };
         !self.decode(&[space, letters]).starts_with(' ')
     }
 
+    /// Returns the first token whose bytes meet a condition.
+    fn first_token(&self, condition: fn(&[u8]) -> bool) -> Option<u32> {
+        let mut ids = (0u32..).take(self.len());
+        ids.find(|&id| self.piece_bytes(id).is_some_and(|bytes| condition(&bytes)))
+    }
+
     /// Returns the digit of an RT number token and its power of ten.
     pub(super) fn rt_place(&self, id: u32) -> Option<(u8, i8)> {
-        let piece = self.table.get(id).filter(|_| self.numbers == NumberEncoding::Rt)?;
-        rt::place(&piece.name)
+        if self.numbers != NumberEncoding::Rt {
+            return None;
+        }
+        rt::place(&self.table.get(id)?.name)
     }
 
     fn decode_rt(&self, ids: &[u32]) -> String {
@@ -106,12 +113,7 @@ impl TextDecoder for Tokenizer {
         let is_slow = matches!(self.source, Source::Slow(_));
         match self.numbers {
             NumberEncoding::Rt => {
-                let may_change = |character: char| {
-                    character.is_ascii_digit()
-                        || ['.', '-'].contains(&character)
-                        || python::is_space(character)
-                };
-                text.trim_end_matches('\u{FFFD}').trim_end_matches(may_change).len()
+                text.trim_end_matches('\u{FFFD}').trim_end_matches(is_in_number_or_space).len()
             }
             NumberEncoding::Xval => cleanup::settled_len(text, false, true),
             NumberEncoding::Text
@@ -125,4 +127,8 @@ impl TextDecoder for Tokenizer {
     fn can_cut(&self, before: &str, after: &str) -> bool {
         cleanup::can_cut(before, after, self.clean_up)
     }
+}
+
+fn is_in_number_or_space(character: char) -> bool {
+    character.is_ascii_digit() || ['.', '-'].contains(&character) || python::is_space(character)
 }

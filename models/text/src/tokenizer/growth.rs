@@ -7,6 +7,10 @@ pub(super) const GROWTH_MAX: usize = 128;
 
 /// Returns the length of the longest of several zero-terminated strings, in characters.
 pub(super) fn longest_string(strings: &[u8]) -> usize {
-    let characters = |string: &[u8]| string.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
-    strings.split(|&byte| byte == 0).map(characters).max().unwrap_or_default()
+    let mut longest = 0;
+    for string in strings.split(|&byte| byte == 0) {
+        let characters = string.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+        longest = longest.max(characters);
+    }
+    longest
 }

@@ -40,12 +40,7 @@ pub(super) struct LibraryTokenizer {
 impl LibraryTokenizer {
     pub(super) fn open(files: &CheckpointFiles) -> Result<(Self, PieceTable), LoadError> {
         let bytes = files.require(LIBRARY_FILE)?;
-        let malformed = |reason: String| LoadError::malformed(files.name_of(LIBRARY_FILE), reason);
-        check_tables(&bytes).map_err(malformed)?;
-        // The crate panics on some files, such as one whose normalizer has rules of the wrong type.
-        let opened = catch_unwind(|| open_inner(&bytes));
-        let opened = opened.unwrap_or_else(|_| Err("the tokenizers crate cannot read it".to_owned()));
-        opened.map_err(malformed)
+        open_checked(&bytes).map_err(|reason| LoadError::malformed(files.name_of(LIBRARY_FILE), reason))
     }
 
     pub(super) fn growth(&self) -> usize {
@@ -68,6 +63,13 @@ impl LibraryTokenizer {
     }
 }
 
+fn open_checked(file: &[u8]) -> Result<(LibraryTokenizer, PieceTable), String> {
+    check_tables(file)?;
+    // The crate panics on some files, such as one whose normalizer has rules of the wrong type.
+    catch_unwind(|| open_inner(file))
+        .unwrap_or_else(|_| Err("the tokenizers crate cannot read it".to_owned()))
+}
+
 fn open_inner(file: &[u8]) -> Result<(LibraryTokenizer, PieceTable), String> {
     let mut inner = tokenizers::Tokenizer::from_bytes(file).map_err(|error| error.to_string())?;
     // The file may contain limits of the training run. The server has its own limits.
@@ -83,7 +85,7 @@ fn open_inner(file: &[u8]) -> Result<(LibraryTokenizer, PieceTable), String> {
 
 fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|error| error.to_string())?;
-    let bytes = mentions(&decoder, "ByteFallback");
+    let has_byte_pieces = mentions(&decoder, "ByteFallback");
     let spelling = if mentions(&decoder, "ByteLevel") {
         Spelling::ByteLevel
     } else if mentions(&decoder, "Metaspace") || mentions(&decoder, "▁") {
@@ -92,8 +94,11 @@ fn piece_table(inner: &tokenizers::Tokenizer) -> Result<PieceTable, String> {
         Spelling::Plain
     };
     let pieces = inner.get_vocab(false).into_iter().map(|(name, id)| {
-        let byte = named_byte(&name).filter(|_| bytes);
-        (id, Piece { name, kind: byte.map_or(PieceKind::Text, PieceKind::Byte) })
+        let kind = match named_byte(&name) {
+            Some(byte) if has_byte_pieces => PieceKind::Byte(byte),
+            _ => PieceKind::Text,
+        };
+        (id, Piece { name, kind })
     });
     let added = inner.get_added_tokens_decoder().into_iter().map(|(id, token)| {
         let kind = if token.special { PieceKind::Special } else { PieceKind::Added };
@@ -221,27 +226,31 @@ fn grown(length: usize, description: &Value) -> Result<usize, String> {
     if let Some(parts) = parts(description) {
         return parts.iter().try_fold(length, grown);
     }
-    let characters = |value: &Value| value.as_str().map(|text| text.chars().count());
-    let one = |field: &str| usize::from(description[field] == Value::Bool(true));
     Ok(match description["type"].as_str() {
         Some("ByteLevel") => {
-            length.saturating_add(one("add_prefix_space")).saturating_mul(char::MAX.len_utf8())
+            let prefix = usize::from(description["add_prefix_space"] == Value::Bool(true));
+            length.saturating_add(prefix).saturating_mul(char::MAX.len_utf8())
         }
         Some("Metaspace") => length.saturating_add(1),
-        Some("Prepend") => length.saturating_add(characters(&description["prepend"]).unwrap_or(1)),
+        Some("Prepend") => length.saturating_add(text_length(&description["prepend"]).unwrap_or(1)),
         Some("Precompiled") => {
             let rules = description[RULES].as_str().and_then(decoded).unwrap_or_default();
             length.saturating_mul(longest_string(replacements(&rules)).max(1))
         }
         _ => {
-            let Some(content) = characters(&description["content"]) else { return Ok(length) };
-            match characters(&description["pattern"]["String"]) {
+            let Some(content) = text_length(&description["content"]) else { return Ok(length) };
+            match text_length(&description["pattern"]["String"]) {
                 Some(replaced) if replaced > 0 => length.saturating_mul(content.div_ceil(replaced).max(1)),
                 // A regular expression may match between two characters, and replace none.
                 _ => length.saturating_mul(content.saturating_add(1)),
             }
         }
     })
+}
+
+/// Returns the number of characters of a text.
+fn text_length(value: &Value) -> Option<usize> {
+    Some(value.as_str()?.chars().count())
 }
 
 /// Rejects a post-processor that adds many tokens, or repeats the text.
@@ -271,12 +280,18 @@ fn processed(before: Processed, description: &Value) -> Processed {
         return parts.iter().fold(before, processed);
     }
     let Some(template) = description["single"].as_array() else { return before };
-    let tokens = |piece: &Value| {
-        let name = piece["SpecialToken"]["id"].as_str()?;
-        description["special_tokens"][name]["ids"].as_array().map(Vec::len)
-    };
-    let repeated = template.iter().filter(|piece| piece["Sequence"].is_object()).count();
-    let added = template.iter().filter_map(tokens).fold(0, usize::saturating_add);
+    let mut repeated = 0;
+    let mut added = 0_usize;
+    for piece in template {
+        if piece["Sequence"].is_object() {
+            repeated += 1;
+        }
+        if let Some(name) = piece["SpecialToken"]["id"].as_str()
+            && let Some(ids) = description["special_tokens"][name]["ids"].as_array()
+        {
+            added = added.saturating_add(ids.len());
+        }
+    }
     Processed {
         special: before.special.saturating_mul(repeated).saturating_add(added),
         texts: before.texts.saturating_mul(repeated),

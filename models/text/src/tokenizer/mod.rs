@@ -152,9 +152,6 @@ impl Tokenizer {
     /// Replaces every number (digits, optionally followed by a point and more digits), except in names of
     /// special tokens.
     fn replace_numbers(&self, text: &str, number: &mut dyn FnMut(&str) -> String) -> String {
-        let digits_len = |text: &str| {
-            text.find(|character| python::digit_value(character).is_none()).unwrap_or(text.len())
-        };
         let mut replaced = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(character) = rest.chars().next() {
@@ -256,8 +253,11 @@ impl Tokenizer {
 
     /// Returns a special token by its purpose, such as `bos_token`.
     pub fn special_token(&self, purpose: &str) -> Option<&str> {
-        let ends = || self.eos.filter(|_| purpose == "eos_token").and_then(|id| self.token(id));
-        self.named.get(purpose).map(String::as_str).or_else(ends)
+        match self.named.get(purpose) {
+            Some(name) => Some(name.as_str()),
+            None if purpose == "eos_token" => self.token(self.eos?),
+            None => None,
+        }
     }
 
     /// Returns the ids of all special tokens, which decoding omits.
@@ -307,9 +307,8 @@ impl Tokenizer {
 
     /// Returns the special tokens that encoding adds before and after a text.
     fn special_ends(&self) -> (Vec<u32>, Vec<u32>) {
-        let encoded = |special| self.encode("a", special).unwrap_or_default();
-        let mut whole = encoded(true);
-        let bare = encoded(false);
+        let mut whole = self.encode("a", true).unwrap_or_default();
+        let bare = self.encode("a", false).unwrap_or_default();
         let before = whole.windows(bare.len().max(1)).position(|window| window == bare).unwrap_or(0);
         let after = whole.split_off(whole.len().min(before + bare.len()));
         whole.truncate(before);
@@ -342,9 +341,18 @@ impl Tokenizer {
         if !has_digit || token.text.starts_with("<extra_id_") {
             return vec![token.id];
         }
-        let id = |character: char| self.table.id(character.encode_utf8(&mut [0; 4])).or(self.unknown);
-        token.text.chars().filter_map(id).collect()
+        let mut ids = Vec::new();
+        for character in token.text.chars() {
+            let id = self.table.id(character.encode_utf8(&mut [0; 4]));
+            ids.extend(id.or(self.unknown));
+        }
+        ids
     }
+}
+
+/// Returns the length of the digits at the beginning of a text, in bytes.
+fn digits_len(text: &str) -> usize {
+    text.find(|character| python::digit_value(character).is_none()).unwrap_or(text.len())
 }
 
 #[cfg(test)]

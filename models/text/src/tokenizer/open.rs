@@ -52,7 +52,8 @@ impl Tokenizer {
         // T5 checkpoints that are older than these fields rely on the usual names.
         let id = |purpose: &str, usual| match config.named.get(purpose) {
             Some(name) => table.id(name),
-            None => table.id(usual).filter(|_| slow),
+            None if slow => table.id(usual),
+            None => None,
         };
         Ok(Self {
             numbers,
@@ -63,7 +64,10 @@ impl Tokenizer {
             special: PrefixIndex::new(
                 (0..).zip(table.special_names()).map(|(id, name)| (name.to_owned(), id)),
             ),
-            number_token: table.id(xval::NUMBER_TOKEN).filter(|_| numbers == NumberEncoding::Xval),
+            number_token: match numbers {
+                NumberEncoding::Xval => table.id(xval::NUMBER_TOKEN),
+                _ => None,
+            },
             model_max_length: config.model_max_length,
             truncation_side: config.truncation_side,
             piece_bytes_max: table.bytes_max(),

@@ -35,9 +35,8 @@ pub(super) fn spelled(number: &str) -> Option<String> {
         return None;
     }
     let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let values = |digits: &str| digits.chars().filter_map(python::digit_value).collect::<Vec<u8>>();
-    let mut digits = values(integer);
-    let fraction = values(fraction);
+    let mut digits = digit_values(integer);
+    let fraction = digit_values(fraction);
     let kept = fraction.len().min(DECIMALS);
     digits.extend(&fraction[..kept]);
     if fraction.get(DECIMALS).is_some_and(|&next| next >= 5) {
@@ -51,6 +50,10 @@ pub(super) fn spelled(number: &str) -> Option<String> {
     let digits = integer.iter().chain(&fraction[..last]);
     let tokens = digits.zip(places).map(|(digit, place)| format!("_{digit}_{place}_"));
     Some(tokens.collect::<Vec<_>>().join(" "))
+}
+
+fn digit_values(digits: &str) -> Vec<u8> {
+    digits.chars().filter_map(python::digit_value).collect()
 }
 
 /// Adds one to the last digit.

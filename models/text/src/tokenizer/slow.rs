@@ -31,10 +31,10 @@ impl SlowTokenizer {
             let reason = "this class is only read from a tokenizer.json, which is missing";
             return Err(LoadError::field(files.name_of(CONFIG_FILE), "tokenizer_class", reason));
         }
-        let malformed = |reason| LoadError::malformed(files.name_of(MODEL_FILE), reason);
-        let model = SentencePiece::parse(&files.require(MODEL_FILE)?).map_err(malformed)?;
+        let model = read_model(files, MODEL_FILE)?;
         let added = added_tokens(&model, config);
-        let table = piece_table(&model, &added).map_err(malformed)?;
+        let table = piece_table(&model, &added)
+            .map_err(|reason| LoadError::malformed(files.name_of(MODEL_FILE), reason))?;
         let eos = table.id(config.named.get("eos_token").map_or("</s>", String::as_str));
         let added = PrefixIndex::new(added.into_iter().map(|(name, token)| (name, token.id)));
         Ok((Self { model, added, eos }, table))
@@ -45,9 +45,9 @@ impl SlowTokenizer {
         files: &CheckpointFiles,
         file: &str,
     ) -> Result<(Self, PieceTable), LoadError> {
-        let malformed = |reason| LoadError::malformed(files.name_of(file), reason);
-        let model = SentencePiece::parse(&files.require(file)?).map_err(malformed)?;
-        let table = piece_table(&model, &BTreeMap::new()).map_err(malformed)?;
+        let model = read_model(files, file)?;
+        let table = piece_table(&model, &BTreeMap::new())
+            .map_err(|reason| LoadError::malformed(files.name_of(file), reason))?;
         Ok((Self { model, added: PrefixIndex::new([]), eos: None }, table))
     }
 
@@ -78,6 +78,11 @@ impl SlowTokenizer {
         }
         tokens
     }
+}
+
+fn read_model(files: &CheckpointFiles, file: &str) -> Result<SentencePiece, LoadError> {
+    SentencePiece::parse(&files.require(file)?)
+        .map_err(|reason| LoadError::malformed(files.name_of(file), reason))
 }
 
 /// Decodes `ids`: the parts between added tokens, each without white space at its ends, are joined by spaces.

@@ -26,11 +26,12 @@ pub(super) struct Characters {
 
 impl Characters {
     pub(super) fn encode(&self, text: &str, table: &PieceTable) -> Vec<Segment> {
-        let segment = |character: char| {
+        let mut segments = Vec::new();
+        for character in text.chars() {
             let text = character.to_string();
-            Segment { id: table.id(&text).unwrap_or(self.unknown), text }
-        };
-        text.chars().map(segment).collect()
+            segments.push(Segment { id: table.id(&text).unwrap_or(self.unknown), text });
+        }
+        segments
     }
 }
 
@@ -79,9 +80,11 @@ fn characters_table(characters: &str, [pad, unknown]: [u32; 2], first: u32) -> R
     let mut pieces = BTreeMap::new();
     let special = [(pad, "<pad>"), (unknown, "<unk>")];
     let special = special.map(|(id, name)| (id, Piece { name: name.to_owned(), kind: PieceKind::Special }));
-    let piece = |character: char| Piece { name: character.to_string(), kind: PieceKind::Text };
-    let characters = (u64::from(first)..).zip(characters.chars().map(piece));
-    for (id, piece) in special.into_iter().map(|(id, piece)| (u64::from(id), piece)).chain(characters) {
+    let special = special.into_iter().map(|(id, piece)| (u64::from(id), piece));
+    let characters = (u64::from(first)..).zip(characters.chars());
+    let characters =
+        characters.map(|(id, character)| (id, Piece { name: character.to_string(), kind: PieceKind::Text }));
+    for (id, piece) in special.chain(characters) {
         let id = u32::try_from(id).map_err(|_| format!("id {id} is too large"))?;
         if let Some(other) = pieces.insert(id, piece) {
             return Err(format!("{id} is also the id of `{}`", other.name));

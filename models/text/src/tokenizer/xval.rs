@@ -55,8 +55,9 @@ impl ExtractedNumbers {
     /// Converts ids to tokens and gives each `[NUM]` its value.
     pub(super) fn tokens(self, ids: &[u32], number_id: u32) -> Prompt {
         let mut numbers = self.numbers.into_iter();
-        let mut value = |id| if id == number_id { numbers.next() } else { None };
-        ids.iter().map(|&id| Token { id, value: value(id) }).collect()
+        ids.iter()
+            .map(|&id| Token { id, value: if id == number_id { numbers.next() } else { None } })
+            .collect()
     }
 }
 

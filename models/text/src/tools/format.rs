@@ -36,8 +36,8 @@ pub(super) trait CallFormat: Send {
 
 /// Searches for markers in ordinary text. Whitespace before a marker belongs to the markup.
 pub(super) fn seek(rest: &str, markers: &[&str]) -> Step {
-    let found = markers.iter().filter_map(|marker| Some((rest.find(marker)?, marker.len())));
-    if let Some((at, bytes)) = found.min() {
+    let positions = markers.iter().filter_map(|marker| Some((rest.find(marker)?, marker.len())));
+    if let Some((at, bytes)) = positions.min() {
         return match rest[..at].trim_end().len() {
             0 => Step::Opening(at + bytes),
             text => Step::Text(text),

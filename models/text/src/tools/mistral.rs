@@ -62,13 +62,12 @@ impl CallFormat for Mistral {
 
 /// A name, markers, and the beginning of the arguments.
 fn named(rest: &str) -> Step {
-    let is_name = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
-    let name_bytes = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
+    let name_bytes = name_length(rest);
     let mut after = &rest[name_bytes..];
     match next_is(after, CALL_ID) {
         Next::Found(bytes) => {
             let id = &after[bytes..];
-            after = &id[id.find(|character| !is_name(character)).unwrap_or(id.len())..];
+            after = &id[name_length(id)..];
         }
         Next::Unknown => return Step::Wait,
         Next::Other => {}
@@ -85,6 +84,12 @@ fn named(rest: &str) -> Step {
         Next::Unknown => Step::Wait,
         Next::Found(_) | Next::Other => Step::Text(0),
     }
+}
+
+/// Returns the length of the name at the beginning of a text, in bytes.
+fn name_length(text: &str) -> usize {
+    text.find(|character: char| !character.is_ascii_alphanumeric() && !"_-.".contains(character))
+        .unwrap_or(text.len())
 }
 
 /// `has_names` is for tokenizers with the marker of arguments.

@@ -105,8 +105,6 @@ impl ToolDialect {
     }
 
     pub fn new(format: ToolFormat, tokenizer: &Tokenizer) -> Self {
-        // A special token has no bytes in a text.
-        let special = |name: &str| tokenizer.token_id(name).filter(|&id| tokenizer.piece_bytes(id).is_none());
         let layout = match format {
             ToolFormat::Hermes => hermes::layout(),
             ToolFormat::Llama3Json => llama::layout(),
@@ -115,8 +113,8 @@ impl ToolDialect {
         };
         Self {
             format,
-            special_ids: format.markers().iter().copied().filter_map(special).collect(),
-            layout: layout.with_tokens(special),
+            special_ids: format.markers().iter().filter_map(|name| special_id(tokenizer, name)).collect(),
+            layout: layout.with_tokens(|name| special_id(tokenizer, name)),
         }
     }
 
@@ -143,6 +141,11 @@ impl ToolDialect {
             _ => format!("call_{}", digits.chars().take(24).collect::<String>()),
         }
     }
+}
+
+/// Returns the id of a special token, which has no bytes in a text.
+fn special_id(tokenizer: &Tokenizer, name: &str) -> Option<u32> {
+    tokenizer.token_id(name).filter(|&id| tokenizer.piece_bytes(id).is_none())
 }
 
 #[cfg(test)]

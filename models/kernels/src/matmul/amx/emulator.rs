@@ -20,6 +20,18 @@ struct Place {
     offset: i32,
 }
 
+impl Place {
+    fn address(self, registers: &[i64]) -> usize {
+        register(registers, self.base).wrapping_add_signed(self.offset as isize)
+    }
+
+    /// Returns the address of a row of a tile.
+    fn row_address(self, registers: &[i64], row: usize) -> usize {
+        let stride = self.index.map_or(0, |(index, shift)| register(registers, index) << shift);
+        self.address(registers).wrapping_add(stride.wrapping_mul(row))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instruction {
     Configure(Place),
@@ -44,32 +56,36 @@ fn decode(code: &[u8]) -> Option<(Instruction, usize)> {
     let register = usize::from(modes >> 3 & 7);
     let other = usize::from(modes & 7);
     let third = usize::from(!second >> 3 & 15);
-    let memory = || place(first, &code[4..]).map(|(place, length)| (place, 4 + length));
     let products = Operands { to: register, left: other, right: third };
-    let registers = |instruction| Some((instruction, 5));
-    match (opcode, prefix, mode) {
-        (0x49, 0, 3) if modes == 0xc0 => registers(Instruction::Release),
-        (0x49, 3, 3) => registers(Instruction::Zero(register)),
-        (0x49, 0, _) => memory().map(|(place, length)| (Instruction::Configure(place), length)),
-        (0x4b, 3, 0..3) => memory().map(|(place, length)| (Instruction::Load(register, place), length)),
-        (0x4b, 2, 0..3) => memory().map(|(place, length)| (Instruction::Store(register, place), length)),
-        (0x5e, 3, 3) => registers(Instruction::DotBytes(products, Signs::SignedSigned)),
-        (0x5e, 2, 3) => registers(Instruction::DotBytes(products, Signs::SignedUnsigned)),
-        (0x5e, 1, 3) => registers(Instruction::DotBytes(products, Signs::UnsignedSigned)),
-        (0x5e, 0, 3) => registers(Instruction::DotBytes(products, Signs::UnsignedUnsigned)),
-        (0x5c, 2, 3) => registers(Instruction::DotBf16(products)),
-        _ => None,
-    }
+    let instruction = match (opcode, prefix, mode) {
+        (0x49, 0, 3) if modes == 0xc0 => Instruction::Release,
+        (0x49, 3, 3) => Instruction::Zero(register),
+        (0x5e, 3, 3) => Instruction::DotBytes(products, Signs::SignedSigned),
+        (0x5e, 2, 3) => Instruction::DotBytes(products, Signs::SignedUnsigned),
+        (0x5e, 1, 3) => Instruction::DotBytes(products, Signs::UnsignedSigned),
+        (0x5e, 0, 3) => Instruction::DotBytes(products, Signs::UnsignedUnsigned),
+        (0x5c, 2, 3) => Instruction::DotBf16(products),
+        (0x49, 0, _) | (0x4b, 2 | 3, 0..3) => {
+            let (place, length) = place(first, &code[4..])?;
+            let instruction = match (opcode, prefix) {
+                (0x49, _) => Instruction::Configure(place),
+                (_, 3) => Instruction::Load(register, place),
+                _ => Instruction::Store(register, place),
+            };
+            return Some((instruction, 4 + length));
+        }
+        _ => return None,
+    };
+    Some((instruction, 5))
 }
 
 /// Decodes the memory operand in ModRM, SIB and displacement; returns it with its length. RIP-relative
 /// operands are not decoded.
 fn place(first: u8, code: &[u8]) -> Option<(Place, usize)> {
-    let high = |bit: u8| if first & bit == 0 { 8 } else { 0 };
     let mode = code[0] >> 6;
     let low = code[0] & 7;
     let (base, index, at) = if low == 4 {
-        let index = usize::from(code[1] >> 3 & 7) + high(0x40);
+        let index = usize::from(code[1] >> 3 & 7) + high_bit(first, 0x40);
         // The number of the stack pointer means that there is no index.
         let index = (index != 4).then_some((index, u32::from(code[1] >> 6)));
         (code[1] & 7, index, 2)
@@ -82,7 +98,12 @@ fn place(first: u8, code: &[u8]) -> Option<(Place, usize)> {
         1 => (i32::from(code[at].cast_signed()), at + 1),
         _ => (i32::from_le_bytes(*code[at..].first_chunk()?), at + 4),
     };
-    Some((Place { base: usize::from(base) + high(0x20), index, offset }, length))
+    Some((Place { base: usize::from(base) + high_bit(first, 0x20), index, offset }, length))
+}
+
+/// The highest bit of a register's number, which `bit` of the prefix has inverted.
+fn high_bit(prefix: u8, bit: u8) -> usize {
+    if prefix & bit == 0 { 8 } else { 0 }
 }
 
 thread_local! {
@@ -109,16 +130,16 @@ const REGISTERS: [libc::c_int; 16] = [
     libc::REG_R15,
 ];
 
+fn register(registers: &[i64], number: usize) -> usize {
+    registers[REGISTERS[number] as usize] as usize
+}
+
 /// # Safety
 /// `registers` must be the registers of a thread that is about to execute `instruction`.
 unsafe fn execute(instruction: Instruction, registers: &[i64]) -> Result<(), Fault> {
-    let value = |number: usize| registers[REGISTERS[number] as usize] as usize;
-    let address = |place: Place| value(place.base).wrapping_add_signed(place.offset as isize);
-    let distance = |place: Place| place.index.map_or(0, |(index, shift)| value(index) << shift);
-    let row_at = |place: Place, row: usize| address(place).wrapping_add(distance(place).wrapping_mul(row));
     MACHINE.with_borrow_mut(|machine| match instruction {
         Instruction::Configure(place) => {
-            let from = std::ptr::with_exposed_provenance::<[u8; 64]>(address(place));
+            let from = std::ptr::with_exposed_provenance::<[u8; 64]>(place.address(registers));
             // SAFETY: the instruction reads this memory.
             machine.configure(&unsafe { from.read_unaligned() })
         }
@@ -130,13 +151,13 @@ unsafe fn execute(instruction: Instruction, registers: &[i64]) -> Result<(), Fau
         Instruction::Load(tile, place) => {
             let (bytes, _) = machine.shape(tile)?;
             machine.load(tile, |row| {
-                let from = std::ptr::with_exposed_provenance(row_at(place, row));
+                let from = std::ptr::with_exposed_provenance(place.row_address(registers, row));
                 // SAFETY: the instruction reads this memory.
                 unsafe { std::slice::from_raw_parts(from, bytes) }
             })
         }
         Instruction::Store(tile, place) => machine.store(tile, |row, bytes| {
-            let to = std::ptr::with_exposed_provenance_mut(row_at(place, row));
+            let to = std::ptr::with_exposed_provenance_mut(place.row_address(registers, row));
             // SAFETY: the instruction writes this memory.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }),

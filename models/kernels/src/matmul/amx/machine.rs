@@ -120,27 +120,25 @@ impl Machine {
             Signs::UnsignedSigned => (false, true),
             Signs::UnsignedUnsigned => (false, false),
         };
-        let wide = |byte: u8, signed| if signed { i32::from(byte.cast_signed()) } else { i32::from(byte) };
         self.each_sum(operands, |sum, pairs| {
-            let of_pair = |(left, right): ([u8; 4], [u8; 4])| -> i32 {
-                (0..4).map(|at| wide(left[at], left_signed) * wide(right[at], right_signed)).sum()
-            };
-            let sum = i32::from_le_bytes(sum);
-            pairs.map(of_pair).fold(sum, i32::wrapping_add).to_le_bytes()
+            let mut sum = i32::from_le_bytes(sum);
+            for (left, right) in pairs {
+                for (left, right) in left.into_iter().zip(right) {
+                    sum = sum.wrapping_add(wide(left, left_signed) * wide(right, right_signed));
+                }
+            }
+            sum.to_le_bytes()
         })
     }
 
     /// `tdpbf16ps`: adds up the first and the second numbers of all pairs separately, each with fused
     /// multiply-adds, rounded to nearest even. Subnormal numbers count as 0, both as operands and as results.
     pub(super) fn dot_bf16(&mut self, operands: Operands) -> Result<(), Fault> {
-        let number = |pair: [u8; 4], at: usize| {
-            f32::from_bits(u32::from(u16::from_le_bytes([pair[2 * at], pair[2 * at + 1]])) << 16)
-        };
         self.each_sum(operands, |sum, pairs| {
             let mut sums = [0.0_f32; 2];
             for (left, right) in pairs {
                 for (at, sum) in sums.iter_mut().enumerate() {
-                    *sum = multiply_add(flushed(number(left, at)), flushed(number(right, at)), *sum);
+                    *sum = multiply_add(flushed(bf16(left, at)), flushed(bf16(right, at)), *sum);
                 }
             }
             let both = flushed(sums[0] + sums[1]);
@@ -162,16 +160,29 @@ impl Machine {
         unless(left_bytes == 4 * right_rows, "inputs of both sides")?;
         unless(to_bytes % 4 == 0, "parts of numbers")?;
         let [left, right] = [left, right].map(|tile| self.tiles[tile].data);
-        let four = |row: &[u8; ROW_BYTES_MAX], at: usize| row.as_chunks::<4>().0[at];
         for (row, left) in self.tiles[to].data.iter_mut().zip(&left).take(to_rows) {
             for at in 0..to_bytes / 4 {
-                let mut pairs = (0..right_rows).map(|input| (four(left, input), four(&right[input], at)));
-                let sum = of(four(row, at), &mut pairs);
+                let mut pairs = (0..right_rows).map(|input| (group(left, input), group(&right[input], at)));
+                let sum = of(group(row, at), &mut pairs);
                 row.as_chunks_mut::<4>().0[at] = sum;
             }
         }
         Ok(())
     }
+}
+
+/// Returns four bytes of a row.
+fn group(row: &[u8; ROW_BYTES_MAX], index: usize) -> [u8; 4] {
+    row.as_chunks().0[index]
+}
+
+fn wide(byte: u8, is_signed: bool) -> i32 {
+    if is_signed { i32::from(byte.cast_signed()) } else { i32::from(byte) }
+}
+
+/// Returns one of two bf16 numbers.
+fn bf16(pair: [u8; 4], index: usize) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes([pair[2 * index], pair[2 * index + 1]])) << 16)
 }
 
 /// Replaces a subnormal number by 0 with the same sign.

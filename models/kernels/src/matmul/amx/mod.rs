@@ -87,8 +87,8 @@ fn tile_rows(m: usize) -> usize {
 }
 
 /// Computes `out` `[M, WIDTH]` for all rows and one panel.
-pub(super) fn panel(found: Amx, elements: Elements, sides: Sides<'_>, out: &mut [Row]) {
-    found.with_tiles(tile_rows(sides.m), elements, |unit| multiply(unit, sides, out));
+pub(super) fn panel(support: Amx, elements: Elements, sides: Sides<'_>, out: &mut [Row]) {
+    support.with_tiles(tile_rows(sides.m), elements, |unit| multiply(unit, sides, out));
 }
 
 /// Like [`panel`], with tiles that are configured for [`tile_rows`] rows.

@@ -10,8 +10,8 @@ use crate::matmul::amx::{self, Amx, Elements, Sides};
 pub(super) const ROWS_MIN: usize = 8;
 
 /// `out` is `[M, WIDTH]`.
-pub(super) fn panel(found: Amx, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-    panel_by(rows, panel, out, |sides, sums| amx::panel(found, Elements::Bytes, sides, sums));
+pub(super) fn panel(support: Amx, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
+    panel_by(rows, panel, out, |sides, sums| amx::panel(support, Elements::Bytes, sides, sums));
 }
 
 /// Like [`panel`], with `add_up(sides, sums [M, WIDTH])`.

@@ -187,10 +187,10 @@ enum Kernel {
 impl Kernel {
     /// Returns the fastest kernel of this CPU for `m` rows.
     fn best(m: usize) -> Self {
-        if let Some(found) = Amx::new()
+        if let Some(support) = Amx::new()
             && m >= amx::ROWS_MIN
         {
-            return Self::Amx(found);
+            return Self::Amx(support);
         }
         #[cfg(target_arch = "x86_64")]
         if let Some(vnni) = Vnni::new() {
@@ -210,12 +210,12 @@ impl Kernel {
         match self {
             Self::Portable(portable) => portable.panel(rows, panel, out),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(found) => avx2::panel(found, rows, panel, out),
+            Self::Avx2(support) => avx2::panel(support, rows, panel, out),
             #[cfg(target_arch = "x86_64")]
-            Self::Vnni(found) => vnni::panel(found, rows, panel, out),
+            Self::Vnni(support) => vnni::panel(support, rows, panel, out),
             #[cfg(target_arch = "aarch64")]
-            Self::Sdot(found) => sdot::panel(found, rows, panel, out),
-            Self::Amx(found) => amx::panel(found, rows, panel, out),
+            Self::Sdot(support) => sdot::panel(support, rows, panel, out),
+            Self::Amx(support) => amx::panel(support, rows, panel, out),
         }
     }
 }

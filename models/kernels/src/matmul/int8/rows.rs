@@ -38,15 +38,17 @@ impl Rows {
         };
         let arch = Arch::new();
         let levels = levels(k);
-        let round = |((x, bytes), scale): ((&[f32], &mut [u8]), &mut f32)| {
-            *scale = arch.dispatch(Round { x, bytes, levels });
-        };
         let bytes = rows.bytes.as_mut_slice();
         if x.len() <= LAYOUT_MAX {
-            x.chunks_exact(k).zip(bytes.chunks_exact_mut(padded)).zip(&mut rows.scales).for_each(round);
+            let parts = x.chunks_exact(k).zip(bytes.chunks_exact_mut(padded));
+            for ((x, bytes), scale) in parts.zip(&mut rows.scales) {
+                *scale = arch.dispatch(Round { x, bytes, levels });
+            }
         } else {
             let parts = x.par_chunks_exact(k).zip(bytes.par_chunks_exact_mut(padded));
-            parts.zip(&mut rows.scales).for_each(round);
+            parts.zip(&mut rows.scales).for_each(|((x, bytes), scale)| {
+                *scale = arch.dispatch(Round { x, bytes, levels });
+            });
         }
         rows
     }

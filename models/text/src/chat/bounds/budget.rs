@@ -46,13 +46,13 @@ fn too_large() -> Error {
 
 /// Adds to the bytes that a rendering has created, and checks its time.
 pub(super) fn charge(state: &State, bytes: usize) -> Result<(), Error> {
-    let begin = || Usage { bytes: AtomicUsize::new(0), began: Instant::now() };
-    let used = state.get_or_set_temp_object("used", begin);
-    if used.began.elapsed() > TIME_MAX {
+    let usage =
+        state.get_or_set_temp_object("used", || Usage { bytes: AtomicUsize::new(0), began: Instant::now() });
+    if usage.began.elapsed() > TIME_MAX {
         return Err(limit_error(format!("it takes more than {} s", TIME_MAX.as_secs())));
     }
-    let made = used.bytes.fetch_add(bytes.min(BYTES_MAX), Ordering::Relaxed);
-    if made.saturating_add(bytes) > BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    let created_bytes = usage.bytes.fetch_add(bytes.min(BYTES_MAX), Ordering::Relaxed);
+    if created_bytes.saturating_add(bytes) > BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
 
 /// Returns the size of a value in bytes, not counting the contents of its elements.
@@ -76,12 +76,12 @@ pub(super) fn expanded_size(value: &Value) -> Result<usize, Error> {
 }
 
 fn expand(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
-    let own = match (value.as_str(), value.as_bytes()) {
+    let text_bytes = match (value.as_str(), value.as_bytes()) {
         (Some(text), _) => text.len().saturating_mul(DISPLAY_GROWTH),
         (None, Some(bytes)) => bytes.len().saturating_mul(DISPLAY_GROWTH),
         (None, None) => 0,
     };
-    *left = left.checked_sub(own.saturating_add(ELEMENT_BYTES)).ok_or_else(too_large)?;
+    *left = left.checked_sub(text_bytes.saturating_add(ELEMENT_BYTES)).ok_or_else(too_large)?;
     let Some(object) = value.as_object() else { return Ok(()) };
     if depth == DEPTH_MAX {
         return Err(limit_error(format!("it nests lists and maps more than {DEPTH_MAX} deep")));

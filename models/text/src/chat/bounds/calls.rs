@@ -186,24 +186,13 @@ fn operator(
     let compiled: LazyLock<Result<Expression<'static, 'static>, Error>, _> =
         LazyLock::new(move || PLAIN.compile_expression(expression));
     move |state: &State, operands: Rest<Value>| {
-        let of = |place: usize| operands.get(place).cloned().unwrap_or_default();
-        let a = of(0);
-        let b = of(1);
-        let c = of(2);
-        let d = of(3);
+        let [a, b, c, d] = [0, 1, 2, 3].map(|index| operands.get(index).cloned().unwrap_or_default());
         match name {
             "~" => {
                 let text = display_text(state, &a)? + &display_text(state, &b)?;
                 return Ok(Value::from(text));
             }
-            "*" => {
-                let times = |value: &Value, count: &Value| {
-                    let count =
-                        count.as_usize().filter(|_| value.as_str().is_some() || value.len().is_some());
-                    count.map_or(0, |count| size(value).saturating_mul(count))
-                };
-                charge(state, times(&a, &b).max(times(&b, &a)))?;
-            }
+            "*" => charge(state, repeated_size(&a, &b).max(repeated_size(&b, &a)))?,
             "[:]" => {
                 if let Some(slice) = backward_slice(state, &a, [&b, &c, &d])? {
                     return Ok(slice);
@@ -216,6 +205,14 @@ fn operator(
         let value = compiled.eval(context! { a, b, c, d })?;
         // The size of a text was already charged above, from the operands.
         if value.as_str().is_some() { Ok(value) } else { materialized(state, value) }
+    }
+}
+
+/// Returns the size of a text or a list that is repeated `count` times, and 0 for other operands.
+fn repeated_size(value: &Value, count: &Value) -> usize {
+    match count.as_usize() {
+        Some(count) if value.as_str().is_some() || value.len().is_some() => size(value).saturating_mul(count),
+        _ => 0,
     }
 }
 
@@ -245,28 +242,30 @@ fn add_filters_of_elements(environment: &mut Environment<'_>) {
         materialized(state, filters::map(state, value, arguments)?.into())
     });
     for (name, select) in [("select", true), ("reject", false)] {
-        let filter = move |state: &State, value: Value, test: Option<String>, arguments: Rest<Value>| {
-            charge(state, elements_size(&value))?;
-            let filter = if select { filters::select } else { filters::reject };
-            materialized(state, filter(state, value, test.map(Cow::from), arguments)?.into())
-        };
-        environment.add_filter(name, filter);
+        environment.add_filter(
+            name,
+            move |state: &State, value: Value, test: Option<String>, arguments: Rest<Value>| {
+                charge(state, elements_size(&value))?;
+                let filter = if select { filters::select } else { filters::reject };
+                materialized(state, filter(state, value, test.map(Cow::from), arguments)?.into())
+            },
+        );
     }
     for (name, select) in [("selectattr", true), ("rejectattr", false)] {
-        let filter = move |state: &State,
-                           value: Value,
-                           attribute: String,
-                           test: Option<String>,
-                           arguments: Rest<Value>| {
-            check_path(&attribute)?;
-            charge(state, elements_size(&value))?;
-            let filter = if select { filters::selectattr } else { filters::rejectattr };
-            materialized(
-                state,
-                filter(state, value, attribute.into(), test.map(Cow::from), arguments)?.into(),
-            )
-        };
-        environment.add_filter(name, filter);
+        environment.add_filter(
+            name,
+            move |state: &State,
+                  value: Value,
+                  attribute: String,
+                  test: Option<String>,
+                  arguments: Rest<Value>| {
+                check_path(&attribute)?;
+                charge(state, elements_size(&value))?;
+                let filter = if select { filters::selectattr } else { filters::rejectattr };
+                let list = filter(state, value, attribute.into(), test.map(Cow::from), arguments)?;
+                materialized(state, list.into())
+            },
+        );
     }
 }
 
@@ -302,12 +301,7 @@ fn named(arguments: &Value, name: &str) -> Option<Value> {
 
 /// Returns the number of bytes that a filter or a method may add to its arguments.
 fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
-    let text = |place: usize| arguments.get(place).and_then(Value::as_str).unwrap_or("");
-    let number = |place: usize, name: &str| {
-        let given = arguments.get(place).and_then(Value::as_usize);
-        given.or_else(|| named(arguments.last()?, name)?.as_usize()).unwrap_or(0)
-    };
-    let wide = |what: &str| limit_error(format!("{what} above {WIDTH_MAX}"));
+    let text = |index: usize| arguments.get(index).and_then(Value::as_str).unwrap_or("");
     Ok(match name {
         "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
         // For a filter, the list is the first argument; for a method, the separator is.
@@ -319,9 +313,16 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
             };
             list.and_then(Value::len).unwrap_or(0).saturating_mul(separator.len())
         }
-        "indent" if number(1, "width") > WIDTH_MAX => return Err(wide("an indentation")),
-        "indent" => text(0).split('\n').count().saturating_mul(number(1, "width").max(4)),
-        "batch" | "slice" if number(1, "count") > WIDTH_MAX => return Err(wide("a count")),
+        "indent" => {
+            let width = second_number(arguments, "width");
+            if width > WIDTH_MAX {
+                return Err(too_wide("an indentation"));
+            }
+            text(0).split('\n').count().saturating_mul(width.max(4))
+        }
+        "batch" | "slice" if second_number(arguments, "count") > WIDTH_MAX => {
+            return Err(too_wide("a count"));
+        }
         // For a text, these filters create a list of its characters.
         "batch" | "first" | "items" | "last" | "list" | "reverse" | "slice" | "sum" => {
             arguments.first().map_or(0, elements_size)
@@ -349,7 +350,7 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
             };
             parts.saturating_mul(ELEMENT_BYTES)
         }
-        "format" if has_large_number(text(0)) => return Err(wide("a width")),
+        "format" if has_large_number(text(0)) => return Err(too_wide("a width")),
         "format" => {
             let places = text(0).matches(['%', '{']).count();
             let mut longest = 0;
@@ -362,12 +363,23 @@ fn growth_bytes(name: &str, arguments: &[Value]) -> Result<usize, Error> {
     })
 }
 
+/// Returns the second argument of a filter, or the keyword argument `name`; 0 if neither is a number.
+fn second_number(arguments: &[Value], name: &str) -> usize {
+    let positional = arguments.get(1).and_then(Value::as_usize);
+    positional.or_else(|| named(arguments.last()?, name)?.as_usize()).unwrap_or(0)
+}
+
+fn too_wide(what: &str) -> Error {
+    limit_error(format!("{what} above {WIDTH_MAX}"))
+}
+
 /// Returns whether a format has a width that is large or an argument.
 fn has_large_number(format: &str) -> bool {
     let numbers = format.split(|character: char| !character.is_ascii_digit());
-    let is_small = |digits: &str| digits.parse().is_ok_and(|number: usize| number <= WIDTH_MAX);
     let mut widths = numbers.filter(|digits| !digits.is_empty());
-    !widths.all(is_small) || format.contains('*') || has_nested_braces(format)
+    !widths.all(|digits| digits.parse().is_ok_and(|width: usize| width <= WIDTH_MAX))
+        || format.contains('*')
+        || has_nested_braces(format)
 }
 
 fn has_nested_braces(format: &str) -> bool {

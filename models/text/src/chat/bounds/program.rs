@@ -115,18 +115,20 @@ fn bounded<'source>(instructions: &Instructions<'source>) -> Instructions<'sourc
 
 /// Returns the instructions that replace an instruction.
 fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'source>> {
-    let call = |name, operands| Instruction::CallFunction(name, Some(operands));
-    let own = || instruction.clone();
     match instruction {
         Instruction::Add => vec![call("+", 2)],
         Instruction::StringConcat => vec![call("~", 2)],
         Instruction::Mul => vec![call("*", 2)],
         Instruction::Slice => vec![call("[:]", 4)],
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
-        Instruction::LoadConst(value) if value.kind() == ValueKind::Iterable => vec![own(), call(CHECKED, 1)],
-        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), call(CHECKED, 1)],
+        Instruction::LoadConst(value) if value.kind() == ValueKind::Iterable => {
+            vec![instruction.clone(), call(CHECKED, 1)]
+        }
+        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![instruction.clone(), call(CHECKED, 1)],
         // The top of the stack is the namespace; the value is below it.
-        Instruction::SetAttr(_) => vec![Instruction::Swap, call(CHECKED, 1), Instruction::Swap, own()],
+        Instruction::SetAttr(_) => {
+            vec![Instruction::Swap, call(CHECKED, 1), Instruction::Swap, instruction.clone()]
+        }
         Instruction::UnpackLists(lists) => {
             let lists = u16::try_from(*lists).unwrap_or(u16::MAX);
             vec![call(CONCATENATED, lists), Instruction::UnpackLists(1)]
@@ -143,7 +145,11 @@ fn replacement<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'
         | Instruction::In
         | Instruction::CompareAndPreserve(_)
         | Instruction::Iterate(_)
-        | Instruction::CallMethod(..) => vec![call(CLOCK, 0), Instruction::DiscardTop, own()],
-        _ => vec![own()],
+        | Instruction::CallMethod(..) => vec![call(CLOCK, 0), Instruction::DiscardTop, instruction.clone()],
+        _ => vec![instruction.clone()],
     }
+}
+
+fn call(function: &'static str, operands: u16) -> Instruction<'static> {
+    Instruction::CallFunction(function, Some(operands))
 }

@@ -18,16 +18,16 @@ pub(super) fn backward_slice(
     if let Some(text) = value.as_str() {
         charge(state, size(value).saturating_mul(size_of::<char>() + 1))?;
         let characters: Vec<char> = text.chars().collect();
-        let taken = indices(characters.len(), ends, step).filter_map(|index| characters.get(index));
-        return Ok(Some(Value::from(taken.collect::<String>())));
+        let selected = indices(characters.len(), ends, step).filter_map(|index| characters.get(index));
+        return Ok(Some(Value::from(selected.collect::<String>())));
     }
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         return Ok(None);
     }
     charge(state, elements_size(value))?;
     let elements: Vec<Value> = value.try_iter()?.collect();
-    let taken = indices(elements.len(), ends, step).filter_map(|index| elements.get(index)).cloned();
-    materialized(state, taken.collect()).map(Some)
+    let selected = indices(elements.len(), ends, step).filter_map(|index| elements.get(index)).cloned();
+    materialized(state, selected.collect()).map(Some)
 }
 
 fn index(end: &Value) -> Result<Option<i64>, Error> {
@@ -38,9 +38,12 @@ fn index(end: &Value) -> Result<Option<i64>, Error> {
 /// `slice(start, stop, step).indices(length)` in Python.
 fn indices(length: usize, [start, stop]: [Option<i64>; 2], step: i64) -> impl Iterator<Item = usize> {
     let length = length as i64;
-    let clamped = |end: i64| if end < 0 { end.saturating_add(length).max(-1) } else { end.min(length - 1) };
-    let first = start.map_or(length - 1, clamped);
-    let before_last = stop.map_or(-1, clamped);
+    let first = start.map_or(length - 1, |start| clamped(start, length));
+    let before_last = stop.map_or(-1, |stop| clamped(stop, length));
     let step = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX);
     (before_last + 1..first + 1).rev().step_by(step).map(|index| index as usize)
+}
+
+fn clamped(end: i64, length: i64) -> i64 {
+    if end < 0 { end.saturating_add(length).max(-1) } else { end.min(length - 1) }
 }

@@ -19,6 +19,13 @@ pub(in crate::guide) struct Called {
     pub(in crate::guide) schema: Schema,
 }
 
+impl Called {
+    /// Returns the length of the longest lead that ends `text`.
+    fn lead_length(&self, text: &[u8]) -> Option<usize> {
+        self.leads.iter().filter(|lead| text.ends_with(lead)).map(Vec::len).max()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(in crate::guide) struct CallCursor {
     functions: Arc<[Called]>,
@@ -55,11 +62,10 @@ impl CallCursor {
         }
         self.layout.push(byte);
         // The name of a function may end with the name of another one.
-        let lead = |function: &Called| {
-            let leads = function.leads.iter().filter(|lead| self.layout.ends_with(lead));
-            leads.map(Vec::len).max()
-        };
-        let called = self.functions.iter().filter_map(|function| Some((lead(function)?, function)));
+        let called = self
+            .functions
+            .iter()
+            .filter_map(|function| Some((function.lead_length(&self.layout)?, function)));
         if let Some((_, function)) = called.max_by_key(|(length, _)| *length) {
             self.arguments = Some(Cursor::new(function.schema.clone()));
             self.layout.clear();

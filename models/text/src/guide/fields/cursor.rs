@@ -129,8 +129,11 @@ impl Cursor {
                     let is_plain =
                         characters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
                             && characters.all(|character| character.is_alphanumeric() || character == '_');
-                    let quoted = || format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"));
-                    if is_plain { format!(".{name}") } else { quoted() }
+                    if is_plain {
+                        format!(".{name}")
+                    } else {
+                        format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
+                    }
                 }
             };
         }

@@ -12,16 +12,12 @@ pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
     for schema in schemas {
         is_named |= ABOUT_NUMBERS.iter().any(|keyword| schema.contains_key(*keyword));
         if let Some(types) = schema.get("type") {
-            let has = |name: &str| match types {
-                Value::String(own) => own == name,
-                Value::Array(all) => all.iter().any(|own| own == name),
-                _ => false,
-            };
-            if !has("number") && !has("integer") {
+            let has_number = has_type(types, "number");
+            if !has_number && !has_type(types, "integer") {
                 return None;
             }
             is_named = true;
-            is_integer |= !has("number");
+            is_integer |= !has_number;
         }
     }
     let low = bound(schemas, "minimum", "exclusiveMinimum", 1.0);
@@ -44,6 +40,15 @@ pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
     let Some(mut listed) = listed else { return is_named.then_some(bounded) };
     listed.retain(|number| bounded.contains(*number));
     (!listed.is_empty()).then_some(NumberSet::Listed(listed))
+}
+
+/// Returns whether the value of the keyword `type` names a type.
+fn has_type(types: &Value, name: &str) -> bool {
+    match types {
+        Value::String(only) => only == name,
+        Value::Array(names) => names.iter().any(|other| other == name),
+        _ => false,
+    }
 }
 
 /// The strictest bound. An inclusive one may only stand for an exclusive one. `sign`: 1 for a lower bound,

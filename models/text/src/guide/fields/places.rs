@@ -69,12 +69,13 @@ impl Schema {
 
     /// The numbers that a place names.
     pub(super) fn numbers(&self, place: &Place) -> Option<SchemaNumbers> {
-        let of_alternative = |pointers: &Vec<String>| {
+        let mut sets = Vec::new();
+        for pointers in &place.0 {
             let schemas: Vec<&Map<String, Value>> =
                 pointers.iter().filter_map(|pointer| self.object(pointer)).collect();
-            numbers(&schemas)
-        };
-        SchemaNumbers::new(place.0.iter().filter_map(of_alternative).collect())
+            sets.extend(numbers(&schemas));
+        }
+        SchemaNumbers::new(sets)
     }
 
     /// Returns whether any schema inside names numbers.
@@ -96,17 +97,19 @@ impl Schema {
     /// The place below another one. `options` are the pointers that one schema has for it, one of which
     /// applies.
     fn below(&self, place: &Place, options: impl Fn(&str, &Map<String, Value>) -> Vec<String>) -> Place {
-        let below = |pointers: &Vec<String>| {
-            let mut alternatives = vec![Vec::new()];
+        let mut alternatives = Vec::new();
+        for pointers in &place.0 {
+            let mut combined = vec![Vec::new()];
             for pointer in pointers {
-                let options = self.object(pointer).map(|schema| options(pointer, schema)).unwrap_or_default();
+                let Some(schema) = self.object(pointer) else { continue };
+                let options = options(pointer, schema);
                 if !options.is_empty() {
-                    alternatives = with_each(&alternatives, &options);
+                    combined = with_each(&combined, &options);
                 }
             }
-            alternatives
-        };
-        self.place(place.0.iter().flat_map(below).filter(|pointers| !pointers.is_empty()).collect())
+            alternatives.extend(combined.into_iter().filter(|pointers| !pointers.is_empty()));
+        }
+        self.place(alternatives)
     }
 
     /// Follows references, and divides alternatives.
@@ -161,13 +164,16 @@ fn items(schema: &Map<String, Value>, pointer: &str, keyword: &str) -> impl Iter
     (0..count).map(move |index| format!("{list}/{index}"))
 }
 
-/// Each alternative with each option.
+/// Each alternative with each option, up to [`ALTERNATIVES_MAX`].
 fn with_each(alternatives: &[Vec<String>], options: &[String]) -> Vec<Vec<String>> {
-    let with = |alternative: &Vec<String>, option: &String| {
-        [alternative.as_slice(), std::slice::from_ref(option)].concat()
-    };
-    let all = alternatives
-        .iter()
-        .flat_map(|alternative| options.iter().map(move |option| with(alternative, option)));
-    all.take(ALTERNATIVES_MAX).collect()
+    let mut all = Vec::new();
+    for alternative in alternatives {
+        for option in options {
+            if all.len() == ALTERNATIVES_MAX {
+                return all;
+            }
+            all.push([alternative.as_slice(), std::slice::from_ref(option)].concat());
+        }
+    }
+    all
 }

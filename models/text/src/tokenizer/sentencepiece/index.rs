@@ -16,18 +16,17 @@ impl PrefixIndex {
         Self { sorted }
     }
 
-    /// Calls `found` for every word that is a prefix of `text`, with its length in bytes and its number,
+    /// Calls `on_match` for every word that is a prefix of `text`, with its length in bytes and its number,
     /// shortest first.
-    pub(in super::super) fn prefixes(&self, text: &str, mut found: impl FnMut(usize, u32)) {
+    pub(in super::super) fn prefixes(&self, text: &str, mut on_match: impl FnMut(usize, u32)) {
         let mut range = &self.sorted[..];
         for (depth, byte) in text.bytes().enumerate() {
-            let at_depth = |entry: &(String, u32)| entry.0.as_bytes().get(depth).copied();
-            let start = range.partition_point(|entry| at_depth(entry) < Some(byte));
-            let end = range.partition_point(|entry| at_depth(entry) <= Some(byte));
+            let start = range.partition_point(|(word, _)| word.as_bytes().get(depth) < Some(&byte));
+            let end = range.partition_point(|(word, _)| word.as_bytes().get(depth) <= Some(&byte));
             range = &range[start..end];
             match range.first() {
                 None => return,
-                Some((word, number)) if word.len() == depth + 1 => found(depth + 1, *number),
+                Some((word, number)) if word.len() == depth + 1 => on_match(depth + 1, *number),
                 Some(_) => {}
             }
         }

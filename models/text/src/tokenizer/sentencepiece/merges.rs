@@ -7,7 +7,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 
 use super::index::PrefixIndex;
-use super::proto::{PieceType, StoredPiece};
+use super::proto::{PieceType, StoredPiece, of_kind};
 
 #[derive(Debug)]
 pub(super) struct Merger {
@@ -25,6 +25,13 @@ struct Part {
     previous: Option<usize>,
     next: Option<usize>,
     is_fixed: bool,
+}
+
+impl Part {
+    /// Returns whether the part was merged into the one before it.
+    fn is_merged(&self) -> bool {
+        self.end == self.start
+    }
 }
 
 /// Two neighbouring parts that form a piece.
@@ -59,13 +66,13 @@ impl Merger {
         if pieces.iter().any(|piece| piece.kind() == PieceType::Unused) {
             return Err("BPE models with unused pieces are not supported".into());
         }
-        let of_kind = |wanted| (0..).zip(pieces).filter(move |(_, piece)| piece.kind() == wanted);
-        let named = |(id, piece): (u32, &StoredPiece)| (piece.piece().to_owned(), (id, piece.score()));
-        let fixed = of_kind(PieceType::UserDefined).map(|(id, piece)| (piece.piece().to_owned(), id));
-        Ok(Self {
-            pieces: of_kind(PieceType::Normal).chain(of_kind(PieceType::UserDefined)).map(named).collect(),
-            fixed: PrefixIndex::new(fixed),
-        })
+        let mut merged = HashMap::new();
+        for (id, piece) in of_kind(pieces, PieceType::Normal).chain(of_kind(pieces, PieceType::UserDefined)) {
+            merged.insert(piece.piece().to_owned(), (id, piece.score()));
+        }
+        let fixed = of_kind(pieces, PieceType::UserDefined);
+        let fixed = PrefixIndex::new(fixed.map(|(id, piece)| (piece.piece().to_owned(), id)));
+        Ok(Self { pieces: merged, fixed })
     }
 
     /// Returns the pieces of `text` in order, each with its id, or `None` for an unknown character.
@@ -74,9 +81,8 @@ impl Merger {
         let mut pairs: BinaryHeap<Pair> =
             (1..parts.len()).filter_map(|right| self.pair(text, &parts, right - 1, right)).collect();
         while let Some(Pair { left: Reverse(left), right, start, end, .. }) = pairs.pop() {
-            let is_whole = |part: &Part| part.end > part.start;
-            let is_there = is_whole(&parts[left]) && is_whole(&parts[right]);
-            if !is_there || (parts[left].start, parts[right].end) != (start, end) {
+            let is_outdated = parts[left].is_merged() || parts[right].is_merged();
+            if is_outdated || (parts[left].start, parts[right].end) != (start, end) {
                 continue;
             }
             parts[left].end = end;
@@ -90,12 +96,12 @@ impl Merger {
                 pairs.extend(self.pair(text, &parts, previous, left));
             }
         }
-        let whole = parts.iter().filter(|part| part.end > part.start);
-        let piece = |part: &Part| {
+        let mut segments = Vec::new();
+        for part in parts.iter().filter(|part| !part.is_merged()) {
             let piece = &text[part.start..part.end];
-            (piece, self.pieces.get(piece).map(|(id, _)| *id))
-        };
-        whole.map(piece).collect()
+            segments.push((piece, self.pieces.get(piece).map(|(id, _)| *id)));
+        }
+        segments
     }
 
     /// Splits a text into user-defined pieces and characters.

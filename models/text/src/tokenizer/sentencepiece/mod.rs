@@ -137,13 +137,15 @@ fn unique_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>, String> {
 }
 
 fn byte_ids(ids: &HashMap<String, u32>) -> Result<Vec<u32>, String> {
-    let id = |byte| {
+    let mut byte_ids = Vec::new();
+    for byte in 0..=u8::MAX {
         let name = format!("<0x{byte:02X}>");
-        ids.get(&name)
-            .copied()
-            .ok_or_else(|| format!("it writes unknown characters as bytes but lacks {name}"))
-    };
-    (0..=u8::MAX).map(id).collect()
+        let Some(id) = ids.get(&name) else {
+            return Err(format!("it writes unknown characters as bytes but lacks {name}"));
+        };
+        byte_ids.push(*id);
+    }
+    Ok(byte_ids)
 }
 
 #[cfg(test)]

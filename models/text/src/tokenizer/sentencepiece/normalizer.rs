@@ -41,7 +41,6 @@ impl Rules {
 
     /// Finds the longest prefix of `text` with a rule. Returns its length in bytes and its replacement.
     fn longest(&self, text: &str) -> Option<(usize, &str)> {
-        let offset = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let mut longest = None;
         let mut node = offset(*self.trie.first()?);
         for (depth, byte) in text.bytes().enumerate() {
@@ -62,6 +61,11 @@ impl Rules {
         let replacement = tail.split('\0').next()?;
         text.is_char_boundary(length).then_some((length, replacement))
     }
+}
+
+/// The offset of a unit's children in the trie.
+fn offset(unit: u32) -> u32 {
+    (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }
 
 #[derive(Debug)]

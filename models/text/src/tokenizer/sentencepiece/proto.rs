@@ -36,6 +36,11 @@ pub(in super::super) enum PieceType {
     Byte = 6,
 }
 
+/// Returns the pieces of one kind with their ids.
+pub(super) fn of_kind(pieces: &[StoredPiece], kind: PieceType) -> impl Iterator<Item = (u32, &StoredPiece)> {
+    (0..).zip(pieces).filter(move |(_, piece)| piece.kind() == kind)
+}
+
 /// `TrainerSpec`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in super::super) struct Trainer {

@@ -6,7 +6,7 @@
 //! differently.
 
 use super::index::PrefixIndex;
-use super::proto::{PieceType, StoredPiece};
+use super::proto::{PieceType, StoredPiece, of_kind};
 
 /// Difference between the scores of the rarest piece and of an unknown character.
 const UNKNOWN_PENALTY: f32 = 10.0;
@@ -30,16 +30,15 @@ struct Step {
 
 impl Segmenter {
     pub(super) fn new(pieces: &[StoredPiece]) -> Result<Self, String> {
-        let of_kind = |wanted| (0..).zip(pieces).filter(move |(_, piece)| piece.kind() == wanted);
-        let mut unknown = of_kind(PieceType::Unknown).map(|(id, _)| id);
+        let mut unknown = of_kind(pieces, PieceType::Unknown).map(|(id, _)| id);
         let (Some(unknown), None) = (unknown.next(), unknown.next()) else {
             return Err("it does not have exactly one unknown piece".into());
         };
-        let normal = of_kind(PieceType::Normal).map(|(_, piece)| piece.score());
+        let normal = of_kind(pieces, PieceType::Normal).map(|(_, piece)| piece.score());
         let lowest = normal.fold(f32::MAX, f32::min);
-        let cut = of_kind(PieceType::Normal).chain(of_kind(PieceType::UserDefined));
+        let known = of_kind(pieces, PieceType::Normal).chain(of_kind(pieces, PieceType::UserDefined));
         Ok(Self {
-            index: PrefixIndex::new(cut.map(|(id, piece)| (piece.piece().to_owned(), id))),
+            index: PrefixIndex::new(known.map(|(id, piece)| (piece.piece().to_owned(), id))),
             scores: pieces.iter().map(score).collect(),
             unknown,
             unknown_score: lowest - UNKNOWN_PENALTY,
