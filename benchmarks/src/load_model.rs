@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// Loads the checkpoint, then reads its weight files once more. By then they are in the page cache, if they
 /// fit. To compare with the disk, drop the page cache before the run and between the two steps.
 pub fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
-    let found = inspect(CheckpointFiles::folder(folder)?, LoadOptions::default(), Depth::Tables)?;
+    let checkpoint = inspect(CheckpointFiles::folder(folder)?, LoadOptions::default(), Depth::Tables)?;
     let started = Instant::now();
     let loaded = load(&CheckpointFiles::folder(folder)?, LoadOptions::default())?;
     let seconds = started.elapsed().as_secs_f64();
@@ -25,13 +25,13 @@ pub fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     drop(loaded);
     let started = Instant::now();
     let mut bytes = 0;
-    for file in &found.files {
+    for file in &checkpoint.files {
         let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(folder.join(file))?);
         bytes += io::copy(&mut file, &mut io::sink())?;
     }
     let reading = started.elapsed().as_secs_f64();
-    let weights = found.memory_bytes;
-    writeln!(out, "files: {bytes} bytes; weights in memory: {weights} bytes as {}", found.dtype)?;
+    let weights = checkpoint.memory_bytes;
+    writeln!(out, "files: {bytes} bytes; weights in memory: {weights} bytes as {}", checkpoint.dtype)?;
     writeln!(out, "loaded in {seconds:.2} s; files read again in {reading:.2} s")?;
     let share = peak as f64 / weights as f64;
     Ok(writeln!(out, "peak resident memory: {peak} bytes, {share:.3} times the weights")?)

@@ -44,26 +44,39 @@ struct Method {
     outcomes: Vec<NumberOutcome>,
 }
 
+impl Method {
+    fn new(name: &'static str, request: Request) -> Self {
+        Self { name, request, seconds: Vec::new(), outcomes: Vec::new() }
+    }
+
+    fn number(name: &'static str, method: NumberMethod) -> Self {
+        Self::new(name, number_request(method))
+    }
+
+    fn median_seconds(&self) -> f64 {
+        Spread::of(self.seconds.iter().copied()).median
+    }
+}
+
 fn methods() -> Vec<Method> {
-    let method = |name, request| Method { name, request, seconds: Vec::new(), outcomes: Vec::new() };
-    let certain = |objective| {
-        let objectives = vec![objective];
-        let precision = Some(Precision { width: 0.0, objectives, estimation: Estimation::default() });
-        number_request(NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision })
-    };
-    let tree = |tolerance| number_request(tree(tolerance));
-    let sample = |samples| number_request(NumberMethod::sample(samples, 1));
     vec![
-        method("greedy text", Request::Text(TextJob::default())),
-        method("tree, certain mode", certain(Objective::Mode)),
-        method("tree, certain median", certain(Objective::Median)),
-        method("tree 1e-2", tree(1e-2)),
-        method("tree 1e-3", tree(1e-3)),
-        method(EXACT, tree(1e-4)),
-        method("sample 16", sample(16)),
-        method("sample 64", sample(64)),
-        method("sample 256", sample(256)),
+        Method::new("greedy text", Request::Text(TextJob::default())),
+        Method::number("tree, certain mode", certain(Objective::Mode)),
+        Method::number("tree, certain median", certain(Objective::Median)),
+        Method::number("tree 1e-2", tree(1e-2)),
+        Method::number("tree 1e-3", tree(1e-3)),
+        Method::number(EXACT, tree(1e-4)),
+        Method::number("sample 16", NumberMethod::sample(16, 1)),
+        Method::number("sample 64", NumberMethod::sample(64, 1)),
+        Method::number("sample 256", NumberMethod::sample(256, 1)),
     ]
+}
+
+/// The method of a number tree that stops when the value of an objective is certain.
+fn certain(objective: Objective) -> NumberMethod {
+    let objectives = vec![objective];
+    let precision = Some(Precision { width: 0.0, objectives, estimation: Estimation::default() });
+    NumberMethod::Tree { tolerance: 1e-3, nodes_max: 4096, precision }
 }
 
 /// Measures all methods in alternation and writes one Markdown table for each number of concurrent requests.
@@ -102,9 +115,10 @@ fn measure(
     method.outcomes.clear();
     let started = Instant::now();
     for group in prompts.chunks(concurrency) {
-        let job = |prompt: &Vec<u32>| Job::new(prompt.clone(), method.request.clone());
-        let answers: Vec<_> =
-            group.iter().map(|prompt| engine.submit(job(prompt))).collect::<Result<_, _>>()?;
+        let mut answers = Vec::with_capacity(group.len());
+        for prompt in group {
+            answers.push(engine.submit(Job::new(prompt.clone(), method.request.clone()))?);
+        }
         for event in answers.into_iter().flat_map(events) {
             if let Event::Number(outcome) = event? {
                 method.outcomes.push(outcome);
@@ -116,32 +130,44 @@ fn measure(
 }
 
 fn write_methods(methods: &[Method], questions: usize, out: &mut dyn Write) -> anyhow::Result<()> {
-    let seconds = |method: &Method| Spread::of(method.seconds.iter().copied()).median;
-    let text_seconds = methods.first().map_or(f64::NAN, seconds);
+    let text_seconds = methods.first().map_or(f64::NAN, Method::median_seconds);
     let exact = methods.iter().find(|method| method.name == EXACT);
     let exact = exact.map_or(vec![], |method| medians(&method.outcomes));
     let header = "method | time | × greedy text | rows | rows/s | passes | open mass | median error";
-    let row = |method: &Method| {
-        let seconds = seconds(method);
-        let outcomes = &method.outcomes;
+    let mut rows = Vec::with_capacity(methods.len());
+    for method in methods {
+        let seconds = method.median_seconds();
         let time = seconds * 1e3 / questions as f64;
         let ratio = seconds / text_seconds;
-        let cost = format!("{} | {time:.1} ms | {ratio:.2}", method.name);
-        if outcomes.is_empty() {
-            return format!("{cost} | | | | |");
-        }
-        let sum = |of: fn(&NumberOutcome) -> f64| outcomes.iter().map(of).sum::<f64>();
-        let count = outcomes.len() as f64;
-        let rows = sum(|outcome| outcome.nodes as f64);
-        let passes = sum(|outcome| outcome.forward_passes as f64) / count;
-        let open = sum(|outcome| outcome.distribution.mass().open) / count;
-        let distances = medians(outcomes).into_iter().zip(&exact).map(|(got, want)| (got - want).abs());
-        let off = distances.sum::<f64>() / count;
-        // If none of a few samples is a number, there is no median.
-        let off = if off.is_finite() { format!("{off:.2}") } else { "no number".to_owned() };
-        format!("{cost} | {:.1} | {:.0} | {passes:.1} | {open:.4} | {off}", rows / count, rows / seconds)
-    };
-    Ok(write_table(out, 1, header, methods.iter().map(row))?)
+        rows.push(format!(
+            "{} | {time:.1} ms | {ratio:.2} | {}",
+            method.name,
+            outcome_cells(&method.outcomes, seconds, &exact)
+        ));
+    }
+    Ok(write_table(out, 1, header, rows)?)
+}
+
+/// The cells about numbers, which are empty for text. `exact` are the medians that count as exact.
+fn outcome_cells(outcomes: &[NumberOutcome], seconds: f64, exact: &[f64]) -> String {
+    if outcomes.is_empty() {
+        return "| | | |".to_owned();
+    }
+    let count = outcomes.len() as f64;
+    let rows: f64 = outcomes.iter().map(|outcome| outcome.nodes as f64).sum();
+    let passes: f64 = outcomes.iter().map(|outcome| outcome.forward_passes as f64).sum();
+    let open: f64 = outcomes.iter().map(|outcome| outcome.distribution.mass().open).sum();
+    let errors = medians(outcomes).into_iter().zip(exact).map(|(got, want)| (got - want).abs());
+    let error = errors.sum::<f64>() / count;
+    // If none of a few samples is a number, there is no median.
+    let error = if error.is_finite() { format!("{error:.2}") } else { "no number".to_owned() };
+    format!(
+        "{:.1} | {:.0} | {:.1} | {:.4} | {error}",
+        rows / count,
+        rows / seconds,
+        passes / count,
+        open / count
+    )
 }
 
 fn medians(outcomes: &[NumberOutcome]) -> Vec<f64> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ntl_core::contract::{Job, Prompt, Request, TextJob};
-use ntl_engine::Engine;
+use ntl_engine::{Engine, JobEvents};
 use ntl_models::{DtypeChoice, LoadOptions};
 use ntl_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -101,26 +101,27 @@ fn items(args: &PrefixArgs) -> anyhow::Result<Vec<Item>> {
     let Some(file) = &args.data else { return Ok(made_up(count)) };
     let place = file.display();
     let text = setup::read(file)?;
-    let item = |line| serde_json::from_str(line).with_context(|| format!("{place}: {line}"));
-    let items: Vec<Item> = text.lines().take(count).map(item).collect::<Result<_, _>>()?;
+    let mut items = Vec::new();
+    for line in text.lines().take(count) {
+        items.push(serde_json::from_str(line).with_context(|| format!("{place}: {line}"))?);
+    }
     ensure!(items.len() == count, "{place} has {} questions, but {count} are needed", items.len());
     Ok(items)
 }
 
 /// Returns made-up items of about GSM8K's length.
 fn made_up(count: usize) -> Vec<Item> {
-    let item = |sum: String| {
-        Item {
-        question: format!(
-            "A shop that is open on six days of the week counts what it sold and what was brought back, and the \
-             owner, who wants to know what is left, writes all of it down in the evening. {sum}"
-        ),
-        answer: "First we look at what the question gives. Then we take each step by itself and write down what it \
-                 comes to. At last we put the steps together and read off the answer.\n#### 42"
-            .to_owned(),
+    const STORY: &str = "A shop that is open on six days of the week counts what it sold and what was \
+                         brought back, and the owner, who wants to know what is left, writes all of it \
+                         down in the evening.";
+    const ANSWER: &str = "First we look at what the question gives. Then we take each step by itself and \
+                          write down what it comes to. At last we put the steps together and read off \
+                          the answer.\n#### 42";
+    let mut items = Vec::with_capacity(count);
+    for sum in arithmetic_questions(count, 0) {
+        items.push(Item { question: format!("{STORY} {sum}"), answer: ANSWER.to_owned() });
     }
-    };
-    arithmetic_questions(count, 0).into_iter().map(item).collect()
+    items
 }
 
 fn open(args: &PrefixArgs, items: &[Item], cached: bool) -> anyhow::Result<(Engine, Vec<Prompt>)> {
@@ -140,14 +141,17 @@ fn open(args: &PrefixArgs, items: &[Item], cached: bool) -> anyhow::Result<(Engi
 }
 
 fn prompts(tokenizer: &Tokenizer, items: &[Item], shots: usize) -> anyhow::Result<Vec<Prompt>> {
-    let (examples, asked) = items.split_at(shots);
-    let example = |item: &Item| format!("Question: {}\nAnswer: {}\n\n", item.question, item.answer);
-    let examples: String = examples.iter().map(example).collect();
-    let prompt = |item: &Item| {
+    let (examples, questions) = items.split_at(shots);
+    let examples: String = examples
+        .iter()
+        .map(|item| format!("Question: {}\nAnswer: {}\n\n", item.question, item.answer))
+        .collect();
+    let mut prompts = Vec::with_capacity(questions.len());
+    for item in questions {
         let text = format!("{examples}Question: {}\nAnswer:", item.question);
-        Ok(tokenizer.encode_prompt(&text, false)?)
-    };
-    asked.iter().map(prompt).collect()
+        prompts.push(tokenizer.encode_prompt(&text, false)?);
+    }
+    Ok(prompts)
 }
 
 fn measure(
@@ -179,24 +183,27 @@ fn measure(
 /// Sends all prompts concurrently and returns the time to the first token of each.
 fn first_tokens(engine: &Engine, prompts: &[Prompt], new_tokens: usize) -> anyhow::Result<Vec<Duration>> {
     let text = TextJob { max_tokens: new_tokens, min_tokens: new_tokens, ..TextJob::default() };
-    let job = |prompt: &Prompt| Job::new(prompt.clone(), Request::Text(text.clone()));
     let started = Instant::now();
-    let answers = engine.submit_all(prompts.iter().map(job).collect())?;
+    let jobs = prompts.iter().map(|prompt| Job::new(prompt.clone(), Request::Text(text.clone())));
+    let answers = engine.submit_all(jobs.collect())?;
     // Each answer has a separate reader, since the answers may start in any order.
     std::thread::scope(|scope| {
-        let read = |answer| {
-            scope.spawn(move || {
-                let mut first = None;
-                for event in events(answer) {
-                    event?;
-                    first.get_or_insert_with(|| started.elapsed());
-                }
-                first.context("an answer has no tokens")
-            })
-        };
-        let readers: Vec<_> = answers.into_iter().map(read).collect();
+        let mut readers = Vec::with_capacity(answers.len());
+        for answer in answers {
+            readers.push(scope.spawn(move || first_token(answer, started)));
+        }
         readers.into_iter().map(|reader| reader.join().ok().context("a reader panicked")?).collect()
     })
+}
+
+/// Reads a whole answer. Returns the time from `started` to its first token.
+fn first_token(answer: JobEvents, started: Instant) -> anyhow::Result<Duration> {
+    let mut first = None;
+    for event in events(answer) {
+        event?;
+        first.get_or_insert_with(|| started.elapsed());
+    }
+    first.context("an answer has no tokens")
 }
 
 #[cfg(test)]

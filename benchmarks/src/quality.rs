@@ -76,9 +76,9 @@ pub fn run(args: &QualityArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let kinds = args.dtypes.iter().flat_map(|&dtype| args.kv_cache_dtypes.iter().map(move |&kv| (dtype, kv)));
     for (dtype, kv) in kinds {
-        let found = measure(args, &items, dtype, kv)?;
-        let first = first.get_or_insert_with(|| found.probabilities.clone());
-        rows.push(row(&found, first, items.len()));
+        let quality = measure(args, &items, dtype, kv)?;
+        let first = first.get_or_insert_with(|| quality.probabilities.clone());
+        rows.push(row(&quality, first, items.len()));
     }
     writeln!(out, "{} questions from {}\n", items.len(), file.display())?;
     let header =
@@ -86,8 +86,8 @@ pub fn run(args: &QualityArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(write_table(out, 1, header, rows)?)
 }
 
-fn row(found: &Quality, first: &[f32], count: usize) -> String {
-    let Quality { dtype, right, errors, perplexity, probabilities } = found;
+fn row(quality: &Quality, first: &[f32], count: usize) -> String {
+    let Quality { dtype, right, errors, perplexity, probabilities } = quality;
     let share = *right as f64 * 100.0 / count as f64;
     let error = errors.iter().sum::<f64>() / errors.len() as f64;
     let changes = probabilities.iter().zip(first).map(|(now, first)| (now - first).abs());
@@ -98,18 +98,18 @@ fn row(found: &Quality, first: &[f32], count: usize) -> String {
 fn items(file: &Path, text: &str, limit: usize) -> anyhow::Result<Vec<Item>> {
     let place = file.display();
     let lines: Vec<&str> = text.lines().collect();
-    let items: Vec<Item> = if lines.first().is_some_and(|line| line.starts_with('{')) {
-        let item = |line: &&str| serde_json::from_str(line).with_context(|| format!("{place}: {line}"));
-        lines.iter().take(limit).map(item).collect::<Result<_, _>>()?
+    let mut items: Vec<Item> = Vec::new();
+    if lines.first().is_some_and(|line| line.starts_with('{')) {
+        for line in lines.iter().take(limit) {
+            items.push(serde_json::from_str(line).with_context(|| format!("{place}: {line}"))?);
+        }
     } else {
         let (pairs, rest) = lines.as_chunks::<2>();
         ensure!(rest.is_empty(), "{place}: the last question has no answer");
-        let item = |[question, answer]: &[&str; 2]| Item {
-            question: (*question).to_owned(),
-            answer: (*answer).to_owned(),
-        };
-        pairs.iter().take(limit).map(item).collect()
-    };
+        for &[question, answer] in pairs.iter().take(limit) {
+            items.push(Item { question: question.to_owned(), answer: answer.to_owned() });
+        }
+    }
     ensure!(!items.is_empty(), "{place} has no questions");
     if let Some(item) = items.iter().find(|item| number(&item.answer).is_none()) {
         bail!("{place}: the answer of `{}` is not a number", item.question);
@@ -148,8 +148,11 @@ fn measure(
     let mut errors = Vec::new();
     for (questions, items) in questions.chunks(BATCH).zip(items.chunks(BATCH)) {
         let text = TextJob { max_tokens: ANSWER_TOKENS_MAX, ..TextJob::default() };
-        let job = |question: &Question| Job::new(question.prompt.clone(), Request::Text(text.clone()));
-        for (answer, item) in engine.submit_all(questions.iter().map(job).collect())?.into_iter().zip(items) {
+        let jobs = questions
+            .iter()
+            .map(|question| Job::new(question.prompt.clone(), Request::Text(text.clone())))
+            .collect();
+        for (answer, item) in engine.submit_all(jobs)?.into_iter().zip(items) {
             let mut text = String::new();
             for event in events(answer) {
                 if let Event::Text { text: piece, .. } = event? {

@@ -29,17 +29,18 @@ mod kernels {
         println!("cargo::rustc-env=NTL_CUDA_GENERATIONS={}", names.join(" "));
         let arguments = targets(&generations, capability.min(80));
         let out = PathBuf::from(std::env::var("OUT_DIR")?);
-        let compile = |name: &&str| {
+        let mut running = Vec::new();
+        for name in SOURCES {
             let mut nvcc = Command::new(&toolkit.nvcc_path);
             // Without compression, tests can read the PTX.
             nvcc.args(["-fatbin", "-std=c++17", "-O3", "-no-compress", "--threads", "0"]).args(&arguments);
             if let Ok(compiler) = std::env::var("NVCC_CCBIN") {
                 nvcc.args(["-allow-unsupported-compiler", "-ccbin", &compiler]);
             }
-            nvcc.arg(format!("kernels/{name}.cu")).arg("-o").arg(out.join(format!("{name}.fatbin"))).spawn()
-        };
-        let running = SOURCES.iter().map(compile).collect::<Result<Vec<_>, _>>()?;
-        for (name, mut nvcc) in SOURCES.iter().zip(running) {
+            nvcc.arg(format!("kernels/{name}.cu")).arg("-o").arg(out.join(format!("{name}.fatbin")));
+            running.push((name, nvcc.spawn()?));
+        }
+        for (name, mut nvcc) in running {
             if !nvcc.wait()?.success() {
                 return Err(format!("nvcc could not compile kernels/{name}.cu").into());
             }
@@ -51,13 +52,15 @@ mod kernels {
     /// all later GPUs, from 90 on for this generation only.
     fn generations(capability: usize, supported: &[usize]) -> Vec<usize> {
         let major = capability / 10;
-        let has_candle = |generation: usize| {
-            if capability < 90 { generation / 10 >= major } else { generation / 10 == major }
-        };
-        GENERATIONS
-            .into_iter()
-            .filter(|&generation| supported.contains(&generation) && has_candle(generation))
-            .collect()
+        let mut generations = Vec::new();
+        for generation in GENERATIONS {
+            let has_candle =
+                if capability < 90 { generation / 10 >= major } else { generation / 10 == major };
+            if has_candle && supported.contains(&generation) {
+                generations.push(generation);
+            }
+        }
+        generations
     }
 
     /// Returns nvcc's arguments for machine code, and for the PTX of one more generation.

@@ -14,8 +14,10 @@ fn timed(model: &mut dyn BatchModel, requests: &[ContextRequest<'_>]) -> (Durati
     let started = Instant::now();
     let opened = model.open(requests).unwrap();
     let opening = started.elapsed();
-    let row = |context, token| Row { context, path: PathRow::new(None, token) };
-    let rows: Vec<Row> = opened.iter().map(|opened| row(opened.context, opened.first_token)).collect();
+    let rows: Vec<Row> = opened
+        .iter()
+        .map(|opened| Row { context: opened.context, path: PathRow::new(None, opened.first_token) })
+        .collect();
     let started = Instant::now();
     black_box(model.step(&rows).unwrap());
     let stepping = started.elapsed();

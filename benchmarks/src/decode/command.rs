@@ -101,16 +101,16 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.batch == "-" {
         return serve(args, &decoder, out);
     }
-    let batches: Vec<usize> = args
-        .batch
-        .split(',')
-        .map(|batch| batch.parse().context(format!("--batch {batch}")))
-        .collect::<Result<_, _>>()?;
-    let variants = if decoder.adapters.is_empty() { &[false][..] } else { &[false, true] };
-    let loads =
-        batches.iter().flat_map(|&batch| variants.iter().map(move |&adapted| Load { batch, adapted }));
-    let run = |Load { batch, adapted }| if adapted { decoder.run_adapted(batch) } else { decoder.run(batch) };
-    let measured = measure(&loads.collect::<Vec<_>>(), args.rounds, run)?;
+    let has_adapters = !decoder.adapters.is_empty();
+    let loads = loads(&args.batch, has_adapters)?;
+    let measured =
+        measure(
+            &loads,
+            args.rounds,
+            |Load { batch, adapted }| {
+                if adapted { decoder.run_adapted(batch) } else { decoder.run(batch) }
+            },
+        )?;
     let roofline = roofline(args, &decoder, &one_row_steps(&measured, |batch| decoder.run(batch))?)?;
     let rows = measured.into_iter().map(|measured| row(args, &decoder, measured));
     let rows: Vec<Row> = rows.collect::<anyhow::Result<_>>()?;
@@ -118,31 +118,53 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let all = json!({ "about": about(args, &decoder), "batches": rows, "roofline": roofline });
         return Ok(writeln!(out, "{all:#}")?);
     }
-    let on_gpu = !args.device.open()?.is_cpu();
+    write_rows(&rows, decoder.adapters.len(), !args.device.open()?.is_cpu(), out)?;
+    if has_adapters {
+        for [plain, adapted] in rows.as_chunks().0 {
+            write_ratios(plain, adapted, out)?;
+        }
+    }
+    Ok(writeln!(out, "\n{}", roofline.line())?)
+}
+
+/// Parses the numbers of prompts. Each is measured without adapters and, if there are some, with them.
+fn loads(batches: &str, has_adapters: bool) -> anyhow::Result<Vec<Load>> {
+    let mut loads = Vec::new();
+    for text in batches.split(',') {
+        let batch = text.parse().with_context(|| format!("--batch {text}"))?;
+        loads.push(Load { batch, adapted: false });
+        if has_adapters {
+            loads.push(Load { batch, adapted: true });
+        }
+    }
+    Ok(loads)
+}
+
+fn write_rows(rows: &[Row], adapters: usize, on_gpu: bool, out: &mut dyn Write) -> io::Result<()> {
     let cells = rows.iter().map(|row| {
         let milliseconds = [row.first_seconds, row.step_seconds, row.wait_seconds];
         let [first, step, wait] = milliseconds.map(|seconds| seconds.times(1e3));
         let rate = row.tokens_per_second;
-        let adapters = if row.load.adapted { decoder.adapters.len() } else { 0 };
+        let adapters = if row.load.adapted { adapters } else { 0 };
         let all = format!("{} | {adapters} | {rate:.1} | {first:.1} | {step:.2}", row.load.batch);
         if on_gpu { format!("{all} | {wait:.2} | {:.0}", row.replayed.times(100.0)) } else { all }
     });
     let header = "batch | adapters | tokens/s | first token ms | step ms";
     let header = if on_gpu { format!("{header} | of it waiting ms | % replayed") } else { header.to_owned() };
-    write_table(out, 0, &header, cells)?;
-    for [plain, adapted] in rows.as_chunks().0.iter().filter(|_| variants.len() == 2) {
-        let ratio = |speed: fn(&Run) -> f64| {
-            let rounds = plain.runs.iter().zip(&adapted.runs);
-            Spread::of(rounds.map(|(plain, adapted)| speed(adapted) / speed(plain)))
-        };
-        let (all, steps) = (ratio(|run| run.tokens_per_second), ratio(|run| run.step_seconds.recip()));
-        let batch = plain.load.batch;
-        writeln!(
-            out,
-            "\nbatch {batch} with adapters: {all:.2} times the tokens/s, {steps:.2} times the steps/s"
-        )?;
+    write_table(out, 0, &header, cells)
+}
+
+/// Writes the speed of a batch with adapters in relation to its speed without them.
+fn write_ratios(plain: &Row, adapted: &Row, out: &mut dyn Write) -> io::Result<()> {
+    let mut tokens = Vec::new();
+    let mut steps = Vec::new();
+    for (plain, adapted) in plain.runs.iter().zip(&adapted.runs) {
+        tokens.push(adapted.tokens_per_second / plain.tokens_per_second);
+        steps.push(adapted.step_seconds.recip() / plain.step_seconds.recip());
     }
-    Ok(writeln!(out, "\n{}", roofline.line())?)
+    let (all, steps) = (Spread::of(tokens), Spread::of(steps));
+    let batch = plain.load.batch;
+    writeln!(out, "\nbatch {batch} with adapters: {all:.2} times the tokens/s, {steps:.2} times the steps/s")
 }
 
 fn open(args: &DecodeArgs) -> anyhow::Result<Decoder> {
@@ -232,26 +254,32 @@ fn roofline(args: &DecodeArgs, decoder: &Decoder, steps: &[f64]) -> anyhow::Resu
 
 /// Runs each command from standard input until it ends.
 fn serve(args: &DecodeArgs, decoder: &Decoder, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut answer = |answer: Value| -> anyhow::Result<()> {
-        writeln!(out, "{answer}")?;
-        Ok(out.flush()?)
-    };
-    answer(about(args, decoder))?;
+    writeln!(out, "{}", about(args, decoder))?;
+    out.flush()?;
     for line in io::stdin().lock().lines() {
-        let line = line?;
-        let batch =
-            |text: &str| text.trim().parse::<usize>().with_context(|| format!("`{line}` is not a command"));
-        answer(match line.split_once(' ') {
-            _ if line == "roofline" => {
-                let steps = one_row_steps(&[], |batch| decoder.run(batch))?;
-                serde_json::to_value(roofline(args, decoder, &steps)?)?
-            }
-            Some(("ids", rest)) => json!({ "ids": decoder.ids(batch(rest)?)? }),
-            Some(("prefill", rest)) => serde_json::to_value(decoder.prefill(batch(rest)?)?)?,
-            _ => serde_json::to_value(decoder.run(batch(&line)?)?)?,
-        })?;
+        let answer = answer(args, decoder, &line?)?;
+        writeln!(out, "{answer}")?;
+        out.flush()?;
     }
     Ok(())
+}
+
+/// Runs one command.
+fn answer(args: &DecodeArgs, decoder: &Decoder, line: &str) -> anyhow::Result<Value> {
+    if line == "roofline" {
+        let steps = one_row_steps(&[], |batch| decoder.run(batch))?;
+        return Ok(serde_json::to_value(roofline(args, decoder, &steps)?)?);
+    }
+    let (command, batch) = match line.split_once(' ') {
+        Some((command @ ("ids" | "prefill"), batch)) => (command, batch),
+        _ => ("run", line),
+    };
+    let batch: usize = batch.trim().parse().with_context(|| format!("`{line}` is not a command"))?;
+    Ok(match command {
+        "ids" => json!({ "ids": decoder.ids(batch)? }),
+        "prefill" => serde_json::to_value(decoder.prefill(batch)?)?,
+        _ => serde_json::to_value(decoder.run(batch)?)?,
+    })
 }
 
 #[cfg(test)]

@@ -158,17 +158,19 @@ impl FromStr for PromptTokens {
 pub fn random_prompts(info: &ModelInfo, count: usize, tokens: PromptTokens) -> Vec<Vec<u32>> {
     let PromptTokens { min, max } = tokens;
     let mut rng = ChaCha8Rng::seed_from_u64(0);
-    let end = info.eos_ids.first().filter(|_| info.encoder_decoder).copied();
-    let mut prompt = || {
+    let mut prompts = Vec::with_capacity(count);
+    for _ in 0..count {
         // Prompts of a single length must stay identical to those in earlier measurements.
         let tokens = if min == max { min } else { rng.random_range(min..=max) };
         let mut ids: Vec<u32> = (0..tokens).map(|_| rng.random_range(3..info.tokens as u32)).collect();
-        if let (Some(last), Some(end)) = (ids.last_mut(), end) {
-            *last = end;
+        if info.encoder_decoder
+            && let (Some(last), Some(end)) = (ids.last_mut(), info.eos_ids.first())
+        {
+            *last = *end;
         }
-        ids
-    };
-    (0..count).map(|_| prompt()).collect()
+        prompts.push(ids);
+    }
+    prompts
 }
 
 /// Reads prompts: one per line, ids separated by spaces.

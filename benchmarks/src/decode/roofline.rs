@@ -41,32 +41,26 @@ impl Bandwidth {
         let words = BUFFER_BYTES / size_of::<u64>();
         let from = vec![1u64; words];
         let mut to = vec![2u64; words];
-        let read = || {
-            let sum = |chunk: &[u64]| chunk.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
-            black_box(black_box(&from).par_chunks(CHUNK_WORDS).map(sum).reduce(|| 0, u64::wrapping_add));
-        };
-        let read = bytes_per_second(BUFFER_BYTES, read);
-        let copy = || {
+        let read = bytes_per_second(BUFFER_BYTES, || {
+            let chunks = black_box(&from).par_chunks(CHUNK_WORDS);
+            let sums = chunks.map(|chunk| chunk.iter().fold(0u64, |sum, word| sum.wrapping_add(*word)));
+            black_box(sums.reduce(|| 0, u64::wrapping_add));
+        });
+        let copy = bytes_per_second(2 * BUFFER_BYTES, || {
             let chunks = to.par_chunks_mut(CHUNK_WORDS).zip(black_box(&from).par_chunks(CHUNK_WORDS));
             chunks.for_each(|(to, from)| to.copy_from_slice(from));
-        };
-        Self { read: Some(read), copy: bytes_per_second(2 * BUFFER_BYTES, copy) }
+        });
+        Self { read: Some(read), copy }
     }
 
     /// Measures the bandwidth of a device by copying `bytes` within its memory.
     pub fn measure_on(device: &Device, bytes: usize) -> anyhow::Result<Self> {
         let buffer = Tensor::zeros(bytes, DType::U8, device)?;
-        let copies = || -> anyhow::Result<f64> {
-            device.synchronize()?;
-            let started = Instant::now();
-            for _ in 0..DEVICE_COPIES {
-                black_box(buffer.copy()?);
-            }
-            device.synchronize()?;
-            Ok((2 * bytes * DEVICE_COPIES) as f64 / started.elapsed().as_secs_f64())
-        };
-        copies()?;
-        let rounds = (0..ROUNDS).map(|_| copies()).collect::<anyhow::Result<Vec<_>>>()?;
+        copied_bytes_per_second(device, &buffer, bytes)?;
+        let mut rounds = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            rounds.push(copied_bytes_per_second(device, &buffer, bytes)?);
+        }
         Ok(Self { read: None, copy: Spread::of(rounds) })
     }
 
@@ -78,12 +72,24 @@ impl Bandwidth {
 
 fn bytes_per_second(bytes: usize, mut work: impl FnMut()) -> Spread {
     work();
-    let round = |_| {
+    let mut rounds = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
         let started = Instant::now();
         work();
-        bytes as f64 / started.elapsed().as_secs_f64()
-    };
-    Spread::of((0..ROUNDS).map(round))
+        rounds.push(bytes as f64 / started.elapsed().as_secs_f64());
+    }
+    Spread::of(rounds)
+}
+
+/// Times copies of a buffer of `bytes` on a device.
+fn copied_bytes_per_second(device: &Device, buffer: &Tensor, bytes: usize) -> anyhow::Result<f64> {
+    device.synchronize()?;
+    let started = Instant::now();
+    for _ in 0..DEVICE_COPIES {
+        black_box(buffer.copy()?);
+    }
+    device.synchronize()?;
+    Ok((2 * bytes * DEVICE_COPIES) as f64 / started.elapsed().as_secs_f64())
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -112,7 +118,6 @@ impl Roofline {
     }
 
     pub fn line(&self) -> String {
-        let gigabytes = |spread: Spread| format!("{:.1}", spread.times(1e-9));
         let Bandwidth { read, copy } = self.bandwidth;
         let (memory, limit) = match read {
             Some(read) => {
@@ -127,6 +132,10 @@ impl Roofline {
             self.share.times(100.0)
         )
     }
+}
+
+fn gigabytes(bytes: Spread) -> String {
+    format!("{:.1}", bytes.times(1e-9))
 }
 
 /// Returns the average number of bytes per weight, including the scales of quantised weights.
@@ -148,20 +157,24 @@ fn element_bytes(dtype: &str) -> anyhow::Result<f64> {
 fn step_weights(folder: &Path) -> anyhow::Result<u64> {
     let files = CheckpointFiles::folder(folder)?.tables_only();
     let weights = Weights::open(&files)?;
-    let size = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.iter().product::<usize>() as u64);
-    Ok(count(&weights.shapes().map(size).collect()))
+    let mut sizes = BTreeMap::new();
+    for (name, shape) in weights.shapes() {
+        sizes.insert(name.to_owned(), shape.iter().product::<usize>() as u64);
+    }
+    Ok(count(&sizes))
 }
 
 fn count(sizes: &BTreeMap<String, u64>) -> u64 {
-    const ONCE: [&str; 3] = ["EncDecAttention.k.", "EncDecAttention.v.", "relative_attention_bias"];
-    let stepped = |name: &str| {
-        let layer =
-            ["decoder.block.", "model.layers.", "transformer.h."].iter().any(|part| name.starts_with(part));
-        layer && !ONCE.iter().any(|part| name.contains(part))
-    };
-    let layers: u64 = sizes.iter().filter(|(name, _)| stepped(name)).map(|(_, size)| size).sum();
+    let layers: u64 = sizes.iter().filter(|(name, _)| is_in_layer(name)).map(|(_, size)| size).sum();
     let heads = ["lm_head.weight", "shared.weight", "model.embed_tokens.weight", "transformer.wte.weight"];
     layers + heads.iter().find_map(|name| sizes.get(*name)).copied().unwrap_or(0)
+}
+
+/// Returns whether a step reads the tensor `name` in one of its layers.
+fn is_in_layer(name: &str) -> bool {
+    const LAYERS: [&str; 3] = ["decoder.block.", "model.layers.", "transformer.h."];
+    const ONCE: [&str; 3] = ["EncDecAttention.k.", "EncDecAttention.v.", "relative_attention_bias"];
+    LAYERS.iter().any(|part| name.starts_with(part)) && !ONCE.iter().any(|part| name.contains(part))
 }
 
 #[cfg(test)]

@@ -88,15 +88,15 @@ pub async fn open_loop(target: &Target, workload: &Workload, arrivals: Arrivals)
 /// Returns due times with exponentially distributed gaps.
 fn due_times(arrivals: Arrivals) -> Vec<Duration> {
     let mut rng = ChaCha8Rng::seed_from_u64(arrivals.seed);
+    let mut times = Vec::new();
     let mut due = 0.0;
-    let mut next = || {
+    loop {
         due -= (1.0 - rng.random::<f64>()).ln() / arrivals.rate;
-        due
-    };
-    std::iter::from_fn(|| Some(next()))
-        .take_while(|&due| due < arrivals.duration.as_secs_f64())
-        .map(Duration::from_secs_f64)
-        .collect()
+        if due >= arrivals.duration.as_secs_f64() {
+            return times;
+        }
+        times.push(Duration::from_secs_f64(due));
+    }
 }
 
 #[cfg(test)]

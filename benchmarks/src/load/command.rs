@@ -132,8 +132,7 @@ async fn measure(target: &Target, workload: &Workload, level: Level, args: &Load
         Target::Http { .. } => args.server_pid.map(Process::Other),
         Target::InProcess { .. } => Some(Process::Own),
     };
-    let time = || process.and_then(Process::processor_time);
-    let before = time();
+    let before = process.and_then(Process::processor_time);
     let run = match level {
         Level::Closed { concurrency } => closed_loop(target, workload, concurrency, args.requests).await,
         Level::Open { rate } => {
@@ -142,7 +141,8 @@ async fn measure(target: &Target, workload: &Workload, level: Level, args: &Load
             open_loop(target, workload, arrivals).await
         }
     };
-    let processor = time().zip(before).map(|(after, before)| after.saturating_sub(before));
+    let after = process.and_then(Process::processor_time);
+    let processor = after.zip(before).map(|(after, before)| after.saturating_sub(before));
     Summary::of(&Run { processor, ..run }, target.name(), level.name())
 }
 

@@ -56,18 +56,6 @@ const HEADER: &str = "target | load | answered | failed | dropped | requests/s |
                       between chunks ms | end to end ms";
 
 pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result<()> {
-    let latency = |latency: Option<Percentiles>| latency.map_or("-".to_owned(), |found| found.to_string());
-    let row = |summary: &Summary| {
-        let Summary { target, load, answered, dropped, requests_per_second, tokens_per_second, .. } = summary;
-        let processor = summary.processor_us_per_token.map_or("-".to_owned(), |us| format!("{us:.1}"));
-        let failed: usize = summary.failed.values().sum();
-        let latencies = [summary.time_to_first, summary.inter_token, summary.end_to_end].map(latency);
-        format!(
-            "{target} | {load} | {answered} | {failed} | {dropped} | {requests_per_second:.1} | \
-             {tokens_per_second:.0} | {processor} | {}",
-            latencies.join(" | ")
-        )
-    };
     write_table(out, 2, HEADER, summaries.iter().map(row))?;
     for summary in summaries {
         for (reason, count) in &summary.failed {
@@ -75,6 +63,19 @@ pub fn write_summaries(summaries: &[Summary], out: &mut dyn Write) -> io::Result
         }
     }
     Ok(())
+}
+
+fn row(summary: &Summary) -> String {
+    let Summary { target, load, answered, dropped, requests_per_second, tokens_per_second, .. } = summary;
+    let processor = summary.processor_us_per_token.map_or("-".to_owned(), |us| format!("{us:.1}"));
+    let failed: usize = summary.failed.values().sum();
+    let latencies = [summary.time_to_first, summary.inter_token, summary.end_to_end]
+        .map(|latency| latency.map_or("-".to_owned(), |latency| latency.to_string()));
+    format!(
+        "{target} | {load} | {answered} | {failed} | {dropped} | {requests_per_second:.1} | \
+         {tokens_per_second:.0} | {processor} | {}",
+        latencies.join(" | ")
+    )
 }
 
 #[cfg(test)]

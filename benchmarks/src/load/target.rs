@@ -70,7 +70,7 @@ impl Target {
     /// ends.
     pub async fn ask(&self, workload: &Workload, request: usize, due: Instant) -> Timing {
         let mut recorder = Recorder { timing: Timing::default(), due, last: None };
-        let asked = match self {
+        let outcome = match self {
             Self::Http { client, completions_url, model } => {
                 let body = body(workload, request, model.as_deref());
                 over_http(client.post(completions_url).json(&body), &mut recorder).await
@@ -79,7 +79,7 @@ impl Target {
                 in_process(engine, tokenizer, workload, request, &mut recorder).await
             }
         };
-        Timing { failure: asked.err(), total: due.elapsed(), ..recorder.timing }
+        Timing { failure: outcome.err(), total: due.elapsed(), ..recorder.timing }
     }
 }
 

@@ -47,13 +47,14 @@ pub fn arithmetic_questions(count: usize, seed: u64) -> Vec<String> {
         ("Add ", " and ", "."),
     ];
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut question = || {
+    let mut questions = Vec::with_capacity(count);
+    for _ in 0..count {
         let (before, between, behind) = *FORMS.choose(&mut rng).unwrap_or(&FORMS[0]);
         let a = rng.random_range(0..1000);
         let b = rng.random_range(0..1000);
-        format!("{before}{a}{between}{b}{behind}")
-    };
-    (0..count).map(|_| question()).collect()
+        questions.push(format!("{before}{a}{between}{b}{behind}"));
+    }
+    questions
 }
 
 #[cfg(test)]

@@ -45,7 +45,6 @@ impl LlamaShape {
         let keys = hidden / self.heads * self.kv_heads;
         let mut tensors = vec![random("model.embed_tokens.weight", 1.0, &[VOCABULARY, hidden])];
         for layer in 0..self.layers {
-            let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
             for (part, outputs, inputs) in [
                 ("self_attn.q_proj", hidden, hidden),
                 ("self_attn.k_proj", keys, hidden),
@@ -55,13 +54,17 @@ impl LlamaShape {
                 ("mlp.up_proj", intermediate, hidden),
                 ("mlp.down_proj", hidden, intermediate),
             ] {
-                tensors.push(random(name(part), scale_for(inputs), &[outputs, inputs]));
+                tensors.push(random(weight_name(layer, part), scale_for(inputs), &[outputs, inputs]));
             }
-            tensors.push(filled(name("input_layernorm"), 1.0, hidden));
-            tensors.push(filled(name("post_attention_layernorm"), 1.0, hidden));
+            tensors.push(filled(weight_name(layer, "input_layernorm"), 1.0, hidden));
+            tensors.push(filled(weight_name(layer, "post_attention_layernorm"), 1.0, hidden));
         }
         tensors.push(filled("model.norm.weight", 1.0, hidden));
         tensors.push(random("lm_head.weight", scale_for(hidden), &[VOCABULARY, hidden]));
         tensors
     }
+}
+
+fn weight_name(layer: usize, part: &str) -> String {
+    format!("model.layers.{layer}.{part}.weight")
 }

@@ -86,8 +86,8 @@ const T5GEMMA2_270M: GemmaShape = GemmaShape {
 
 /// Returns the plan for a checkpoint with a well-known shape.
 pub fn plan(name: &str) -> anyhow::Result<Plan> {
-    let found = SHAPES.iter().find(|(known, _)| *known == name);
-    let (_, plan) = found.with_context(|| {
+    let entry = SHAPES.iter().find(|(known, _)| *known == name);
+    let (_, plan) = entry.with_context(|| {
         let names = SHAPES.map(|(name, _)| name).join(", ");
         format!("{name} is not one of {names}")
     })?;

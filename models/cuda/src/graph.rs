@@ -106,11 +106,11 @@ impl Graph {
     /// result.
     pub fn replay(&self, x: &Tensor, tables: &[Tensor]) -> Result<Tensor> {
         let stream = self.device.cuda_stream();
-        let given = std::iter::once(x).chain(tables);
+        let sources = std::iter::once(x).chain(tables);
         if self.inputs.len() != 1 + tables.len() {
             candle_core::bail!("{} tables instead of {}", tables.len(), self.inputs.len() - 1)
         }
-        for (to, from) in self.inputs.iter().zip(given) {
+        for (to, from) in self.inputs.iter().zip(sources) {
             let (dtype, count) = (to.dtype(), to.elem_count());
             let [from, to] = [from, to].map(|tensor| address(&self.device, tensor, dtype, count));
             // SAFETY: both are live tensors with this number of elements, on the device of this stream.
@@ -142,11 +142,12 @@ fn node_kinds(graph: sys::CUgraph) -> std::result::Result<Vec<CUgraphNodeType>, 
     let mut nodes = vec![std::ptr::null_mut(); count];
     // SAFETY: the list has space for `count` nodes.
     unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) }.result()?;
-    let kind = |node| {
+    let mut kinds = Vec::with_capacity(count);
+    for node in nodes {
         let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
         // SAFETY: the driver just returned this node.
         unsafe { sys::cuGraphNodeGetType(node, &raw mut kind) }.result()?;
-        Ok(kind)
-    };
-    nodes.into_iter().map(kind).collect()
+        kinds.push(kind);
+    }
+    Ok(kinds)
 }

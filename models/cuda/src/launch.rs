@@ -91,9 +91,9 @@ pub(crate) fn output(device: &CudaDevice, shape: &[usize], dtype: DType) -> Resu
 pub(crate) fn address(device: &CudaDevice, tensor: &Tensor, dtype: DType, count: usize) -> Result<u64> {
     let (storage, layout) = tensor.storage_and_layout();
     if (tensor.dtype(), layout.shape().elem_count()) != (dtype, count) || !layout.is_contiguous() {
-        let found = tensor.dtype();
+        let actual = tensor.dtype();
         let dims = tensor.dims();
-        candle_core::bail!("a kernel needs {count} contiguous elements of {dtype:?}, not {found:?} {dims:?}")
+        candle_core::bail!("a kernel needs {count} contiguous elements of {dtype:?}, not {actual:?} {dims:?}")
     }
     let Storage::Cuda(storage) = &*storage else {
         candle_core::bail!("a kernel needs tensors on a GPU, not on the CPU")

@@ -90,8 +90,11 @@ impl HeadBatch<'_> {
             candle_core::bail!("{keys} slots cannot be divided into {groups} groups")
         }
         let q = output(device, &[groups * num_kv_heads, heads / num_kv_heads * rows, dim], dtype)?;
-        let packed = || output(device, &[groups * num_kv_heads, keys / groups, dim], dtype);
-        let kv = if slots.is_some() { Some([packed()?, packed()?]) } else { None };
+        let kv_shape = [groups * num_kv_heads, keys / groups, dim];
+        let kv = match slots {
+            Some(_) => Some([output(device, &kv_shape, dtype)?, output(device, &kv_shape, dtype)?]),
+            None => None,
+        };
         let [packed_keys, packed_values] = [0, 1].map(|index| kv.as_ref().map(|kv| &kv[index]));
 
         let kernel = format!("pack_heads_{}_{}", cached_suffix(source.kv.dtype())?, suffix(dtype)?);

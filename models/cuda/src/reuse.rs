@@ -67,12 +67,11 @@ pub fn reuse(tensor: &Tensor) {
 pub(crate) fn uninitialised(device: &CudaDevice, shape: &[usize], dtype: DType) -> Result<Tensor> {
     RESULTS.with_borrow_mut(|results| {
         let count: usize = shape.iter().product();
-        let fits = |free: &Tensor| {
-            let is_here = matches!(free.device(), Device::Cuda(other) if other.id() == device.id());
-            is_here && free.dtype() == dtype && free.elem_count() == count
-        };
         let free = results.as_mut().and_then(|results| {
-            let index = results.free.iter().position(fits)?;
+            let index = results.free.iter().position(|free| {
+                let is_here = matches!(free.device(), Device::Cuda(other) if other.id() == device.id());
+                is_here && free.dtype() == dtype && free.elem_count() == count
+            })?;
             Some(results.free.swap_remove(index))
         });
         let tensor = match free {
