@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_full_stop_ends_a_sentence_only_if_anything_may_follow() {
-        assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 11.0)]), "`4.0 eggs`, `4. `");
+        assert_eq!(expand("4.", Terminator::Any).1, closed(&[("4", 1.0), ("4", 13.0)]), "`4.0 eggs`, `4. `");
     }
 
     #[test]
