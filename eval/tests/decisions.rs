@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use common::{Mock, Scripted, err, error, ntl_eval, out};
+use ntl_api::{CalibratedDecision, CalibratedKind, DecisionCalibration, ReadName};
 use ntl_eval::data::decisions::{Question, QuestionKind, read};
 use ntl_eval::run::decisions::{Asked, Decision, DecisionApi, DecisionsBody};
 use ntl_eval::settings::decisions::{DecisionSettings, Reordering};
@@ -311,6 +312,64 @@ fn gates_and_comparisons_work_on_decisions() {
     for ((_, found), want) in metrics.iter().zip(wants) {
         close(*found, want);
     }
+}
+
+/// Forty choices whose correct option has the probability 1/64 to 40/64, and twenty scores whose answer is the
+/// middle one of five levels.
+fn rows_to_calibrate() -> String {
+    let mut rows = String::new();
+    for index in 1..=40 {
+        let given = f64::from(index) / 64.0;
+        let choices = json!([{ "value": "x" }, { "value": "y" }]);
+        let instructions = format!("{given} {}", 1.0 - given);
+        let row = json!({ "type": "choice", "input": "a", "instructions": instructions, "choices": choices, "expected": "x" });
+        rows += &format!("{row}\n");
+    }
+    for index in 0..20 {
+        let levels: Vec<Value> = (0..5).map(|level| json!({ "label": format!("l{level}") })).collect();
+        let row = json!({ "type": "score", "input": "a", "instructions": "0 0 1 0 0", "levels": levels, "expected": index % 5 });
+        rows += &format!("{row}\n");
+    }
+    rows
+}
+
+#[test]
+fn a_run_becomes_a_calibration_of_one_type() {
+    let (folder, file) = file(&rows_to_calibrate());
+    let run_folder = folder.path().join("run");
+    report(&run(&model(), &file, &["--orders", "2", "--out", run_folder.to_str().unwrap()]));
+    let written = folder.path().join("calibration.json");
+    let calibrate = |more: &[&str]| {
+        let args =
+            ["calibrate", run_folder.to_str().unwrap(), "--out", written.to_str().unwrap(), "--overwrite"];
+        ntl_eval(&[&args, more].concat())
+    };
+    let message = err(&calibrate(&[]));
+    assert!(message.contains("types [\"choice\",\"score\"]: choose one with --type"), "{message}");
+    // The ceil(41 * 0.9)-th smallest of the 40 scores 1 - p belongs to the probability 4/64.
+    let shown = calibrate(&["--type", "choice", "--items", "40"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", err(&shown));
+    let read = |text: String| DecisionCalibration::read(&text).unwrap();
+    let found = read(fs::read_to_string(&written).unwrap());
+    close(found.offset, 60.0 / 64.0);
+    let want = CalibratedDecision { kind: CalibratedKind::Choice, read: ReadName::Labels, orders: 2 };
+    assert_eq!((found.decision, found.n, &*found.task.route), (want, 40, "/v1/decisions"));
+    assert_eq!((&*found.model.name, found.model.fingerprint.as_deref()), ("tiny", Some("00ff")));
+    let shown = out(&shown);
+    assert!(shown.contains("a set has every option with a probability of at least 0.0625"), "{shown}");
+    assert!(shown.contains("20 items are of another type or have no answer and are left out"), "{shown}");
+    // Four correct levels are in the middle, eight are one level away, and eight two levels.
+    calibrate(&["--type", "score", "--items", "20", "--alpha", "0.2"]);
+    close(read(fs::read_to_string(&written).unwrap()).offset, 2.0);
+    let held_out = out(&calibrate(&["--type", "choice", "--items", "19", "--alpha", "0.1", "--json"]));
+    let held_out: Value = serde_json::from_str(&held_out).unwrap();
+    let offset = held_out["calibration"]["offset"].as_f64().unwrap();
+    let figures = |name: &str, figure: &str| held_out["held_out"][name][figure]["value"].as_f64().unwrap();
+    assert_eq!((&held_out["left_out"], &held_out["held_out"]["n"]), (&json!(20), &json!(21)));
+    // Without a calibration, the second option alone is in the set if it has at least 0.9: p is 1/64 to 6/64.
+    assert!(figures("quantiles", "width") < 2.0 && figures("quantiles", "coverage") < 1.0);
+    let excluded = (1..=40).filter(|index| f64::from(*index) / 64.0 < 1.0 - offset).count();
+    assert!((1.0 - figures("conformal", "coverage")) * 21.0 <= excluded as f64 + 1e-9, "{held_out}");
 }
 
 #[test]
