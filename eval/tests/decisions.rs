@@ -244,8 +244,9 @@ fn the_effects_of_order_repetition_and_batching_are_measured() {
         let out = folder.path().join(api);
         let more = ["--reorder", "reversed,rotated", "--repeat", "--batch", "--out", out.to_str().unwrap()];
         let report = report(&run(&mock, &file, &[&["--api", api], &more[..]].concat()));
-        // Reversed, the three options have 0.25, 0.25 and 0.5; rotated by one, 0.25, 0.5 and 0.25. Both orders
-        // of the two options are the same request, which the model answers differently the second time.
+        // Reversed, the three options have 0.25, 0.25 and 0.5; rotated by one, 0.25, 0.5 and 0.25. Both
+        // orders of the two options are the same request, which the model answers differently the second
+        // time.
         let samples = samples(&out);
         let column = |name: &str| samples.iter().map(|sample| sample[name].as_f64()).collect::<Vec<_>>();
         let order = column("order_change");
@@ -314,8 +315,8 @@ fn gates_and_comparisons_work_on_decisions() {
     }
 }
 
-/// Forty choices whose correct option has the probability 1/64 to 40/64, and twenty scores whose answer is the
-/// middle one of five levels.
+/// Forty choices whose correct option has the probability 1/64 to 40/64, and twenty scores whose answer is
+/// the middle one of five levels.
 fn rows_to_calibrate() -> String {
     let mut rows = String::new();
     for index in 1..=40 {

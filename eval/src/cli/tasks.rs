@@ -491,8 +491,8 @@ pub struct DecisionsArgs {
     /// Costs one more request per choice and order.
     #[arg(long, value_enum, value_name = "ORDER,...", env = "NTL_EVAL_REORDER", value_delimiter = ',')]
     pub reorder: Vec<Reordering>,
-    /// Also repeat each request, and measure how far a probability changes. Costs one more request per question
-    /// with options.
+    /// Also repeat each request, and measure how far a probability changes. Costs one more request per
+    /// question with options.
     #[arg(long, env = "NTL_EVAL_REPEAT", value_parser = BoolishValueParser::new())]
     pub repeat: bool,
     /// Also send the questions about the same input in one request, and measure how far a probability

@@ -1,7 +1,8 @@
 //! Data sets: questions with their answers.
 //!
 //! [`place`] finds files in `--data` or in the cache, which [`fetch`] fills for `ntl-eval data`; [`read`]
-//! turns them into [`Item`]s in file order, [`records`] into named fields, [`mod@decisions`] into questions. Every truth is finite.
+//! turns them into [`Item`]s in file order, [`records`] into named fields, [`mod@decisions`] into questions.
+//! Every truth is finite.
 
 pub mod decisions;
 pub mod fetch;
