@@ -6,6 +6,8 @@
 //! second part measures coverage and width of the intervals before and after. Out: the file, and a table or a
 //! line of JSON.
 
+mod decisions;
+
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -14,8 +16,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use jiff::Timestamp;
 use ntl_api::{
-    CalibratedModel, CalibratedOffset, CalibratedSettings, CalibratedTask, Calibration, CalibrationError,
-    IntervalMethod, NumberInterval, NumberOptions, Quantile, ScaleNumbers, WrongScaleLength,
+    CalibratedKind, CalibratedModel, CalibratedOffset, CalibratedSettings, CalibratedTask, Calibration,
+    CalibrationError, IntervalMethod, NumberInterval, NumberOptions, Quantile, ScaleNumbers,
+    WrongScaleLength,
 };
 use ntl_core::numbers::{
     Interval, NumberValues, Scale, conformal_interval, conformal_offset, conformal_rank, conformity_score,
@@ -51,6 +54,8 @@ pub struct CalibrateSettings {
     pub overwrite: bool,
     /// Number of items to calibrate on. Default: half of them.
     pub items: Option<NonZeroUsize>,
+    /// The type of questions to calibrate, in a run of a decision model.
+    pub kind: Option<CalibratedKind>,
     /// Seed that draws these items.
     pub seed: u64,
     /// Whether to print JSON.
@@ -60,6 +65,12 @@ pub struct CalibrateSettings {
 /// Why a run cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 enum CalibrateError {
+    #[error(
+        "a calibration is for one type of question, and the run has answers of the types {found}: choose one with --type"
+    )]
+    Types { found: String },
+    #[error("--type is for runs of `decisions`")]
+    NoDecisions,
     #[error("{} is a run in {mode} mode; intervals need --mode regress", .folder.display())]
     Mode { folder: PathBuf, mode: String },
     #[error("{} is a run of `judge --pairs`, whose intervals cover both orders, but a server's intervals cover one", .folder.display())]
@@ -77,7 +88,9 @@ enum CalibrateError {
     Calibrated,
     #[error("none of the {n} items has both an interval and a true number")]
     NoItems { n: usize },
-    #[error("--items {wanted} is more than the {found} items with an interval and a true number")]
+    #[error(
+        "--items {wanted} is more than the {found} items with an interval or probabilities, and a true answer"
+    )]
     FewerItems { wanted: usize, found: usize },
     #[error(
         "{n} items are too few for alpha {alpha}: the offset is the ceil((n + 1)(1 - alpha))-th smallest score, \
@@ -101,9 +114,9 @@ struct Answered {
 
 /// The result of a calibration, with the file and the held-out intervals.
 #[derive(Debug, Serialize)]
-struct CalibrationResult<'a> {
+struct CalibrationResult<'a, C> {
     file: &'a Path,
-    calibration: &'a Calibration,
+    calibration: &'a C,
     seed: u64,
     /// Number of items without an interval or a true number.
     left_out: usize,
@@ -129,12 +142,7 @@ struct IntervalFigures {
 }
 
 impl IntervalFigures {
-    fn of(items: &[Answered]) -> Self {
-        let score = |item: &Answered| {
-            let Interval { low, high } = item.interval;
-            IntervalScore::of(stats::Interval { low, high }, item.truth)
-        };
-        let scores: Vec<IntervalScore> = items.iter().map(score).collect();
+    fn of(scores: &[IntervalScore]) -> Self {
         let widths: Vec<f64> = scores.iter().map(|score| score.width).collect();
         let width = mean_in_order(&widths, &vec![1.0; widths.len()]);
         Self {
@@ -146,6 +154,12 @@ impl IntervalFigures {
 
 pub fn run(settings: &CalibrateSettings, out: &mut dyn Write) -> anyhow::Result<()> {
     let run = Run::load(&settings.run)?;
+    if run.samples.iter().any(Sample::is_decision) {
+        return decisions::run(&run, settings, out);
+    }
+    if settings.kind.is_some() {
+        return Err(CalibrateError::NoDecisions.into());
+    }
     let options = requested(&run)?;
     let ends = Ends::find(&options, settings.alpha)?;
     let values = admitted(&options)?;
@@ -154,32 +168,59 @@ pub fn run(settings: &CalibrateSettings, out: &mut dyn Write) -> anyhow::Result<
         let interval = ends.read(sample)?;
         items.extend(interval.zip(sample.truth()).map(|(interval, truth)| Answered { interval, truth }));
     }
-    let left_out = run.samples.len() - items.len();
-    if items.is_empty() {
-        return Err(CalibrateError::NoItems { n: left_out }.into());
-    }
-    let wanted = settings.items.map_or(items.len().div_ceil(2), usize::from);
-    if wanted > items.len() {
-        return Err(CalibrateError::FewerItems { wanted, found: items.len() }.into());
-    }
-    items.shuffle(&mut ChaCha8Rng::seed_from_u64(settings.seed));
-    let (own, rest) = items.split_at(wanted);
-    let figures = offset(own, settings.alpha)?;
+    let Drawn { own, rest, left_out } = draw(items, run.samples.len(), settings)?;
+    let figures = offset(&conformity_scores(&own), settings.alpha)?;
     let calibrated = CalibratedSettings { number: options, temperature: temperature(&run.report) };
-    #[expect(clippy::disallowed_methods, reason = "the date of the file")]
-    let created = Timestamp::now();
     let calibration = Calibration {
-        created: Some(created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        created: Some(created()),
         ..Calibration::new(model(&run.report), task(&run.report), calibrated, figures)
             .map_err(CalibrateError::Refused)?
     };
     write(&settings.out, &calibration, settings.overwrite)?;
-    let held_out = (!rest.is_empty()).then(|| held_out(rest, figures.offset, values));
+    let held_out = (!rest.is_empty()).then(|| held_out(&rest, figures.offset, values));
     let file = settings.out.as_path();
     let seed = settings.seed;
     let outcome = CalibrationResult { file, calibration: &calibration, seed, left_out, held_out };
-    let text = if settings.json { json!(outcome).to_string() } else { text(&outcome, &run.report) };
-    Ok(writeln!(out, "{text}").map_err(OutputError)?)
+    let wording = Wording {
+        meaning: meaning(figures.offset, settings.alpha),
+        uncalibrated: "quantiles",
+        size: "mean width",
+        left_out: "have no interval or no true number",
+    };
+    print(&outcome, figures, &wording, &run, settings.json, out)
+}
+
+/// Items that are split by the seed.
+struct Drawn<T> {
+    /// Those that determine the offset.
+    own: Vec<T>,
+    rest: Vec<T>,
+    /// Number of samples that are not among the items.
+    left_out: usize,
+}
+
+/// `samples`: number of samples of the run.
+fn draw<T>(
+    mut items: Vec<T>,
+    samples: usize,
+    settings: &CalibrateSettings,
+) -> Result<Drawn<T>, CalibrateError> {
+    let left_out = samples - items.len();
+    if items.is_empty() {
+        return Err(CalibrateError::NoItems { n: left_out });
+    }
+    let wanted = settings.items.map_or(items.len().div_ceil(2), usize::from);
+    if wanted > items.len() {
+        return Err(CalibrateError::FewerItems { wanted, found: items.len() });
+    }
+    items.shuffle(&mut ChaCha8Rng::seed_from_u64(settings.seed));
+    let rest = items.split_off(wanted);
+    Ok(Drawn { own: items, rest, left_out })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the date of the file")]
+fn created() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The `number` object of the run's requests.
@@ -286,24 +327,29 @@ fn admitted(options: &NumberOptions) -> Result<NumberValues, CalibrateError> {
     Ok(NumberValues::Scale(scale))
 }
 
-fn offset(items: &[Answered], alpha: f64) -> Result<CalibratedOffset, CalibrateError> {
-    let scores: Vec<f64> = items.iter().map(|item| conformity_score(item.interval, item.truth)).collect();
-    let n = items.len();
+fn conformity_scores(items: &[Answered]) -> Vec<f64> {
+    items.iter().map(|item| conformity_score(item.interval, item.truth)).collect()
+}
+
+fn offset(scores: &[f64], alpha: f64) -> Result<CalibratedOffset, CalibrateError> {
+    let n = scores.len();
     let too_few = || CalibrateError::TooFew { n, alpha, rank: conformal_rank(n, alpha) };
-    let offset = conformal_offset(&scores, alpha).ok_or_else(too_few)?;
+    let offset = conformal_offset(scores, alpha).ok_or_else(too_few)?;
     Ok(CalibratedOffset { alpha, n: n as u64, offset })
 }
 
 fn held_out(items: &[Answered], offset: f64, values: NumberValues) -> HeldOut {
-    let moved = |item: &Answered| Answered {
-        interval: conformal_interval(item.interval, offset, values),
-        truth: item.truth,
-    };
-    let conformal: Vec<Answered> = items.iter().map(moved).collect();
+    let score = |Interval { low, high }, truth| IntervalScore::of(stats::Interval { low, high }, truth);
+    let mut before = Vec::with_capacity(items.len());
+    let mut after = Vec::with_capacity(items.len());
+    for Answered { interval, truth } in items {
+        before.push(score(*interval, *truth));
+        after.push(score(conformal_interval(*interval, offset, values), *truth));
+    }
     HeldOut {
         n: items.len(),
-        quantiles: IntervalFigures::of(items),
-        conformal: IntervalFigures::of(&conformal),
+        quantiles: IntervalFigures::of(&before),
+        conformal: IntervalFigures::of(&after),
     }
 }
 
@@ -332,7 +378,7 @@ fn temperature(report: &Report) -> Option<f64> {
 }
 
 /// Writes the file. Without `overwrite`, an existing file is an error.
-fn write(file: &Path, calibration: &Calibration, overwrite: bool) -> anyhow::Result<()> {
+fn write(file: &Path, calibration: &impl Serialize, overwrite: bool) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(calibration)?;
     text.push('\n');
     let mut options = OpenOptions::new();
@@ -362,24 +408,53 @@ fn meaning(offset: f64, alpha: f64) -> String {
     }
 }
 
-fn text(outcome: &CalibrationResult<'_>, report: &Report) -> String {
-    let CalibrationResult { file, calibration, left_out, held_out, .. } = outcome;
-    let Calibration { alpha, n, offset, .. } = calibration;
+/// The words of a printed result.
+struct Wording {
+    /// Describes the effect of the offset on a server's answers.
+    meaning: String,
+    /// Names of a row and of a column in the table of held-out items.
+    uncalibrated: &'static str,
+    size: &'static str,
+    /// Why items are left out.
+    left_out: &'static str,
+}
+
+/// Writes the result as JSON or as a table.
+fn print<C: Serialize>(
+    outcome: &CalibrationResult<'_, C>,
+    figures: CalibratedOffset,
+    wording: &Wording,
+    run: &Run,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let text =
+        if as_json { json!(outcome).to_string() } else { text(outcome, figures, wording, &run.report) };
+    Ok(writeln!(out, "{text}").map_err(OutputError)?)
+}
+
+fn text<C>(
+    outcome: &CalibrationResult<'_, C>,
+    CalibratedOffset { alpha, n, offset }: CalibratedOffset,
+    wording: &Wording,
+    report: &Report,
+) -> String {
+    let CalibrationResult { file, left_out, held_out, .. } = outcome;
     let mut text = format!(
         "{}: alpha {alpha}, offset {} from {} items of {} {}, model {}",
         file.display(),
-        number(*offset),
-        count(*n as usize),
+        number(offset),
+        count(n as usize),
         report.task,
         report.split,
         report.model,
     );
-    text += &format!("\n{}", meaning(*offset, *alpha));
+    text += &format!("\n{}", wording.meaning);
     if *left_out > 0 {
-        text += &format!("\n{} items have no interval or no true number and are left out", count(*left_out));
+        text += &format!("\n{} items {} and are left out", count(*left_out), wording.left_out);
     }
     match held_out {
-        Some(held_out) => text += &format!("\n{}", plain_table(&table(held_out))),
+        Some(held_out) => text += &format!("\n{}", plain_table(&table(held_out, wording))),
         None => {
             text += "\nno items are held out, so the coverage is not measured; --items N holds out the rest"
         }
@@ -387,9 +462,9 @@ fn text(outcome: &CalibrationResult<'_>, report: &Report) -> String {
     text
 }
 
-fn table(held_out: &HeldOut) -> Table {
-    let columns = [words(&["intervals"]), numbers(&["coverage", "95% interval", "mean width", "n held out"])];
-    let rows = [("quantiles", held_out.quantiles), ("conformal", held_out.conformal)];
+fn table(held_out: &HeldOut, wording: &Wording) -> Table {
+    let columns = [words(&["intervals"]), numbers(&["coverage", "95% interval", wording.size, "n held out"])];
+    let rows = [(wording.uncalibrated, held_out.quantiles), ("conformal", held_out.conformal)];
     let rows = rows.map(|(name, IntervalFigures { coverage, width })| {
         let share = |share: Option<f64>| share.map_or_else(String::new, |share| format!("{share:.4}"));
         let ends = format!("{} to {}", share(coverage.low), share(coverage.high));
@@ -426,7 +501,7 @@ mod tests {
             let items: Vec<Answered> = (0..truth.len()).map(item).collect();
             let options: NumberOptions = serde_json::from_value(case["number"].clone()).unwrap();
             let (own, rest) = items.split_at(case["n"].as_u64().unwrap() as usize);
-            let found = offset(own, case["alpha"].as_f64().unwrap()).unwrap();
+            let found = offset(&conformity_scores(own), case["alpha"].as_f64().unwrap()).unwrap();
             let close = |got: f64, want: &Value| {
                 assert!((got - want.as_f64().unwrap()).abs() < 1e-12, "{got} {want}");
             };

@@ -448,7 +448,8 @@ fn tasks_are_listed() {
             "densities",
             "rjokes",
             "custom",
-            "judge"
+            "judge",
+            "decisions"
         ]
     );
 }

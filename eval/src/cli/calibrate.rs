@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ntl_api::CalibratedKind;
 
 use super::flags::at_least_one;
 use crate::calibrate::CalibrateSettings;
@@ -13,7 +15,7 @@ use crate::calibrate::CalibrateSettings;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {
-    /// Folder of a run in regress mode, as `--out` wrote it.
+    /// Folder of a run in regress mode or of `decisions`, as `--out` wrote it.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// Share of the intervals that may miss the truth, between 0 and 1: their coverage is 1 - ALPHA. The run
@@ -31,6 +33,9 @@ pub struct CalibrateArgs {
     /// measured on them. Default: half of the items.
     #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
     pub items: Option<NonZeroUsize>,
+    /// Type of questions to calibrate, in a run of `decisions`. Default: the only one.
+    #[arg(long = "type", value_name = "TYPE", value_parser = kind())]
+    pub kind: Option<CalibratedKind>,
     /// Seed of the draw.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
@@ -47,6 +52,7 @@ impl CalibrateArgs {
             out: self.out.clone(),
             overwrite: self.overwrite,
             items: self.items,
+            kind: self.kind,
             seed: self.seed,
             json: self.json,
         }
@@ -58,6 +64,14 @@ Example:
   ntl-eval rjokes --endpoint http://127.0.0.1:8000 --mode regress --out results
   ntl-eval calibrate results --alpha 0.1 --out jokes.json
   ntl-server --model DIR --calibration jokes.json";
+
+fn kind() -> impl TypedValueParser<Value = CalibratedKind> {
+    PossibleValuesParser::new(["predicate", "choice", "score"]).map(|name| match name.as_str() {
+        "predicate" => CalibratedKind::Predicate,
+        "choice" => CalibratedKind::Choice,
+        _ => CalibratedKind::Score,
+    })
+}
 
 fn alpha(text: &str) -> Result<f64, String> {
     let share = text.trim().parse().ok().filter(|share| *share > 0.0 && *share < 1.0);

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::ValueEnum;
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use jiff::SignedDuration;
 use ntl_common::regular_file::{self, SMALL_BYTES_MAX};
 
 use crate::metrics::registry;
 use crate::settings::base_url::BaseUrl;
+use crate::settings::decisions::DecisionSettings;
 use crate::settings::gates::{Bound, Gates};
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::{NumberSettings, RatingScale, finite};
@@ -89,6 +91,7 @@ impl Common {
             max_tokens: self.max_tokens,
             prompt_tokens: self.prompt_tokens,
             number: self.number.settings(),
+            decisions: DecisionSettings::default(),
             server: self.server.settings(),
             output: self.output.settings(),
             gates: self.gates.settings(),
@@ -166,6 +169,12 @@ pub fn at_least_one<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, St
     })
 }
 
+/// Returns the parser of a flag that accepts some of the APIs.
+pub(super) fn one_of(apis: [Api; 2]) -> impl TypedValueParser<Value = Api> {
+    let names = PossibleValuesParser::new(apis.iter().filter_map(ValueEnum::to_possible_value));
+    names.try_map(|name| Api::from_str(&name, false))
+}
+
 /// Reads seconds, or a number with a unit.
 fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
@@ -233,7 +242,7 @@ pub struct ServerFlags {
     #[arg(long, value_name = "NAME", env = "NTL_EVAL_MODEL")]
     pub model: Option<String>,
     /// Route of the requests; `chat` for servers and models that support nothing else.
-    #[arg(long, value_enum, env = "NTL_EVAL_API", default_value = "completions")]
+    #[arg(long, env = "NTL_EVAL_API", default_value = "completions", value_parser = one_of(Api::OF_PROMPTS))]
     pub api: Api,
     /// Bearer token for the server.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]

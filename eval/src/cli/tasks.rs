@@ -3,13 +3,15 @@
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
-use clap::{Args, Subcommand};
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, Args, Subcommand};
+use ntl_api::ReadName;
 
-use super::flags::{Common, at_least_one, range};
+use super::flags::{Common, at_least_one, one_of, range};
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::mode::{Mode, NumberRule};
+use crate::settings::decisions::{DecisionSettings, Reordering};
+use crate::settings::mode::{Api, Mode, NumberRule};
 use crate::settings::number::{Draws, finite};
 use crate::stats::Interval;
 use crate::tasks::code_regression::CodeRegressionTask;
@@ -22,8 +24,8 @@ use crate::tasks::regression_in_context::{Function, RegressionTask};
 use crate::tasks::rjokes::RjokesSplit;
 use crate::tasks::splits::SplitChoice;
 use crate::tasks::{
-    Suite, arithmetic, code_regression, custom, densities, gsm8k, judge, mathematics, multiplication,
-    multirc, nupa, regression_in_context, rjokes, word,
+    Suite, arithmetic, code_regression, custom, decisions, densities, gsm8k, judge, mathematics,
+    multiplication, multirc, nupa, regression_in_context, rjokes, word,
 };
 use crate::template::unescaped;
 
@@ -75,6 +77,44 @@ pub enum Task {
         mut_arg("interval", |interval| interval.default_value("0.9")),
     )]
     Judge(Box<JudgeArgs>),
+    /// Labelled questions with a fixed set of answers, for a server of decision models.
+    #[command(after_help = EXIT_CODES, mut_args(for_questions))]
+    Decisions(Box<DecisionsArgs>),
+}
+
+/// Flags that a server of decision models has no use for.
+const OF_PROMPTS: [&str; 19] = [
+    "mode",
+    "template",
+    "template_file",
+    "system",
+    "after",
+    "score",
+    "max_tokens",
+    "prompt_tokens",
+    "range",
+    "scale",
+    "interval",
+    "trim",
+    "digits_max",
+    "decimals_max",
+    "tolerance",
+    "nodes_max",
+    "precision",
+    "time_max",
+    "rationales",
+];
+
+/// Adapts a flag that all tasks have to questions for decision models.
+fn for_questions(flag: Arg) -> Arg {
+    match flag.get_id().as_str() {
+        "api" => flag
+            .value_parser(one_of(Api::OF_QUESTIONS))
+            .default_value("decisions")
+            .help("API of the decision model, OpenAI's or TypeSafe's"),
+        name if OF_PROMPTS.contains(&name) => flag.hide(true).env(None::<&str>),
+        _ => flag,
+    }
 }
 
 /// The most digits before and after the point that servers read in a number.
@@ -107,6 +147,7 @@ impl Task {
             Self::Rjokes(args) => &args.common,
             Self::Custom(args) => &args.common,
             Self::Judge(args) => &args.common,
+            Self::Decisions(args) => &args.common,
         };
         let mut settings = common.settings();
         if let Self::CodeRegression(args) = self {
@@ -120,6 +161,9 @@ impl Task {
         if let Self::Judge(args) = self {
             settings.prefill.clone_from(&args.prefill);
         }
+        if let Self::Decisions(args) = self {
+            settings.decisions = args.settings();
+        }
         settings
     }
 
@@ -132,6 +176,7 @@ impl Task {
             // The fields of its records go into the template as well.
             Self::Custom(args) => return custom::suites(&args.task(), settings),
             Self::Judge(args) => return judge::suites(&args.task(), settings),
+            Self::Decisions(_) => return decisions::suites(settings),
             Self::Arithmetic(args) => arithmetic::suites(args.split, settings),
             Self::CodeRegression(args) => code_regression::suites(&args.task(), settings),
             Self::Gsm8k(args) => gsm8k::suites(args.form, args.shots().as_ref(), settings),
@@ -434,6 +479,53 @@ pub struct JudgeArgs {
     pub prefill: Option<String>,
     #[command(flatten)]
     pub common: Common,
+}
+
+/// `--data`: a file with one JSON object per line, or a JSON array of objects, compressed by gzip or not.
+/// Each is a question with its correct answer: `type` (predicate, choice, score, number), `input`,
+/// `instructions`, `expected`, and `criteria`, `choices`, `levels`, or `minimum`, `maximum`, `step` and
+/// `unit`. Each question is sent in a separate request.
+#[derive(Debug, Args)]
+pub struct DecisionsArgs {
+    /// Also send each choice with its options in these orders, and measure how far a probability changes.
+    /// Costs one more request per choice and order.
+    #[arg(long, value_enum, value_name = "ORDER,...", env = "NTL_EVAL_REORDER", value_delimiter = ',')]
+    pub reorder: Vec<Reordering>,
+    /// Also repeat each request, and measure how far a probability changes. Costs one more request per
+    /// question with options.
+    #[arg(long, env = "NTL_EVAL_REPEAT", value_parser = BoolishValueParser::new())]
+    pub repeat: bool,
+    /// Also send the questions about the same input in one request, and measure how far a probability
+    /// changes. Costs one more request for each input with several questions, or for each 64 of them.
+    #[arg(long, env = "NTL_EVAL_BATCH", value_parser = BoolishValueParser::new())]
+    pub batch: bool,
+    /// ntl-server only: read short labels or the texts of the options (`x_read`).
+    #[arg(long, value_name = "WHAT", env = "NTL_EVAL_READ_OPTIONS", value_parser = read_name())]
+    pub read: Option<ReadName>,
+    /// ntl-server only: average over N rotations of the options, 1 to 255 (`x_orders`). Each costs a prompt.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_ORDERS", value_parser = clap::value_parser!(u8).range(1..))]
+    pub orders: Option<u8>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl DecisionsArgs {
+    fn settings(&self) -> DecisionSettings {
+        DecisionSettings {
+            read: self.read,
+            orders: self.orders,
+            reorder: self.reorder.clone(),
+            repeat: self.repeat,
+            batch: self.batch,
+        }
+    }
+}
+
+fn read_name() -> impl TypedValueParser<Value = ReadName> {
+    PossibleValuesParser::new(["labels", "texts"]).map(|name| match name.as_str() {
+        "texts" => ReadName::Texts,
+        _ => ReadName::Labels,
+    })
 }
 
 fn delimiter(text: &str) -> Result<u8, String> {

@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::pairs::Pairs;
+use crate::metrics::decision::calibration_error;
 use crate::metrics::numbers::{NumberColumns, Prediction};
 use crate::metrics::registry::{METRICS, MetricInfo, NumberStatistic, Statistic, in_table_order};
 use crate::stats::difference::{Contrast, Spread};
 use crate::stats::weighted::{Weighted, mean_in_lanes};
+use crate::store::sample::Sample;
 
 /// A metric of both sides.
 pub(super) struct Measured {
@@ -35,16 +37,19 @@ pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     let mut groups: Vec<Group> = scores.map(|name| mean_score(name, pairs)).collect();
     let read: Vec<[Prediction; 2]> = pairs.read().collect();
     let are_judged = pairs.answered().any(|(a, _)| a.is_judged());
-    groups.push(numbers(&read, |statistic| match statistic {
-        Statistic::Number(of) => Some(of),
+    let are_decisions = pairs.answered().any(|(a, _)| a.is_decision());
+    let is_compared = |metric: &MetricInfo| !are_decisions || metric.is_of_decisions();
+    groups.push(numbers(&read, |metric| match metric.statistic {
+        Statistic::Number(of) if is_compared(metric) => Some(of),
         Statistic::Rating(of) if are_judged => Some(of),
         _ => None,
     }));
     let nonzero: Vec<[Prediction; 2]> = read.into_iter().filter(|[a, _]| a.truth.abs() > 0.0).collect();
-    groups.push(numbers(&nonzero, |statistic| match statistic {
-        Statistic::RelativeNumber(of) => Some(of),
+    groups.push(numbers(&nonzero, |metric| match metric.statistic {
+        Statistic::RelativeNumber(of) if is_compared(metric) => Some(of),
         _ => None,
     }));
+    groups.push(calibration_errors(pairs));
     groups.retain(|group| group.n > 0);
     groups
 }
@@ -72,14 +77,42 @@ fn mean_score(name: &str, pairs: &Pairs<'_>) -> Group {
     }
 }
 
+/// Returns the calibration error over the pairs whose options have probabilities on both sides.
+fn calibration_errors(pairs: &Pairs<'_>) -> Group {
+    let answer = |sample: &Sample| Some((sample.score("confidence")?, sample.right()));
+    let mut a = Vec::new();
+    let mut b = Vec::new();
+    for (sample_a, sample_b) in pairs.answered() {
+        if let (Some(answer_a), Some(answer_b)) = (answer(sample_a), answer(sample_b)) {
+            a.push(answer_a);
+            b.push(answer_b);
+        }
+    }
+    let error = |answers: Vec<(f64, bool)>| -> Weighted<'static> {
+        Box::new(move |weights| {
+            let answers = answers.iter().zip(weights);
+            calibration_error(answers.map(|((confidence, right), weight)| (*confidence, *right, *weight)))
+        })
+    };
+    let both = error([&*a, &*b].concat());
+    Group {
+        n: a.len(),
+        differing: differing(a.iter().zip(&b).map(|(a, b)| [a, b])),
+        measured: vec![Measured {
+            name: "calibration_error".to_owned(),
+            contrast: Contrast { a: error(a), b: error(b), both, spread: Spread::Percentiles },
+        }],
+    }
+}
+
 /// Returns the number metrics whose statistic `choose` returns.
-fn numbers(read: &[[Prediction; 2]], choose: impl Fn(Statistic) -> Option<NumberStatistic>) -> Group {
+fn numbers(read: &[[Prediction; 2]], choose: impl Fn(&MetricInfo) -> Option<NumberStatistic>) -> Group {
     let side = |side: usize| read.iter().map(move |pair| pair[side]);
     let columns = |predictions: Vec<Prediction>| Arc::new(NumberColumns::new(&predictions, mean_in_lanes));
     let [a, b] = [0, 1].map(|which| columns(side(which).collect()));
     let both = columns(side(0).chain(side(1)).collect());
     let measured = |metric: &MetricInfo| {
-        let of = choose(metric.statistic)?;
+        let of = choose(metric)?;
         let weighted = |columns: &Arc<NumberColumns>| -> Weighted<'static> {
             let columns = Arc::clone(columns);
             Box::new(move |weights| of(&columns, weights))

@@ -1,8 +1,10 @@
 //! Data sets: questions with their answers.
 //!
 //! [`place`] finds files in `--data` or in the cache, which [`fetch`] fills for `ntl-eval data`; [`read`]
-//! turns them into [`Item`]s in file order, [`records`] into named fields. Every truth is finite.
+//! turns them into [`Item`]s in file order, [`records`] into named fields, [`mod@decisions`] into questions.
+//! Every truth is finite.
 
+pub mod decisions;
 pub mod fetch;
 pub mod place;
 pub mod read;
@@ -15,6 +17,7 @@ use std::path::PathBuf;
 use ntl_common::trust::TrustError;
 use serde::{Deserialize, Serialize};
 
+use self::decisions::Question;
 use crate::error::OutputError;
 use crate::metrics::forms::Form;
 use crate::metrics::judgement::Preference;
@@ -45,6 +48,9 @@ pub struct Item {
     /// The distribution that the true answer was drawn from, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub law: Option<Law>,
+    /// The question for a decision model, whose prompt the server words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Question>,
     /// The predictions of simple methods, by their names, which reports compare with those of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<(String, Law)>,

@@ -3,6 +3,7 @@
 //! In: one [`Row`] per item. Out: every metric of the [`registry`] that the rows have data for, with its
 //! interval and the number of rows that it covers. Invariant: values are finite or missing, never NaN.
 
+pub mod decision;
 pub mod digits;
 pub mod distribution;
 pub mod estimates;
@@ -21,6 +22,7 @@ use indexmap::IndexMap;
 use ntl_paper::numpy::quantile;
 use serde::{Deserialize, Serialize, Serializer};
 
+use self::decision::{DecisionScores, OptionScores};
 use self::digits::DigitScores;
 use self::distribution::{Crps, DistributionScores, IntervalScore};
 use self::estimates::AllEstimates;
@@ -107,6 +109,8 @@ pub struct Row {
     pub likelihood: Option<Likelihood>,
     /// Present for every item that is judged, even without a score.
     pub judgement: Option<Judgement>,
+    /// Present for every question of a decision model.
+    pub decision: Option<DecisionScores>,
 }
 
 impl Row {
@@ -131,6 +135,7 @@ impl Row {
             law: true_law.map(|law| LawScores::of_law(law, predicted)),
             likelihood: None,
             judgement: None,
+            decision: None,
         }
     }
 
@@ -144,10 +149,19 @@ impl Row {
         self.outcome != Outcome::Failed
     }
 
-    /// Returns whether `correct` means something. Failed requests and judgements without a human rating are
-    /// neither correct nor incorrect.
+    /// Returns whether a decision model gave none of the allowed answers.
+    pub fn is_refused(&self) -> bool {
+        self.decision.is_some_and(|decision| decision.is_refused)
+    }
+
+    /// Returns whether `correct` means something. Failed requests, judgements without a human rating and
+    /// numbers of decision models are neither correct nor incorrect.
     pub fn has_right_answer(&self) -> bool {
-        self.is_answered() && (self.truth.is_some() || self.judgement.is_none())
+        self.is_answered()
+            && match self.decision {
+                Some(decision) => decision.has_options,
+                None => self.truth.is_some() || self.judgement.is_none(),
+            }
     }
 
     /// Returns the predicted number, if the true answer is a number.
@@ -278,9 +292,13 @@ impl Metrics {
         let texts: Vec<&TextScores> = rows.iter().filter_map(|row| row.text_scores.as_ref()).collect();
         let scored: Vec<&Likelihood> = rows.iter().filter_map(|row| row.likelihood.as_ref()).collect();
         let judged = rows.iter().any(|row| row.judgement.is_some());
+        let decided = rows.iter().any(|row| row.decision.is_some());
+        let options = rows.iter().filter_map(|row| row.decision.as_ref()?.options.as_ref());
+        let options: Vec<&OptionScores> = options.collect();
         let numbers = &numbers;
         let texts = &texts;
         let scored = &scored;
+        let options = &options;
         let mut all = Self::default();
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
         for info in &METRICS {
@@ -297,12 +315,17 @@ impl Metrics {
                     let losses = scored.iter().filter_map(|item| loss(item, info.name));
                     resampled.extend(mean_of(info, losses.collect()));
                 }
-                Statistic::Number(of) | Statistic::RelativeNumber(of) if asked => {
+                Statistic::Number(of) | Statistic::RelativeNumber(of)
+                    if asked && (!decided || info.is_of_decisions()) =>
+                {
                     resampled.push(number(info, of, numbers));
                 }
                 Statistic::Rating(of) if asked && judged => resampled.push(number(info, of, numbers)),
                 Statistic::Text(of) if !texts.is_empty() => {
                     add(texts.len(), Box::new(move |weights| of(texts, weights)));
+                }
+                Statistic::Options(of) if !options.is_empty() => {
+                    add(options.len(), Box::new(move |weights| of(options, weights)));
                 }
                 Statistic::Likelihood(of) => add(scored.len(), Box::new(move |weights| of(scored, weights))),
                 Statistic::Share { .. }
@@ -310,6 +333,7 @@ impl Metrics {
                 | Statistic::RelativeNumber(_)
                 | Statistic::Rating(_)
                 | Statistic::Text(_)
+                | Statistic::Options(_)
                 | Statistic::Paper => {}
             }
         }

@@ -5,6 +5,7 @@ use ntl_common::similar::most_similar;
 use serde::Serialize;
 
 use self::Better::{Higher, Lower, Unknown};
+use super::decision::{OptionScores, calibration_error_of_scores};
 use super::distribution::IntervalScore;
 use super::judgement::{Orders, Rating};
 use super::likelihood::{Likelihood, perplexity, token_accuracy};
@@ -75,6 +76,8 @@ pub(crate) enum Statistic {
     Rating(NumberStatistic),
     /// Statistic over the items whose texts are compared.
     Text(fn(&[&TextScores], &[f64]) -> Option<f64>),
+    /// Statistic over the questions of a decision model whose options have probabilities.
+    Options(fn(&[&OptionScores], &[f64]) -> Option<f64>),
     /// Statistic over the items whose true answer was scored.
     Likelihood(fn(&[&Likelihood], &[f64]) -> Option<f64>),
     /// Mean of the loss that the server returns under the metric's name.
@@ -84,8 +87,8 @@ pub(crate) enum Statistic {
 }
 
 /// All metrics, in table order.
-pub static METRICS: [MetricInfo; 56] = [
-    share("accuracy", Higher, "share of items whose number is exact", Row::has_right_answer, |row| {
+pub static METRICS: [MetricInfo; 63] = [
+    share("accuracy", Higher, "share of items whose answer is right", Row::has_right_answer, |row| {
         row.has_right_answer().then_some(row.correct)
     })
     .from(Estimate::Mode),
@@ -170,8 +173,8 @@ pub static METRICS: [MetricInfo; 56] = [
     )
     .from(Estimate::Median)
     .with_terms(NumberColumns::relative_error_terms),
-    share("unparsed", Lower, "share of answers without a number", Row::asks_number, |row| {
-        (row.asks_number() && row.is_answered()).then(|| row.outcome == Outcome::Unparsed)
+    share("unparsed", Lower, "share of answers without a number", is_searched_for_number, |row| {
+        (is_searched_for_number(row) && row.is_answered()).then(|| row.outcome == Outcome::Unparsed)
     }),
     metric("invalid", Lower, "numbers per item that Python cannot parse (paper)", Statistic::Paper),
     metric("no_number", Lower, "share of items without any number (paper)", Statistic::Paper),
@@ -311,6 +314,53 @@ pub static METRICS: [MetricInfo; 56] = [
         preferred,
     ),
     metric(
+        "brier",
+        Lower,
+        "Brier score: sum of the squared errors of the probabilities of all options, 0 to 2",
+        Statistic::Mean(|row| Some(row.decision?.options?.brier)),
+    ),
+    metric(
+        "log_loss",
+        Lower,
+        "minus the logarithm of the correct option's probability, in nats",
+        Statistic::Mean(|row| Some(row.decision?.options?.log_loss)),
+    ),
+    metric(
+        "calibration_error",
+        Lower,
+        "expected calibration error: mean difference between confidence and accuracy",
+        Statistic::Options(calibration_error_of_scores),
+    )
+    .within(Scale::Share),
+    share(
+        "refused",
+        Lower,
+        "share of questions that the model refused",
+        |row| row.decision.is_some() && row.is_answered(),
+        |row| row.decision.filter(|_| row.is_answered()).map(|decision| decision.is_refused),
+    ),
+    metric(
+        "order_change",
+        Lower,
+        "mean of the largest change of a probability in another order of the options",
+        Statistic::Mean(|row| row.decision?.changes.order),
+    )
+    .within(Scale::Share),
+    metric(
+        "repeat_change",
+        Lower,
+        "mean of the largest change of a probability in the same request",
+        Statistic::Mean(|row| row.decision?.changes.repeat),
+    )
+    .within(Scale::Share),
+    metric(
+        "batch_change",
+        Lower,
+        "mean of the largest change of a probability in a request with other questions",
+        Statistic::Mean(|row| row.decision?.changes.batch),
+    )
+    .within(Scale::Share),
+    metric(
         "token_accuracy",
         Higher,
         "share of target tokens that the answer has at the same position",
@@ -377,6 +427,12 @@ const fn number(name: &'static str, better: Better, about: &'static str, of: Num
 }
 
 impl MetricInfo {
+    /// Returns whether a statistic of numbers is computed for decision models. Levels and numbers have
+    /// different units, so that correlations over both mean nothing.
+    pub(crate) fn is_of_decisions(&self) -> bool {
+        self.name == "mae"
+    }
+
     /// Returns how the interval of a difference between two sides is computed, for a statistic of numbers.
     pub(crate) fn difference_spread(&self, a: &NumberColumns, b: &NumberColumns) -> Spread {
         // Tests of a difference use the influences of all items for every resample. The influences on a
@@ -430,6 +486,11 @@ pub fn in_table_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> 
     let place = |name: &str| METRICS.iter().position(|metric| metric.name == name).unwrap_or(METRICS.len());
     names.sort_by_key(|name| (place(name), *name));
     names
+}
+
+/// Returns whether an answer may lack the number that it has to have. A decision model refuses instead.
+fn is_searched_for_number(row: &Row) -> bool {
+    row.asks_number() && row.decision.is_none()
 }
 
 fn is_read(row: &Row) -> bool {

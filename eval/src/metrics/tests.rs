@@ -3,6 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::decision::{Changes, DecisionScores, OptionScores};
 use super::digits::DigitScores;
 use super::distribution::{IntervalScore, Predicted};
 use super::judgement::{Orders, Preference, Rating};
@@ -29,6 +30,7 @@ impl Row {
             law: None,
             likelihood: None,
             judgement: None,
+            decision: None,
         }
     }
 
@@ -287,14 +289,34 @@ fn random_row(rng: &mut ChaCha8Rng) -> Row {
     }
 }
 
+fn random_decision(rng: &mut ChaCha8Rng) -> DecisionScores {
+    let probability = f64::from(rng.random_range(0..5)) / 4.0;
+    let mut change = || rng.random_range(0..3) > 0;
+    let is_correct_first = change();
+    let changes =
+        [change(), change(), change()].map(|has_changed| Some(f64::from(u8::from(has_changed)) / 8.0));
+    let [order, repeat, batch] = changes;
+    DecisionScores {
+        has_options: true,
+        is_refused: change(),
+        options: OptionScores::of(&[probability, 1.0 - probability], usize::from(!is_correct_first)),
+        changes: Changes { order, repeat, batch },
+    }
+}
+
 #[test]
 fn no_interval_excludes_its_own_value() {
     let mut checked: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..40 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let rows: Vec<Row> = (0..[2, 3, 8, 40][seed as usize % 4]).map(|_| random_row(&mut rng)).collect();
-        let metrics = measure(&rows, seed);
-        for info in &METRICS {
+        let mut decided = rows.clone();
+        for row in &mut decided {
+            row.decision = Some(random_decision(&mut rng));
+        }
+        let both = [measure(&rows, seed), measure(&decided, seed)];
+        for (info, metrics) in METRICS.iter().flat_map(|info| both.iter().map(move |metrics| (info, metrics)))
+        {
             let metric = metrics.get(info.name);
             if let Some((interval, value)) = metric.interval().zip(metric.value) {
                 assert!(interval.low <= value && value <= interval.high, "{} {seed}: {metric:?}", info.name);

@@ -31,10 +31,12 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mass = report.mass_closed.map_or(String::new(), |mass| format!("; closed mass {mass:.4}"));
     let unparsed = report.unparsed();
     let seconds = report.seconds;
-    writeln!(
-        out,
-        "{n} items: {n_valid} read, {unparsed} without a number, {failed} failed; {seconds:.1} s{mass}"
-    )?;
+    let counts = if report.may_be_refused() {
+        format!("{n_valid} answered, {unparsed} refused")
+    } else {
+        format!("{n_valid} read, {unparsed} without a number")
+    };
+    writeln!(out, "{n} items: {counts}, {failed} failed; {seconds:.1} s{mass}")?;
     let (reasons, others) = report.main_reasons();
     for (reason, count) in reasons {
         writeln!(out, "no number for {count} of {n} items: {reason}")?;

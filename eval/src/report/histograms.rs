@@ -79,7 +79,7 @@ pub(super) struct Share {
 /// digit.
 pub(super) fn by_digits(samples: &[Sample]) -> Vec<Share> {
     let mut groups: Vec<Share> = Vec::new();
-    for sample in samples.iter().filter(|sample| !sample.failed()) {
+    for sample in samples.iter().filter(|sample| !sample.failed() && !sample.is_decision()) {
         let Some(truth) = sample.truth() else { continue };
         let digits = format!("{:.0}", truth.trunc().abs()).len().min(DIGITS_MAX);
         if groups.len() < digits {

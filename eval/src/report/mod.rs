@@ -6,6 +6,7 @@
 
 pub mod chart;
 pub mod console;
+mod decisions;
 pub mod document;
 mod histograms;
 pub mod html;

@@ -32,10 +32,11 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
         let largest = largest_items(n);
         warnings.push(format!(
             "{}: more than half of the sum over {} items is in the largest {}; the intervals are too narrow, and other items could give very \
-             different values; use more items, or rely on median_ae, log_mae or accuracy",
+             different values; use more items, or rely on {}",
             names.join(", "),
             count(n),
             if largest == 1 { "value".to_owned() } else { format!("{} values", count(largest)) },
+            if report.may_be_refused() { "accuracy" } else { "median_ae, log_mae or accuracy" },
         ));
     }
     warnings

@@ -1,5 +1,6 @@
 //! The pictures of one run.
 
+use super::decisions;
 use super::document::Picture;
 use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
 use super::judgements;
@@ -20,6 +21,7 @@ pub(super) fn all(run: &Run) -> Vec<Picture> {
     let calibration = run.report.calibration.as_ref();
     let drawn = [
         judgements::scores(run),
+        decisions::reliability(run),
         predictions(run),
         errors(run),
         digits(run),

@@ -2,7 +2,7 @@
 
 use super::document::{Block, Document, Section};
 use super::notes::{notes, warnings};
-use super::{judgements, pictures, published, tables};
+use super::{decisions, judgements, pictures, published, tables};
 use crate::format::{count, number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
@@ -15,6 +15,7 @@ pub(super) fn document(run: &Run) -> Document {
         Section::new("Simple methods", [text(METHODS), Block::Table(tables::methods(report))]),
         Section::new("Estimates", [text(ESTIMATES), Block::Table(tables::estimates(report))]),
         Section::new("Judgements", [text(JUDGEMENTS), Block::Table(judgements::least_certain(run))]),
+        Section::new("Decisions", [text(DECISIONS), Block::Table(decisions::worst(run))]),
         Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
         Section::new("Pictures", [Block::Pictures(pictures::all(run))]),
         Section::new("Modules", [Block::Table(tables::modules(report))]),
@@ -33,6 +34,8 @@ pub(super) fn document(run: &Run) -> Document {
 const METHODS: &str = "The metrics of simple methods on the answered items. The true function and the true distribution are the best \
                        predictions that are possible.";
 const JUDGEMENTS: &str = "The least certain judgements: their scores have the largest standard deviations. Scores are expected scores.";
+const DECISIONS: &str =
+    "The questions whose correct option got the least probability, and refused questions.";
 const QUIRKS: &str = "This run was scored like the paper's code. If that differs from the usual definition of a figure, \
                       the table has both values.";
 const ESTIMATES: &str = "The metrics of every estimate of the same distributions, over the items that have all estimates; the best is in \
@@ -52,8 +55,13 @@ fn subtitle(report: &Report) -> String {
 }
 
 fn figures(report: &Report) -> Section {
+    let [answered, unparsed] = if report.may_be_refused() {
+        ["were answered", "refused"]
+    } else {
+        ["were answered with a number", "without one"]
+    };
     let mut counts = format!(
-        "Of {} items, {} were answered with a number, {} without one, and {} failed.",
+        "Of {} items, {} {answered}, {} {unparsed}, and {} failed.",
         count(report.n),
         count(report.n_valid),
         count(report.unparsed()),

@@ -222,7 +222,8 @@ pub(super) fn largest_errors(run: &Run) -> Table {
 /// Returns the first items without a number, with their answers.
 pub(super) fn unread(run: &Run) -> Table {
     let columns = [numbers(&["item"]), literal(&["question", "truth", "answer"]), words(&["error"])];
-    let unread = run.samples.iter().filter(|sample| sample.prediction.is_none() && sample.asks_number());
+    let asks_number = |sample: &&Sample| sample.asks_number() && !sample.is_decision();
+    let unread = run.samples.iter().filter(asks_number).filter(|sample| sample.prediction.is_none());
     let rows = unread.take(UNREAD).map(|sample| {
         row![
             sample.doc_id.to_string(),
@@ -274,7 +275,7 @@ mod tests {
         insta::assert_snapshot!(table(&metrics(&report)), @r##"
         | metric   |      value |     95% interval |           over | baselines                        | meaning                              |
         |----------|------------|------------------|----------------|----------------------------------|--------------------------------------|
-        | accuracy | **0.2500** | 0.2000 to 0.3000 | 1,200 of 1,200 |                                  | share of items whose number is exact |
+        | accuracy | **0.2500** | 0.2000 to 0.3000 | 1,200 of 1,200 |                                  | share of items whose answer is right |
         | rmse     |  **1.811** |                  | 1,100 of 1,200 | constant mean 1.829 (over 1,200) | root of the mean squared error       |
         "##);
     }

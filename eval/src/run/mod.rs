@@ -3,6 +3,7 @@
 
 pub mod answer_extraction;
 pub mod client;
+pub mod decisions;
 pub mod evaluator;
 pub mod gate;
 pub mod pairs;

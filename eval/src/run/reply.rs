@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::data::Item;
+use crate::data::decisions::Question;
 use crate::json_path::JsonPath;
 use crate::metrics::Estimates;
+use crate::metrics::decision::{Changes, most_probable};
 use crate::metrics::estimates::AllEstimates;
 use crate::metrics::judgement::Orders;
 use crate::run::client::ClientError;
+use crate::run::decisions::Decision;
 use crate::settings::mode::Mode;
 
 /// An item and everything that the server returned for it.
@@ -27,11 +30,20 @@ pub struct Reply<'a> {
     pub target_score: Option<Result<TargetScore, String>>,
     /// The median of numbers that the server drew, if they were requested and any of them is a number.
     pub drawn_median: Option<f64>,
+    /// How far the answer of a decision model changes in other requests.
+    pub changes: Changes,
 }
 
 impl<'a> Reply<'a> {
     pub fn new(item: &'a Item, answer: Result<Answer, String>) -> Self {
-        Self { item, answer, label: None, target_score: None, drawn_median: None }
+        Self {
+            item,
+            answer,
+            label: None,
+            target_score: None,
+            drawn_median: None,
+            changes: Changes::default(),
+        }
     }
 
     pub fn text(&self) -> Option<&str> {
@@ -79,9 +91,24 @@ pub struct Answer {
     /// Only in regress mode: the numbers of a structured answer, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, PredictedNumber>,
+    /// The answer of a decision model. Its journal only has decisions.
+    #[serde(skip)]
+    pub decision: Option<Decision>,
 }
 
 impl Answer {
+    /// Returns the answer of a decision model, with the most probable option or the number as text.
+    pub fn of_decision(question: &Question, decision: Decision) -> Self {
+        let text = match &decision {
+            Decision::Options(probabilities) => {
+                most_probable(probabilities).and_then(|best| question.options().into_iter().nth(best))
+            }
+            Decision::Number(estimates) => Some(estimates.mean.to_string()),
+            Decision::Refusal => None,
+        };
+        Self { text: text.unwrap_or_default(), decision: Some(decision), ..Self::default() }
+    }
+
     /// Returns the part of a structured answer at a path: the number as text, and its distribution.
     pub fn field(mut self, path: &JsonPath) -> Self {
         let answer = serde_json::from_str::<Value>(&self.text).ok();
@@ -249,6 +276,7 @@ impl CompletionResponse {
             token_ids: choice.token_ids,
             number: number.map(PredictedNumber::of).transpose()?,
             numbers: numbers.collect::<Result<_, ClientError>>()?,
+            decision: None,
         })
     }
 }

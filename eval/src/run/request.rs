@@ -10,6 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::data::Item;
 use crate::run::client::Route;
+use crate::run::decisions::DecisionApi;
+use crate::settings::decisions::DecisionSettings;
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::{Draws, NumberSettings};
 use crate::tasks::AnswerField;
@@ -48,6 +50,8 @@ pub struct RequestTemplate {
     pub targets_continue_prompts: bool,
     /// The number of a structured answer that is scored.
     pub field: Option<AnswerField>,
+    /// For the APIs of decision models.
+    pub decisions: DecisionSettings,
 }
 
 /// The values with which one item's request replaces the template's.
@@ -72,12 +76,31 @@ impl RequestTemplate {
         match self.api {
             Api::Completions => Route::Completions,
             Api::Chat => Route::Chat,
+            Api::Decisions => Route::Decisions,
+            Api::Systemone => Route::Systemone,
+        }
+    }
+
+    /// Returns whether the items are questions for a decision model.
+    pub fn is_of_questions(&self) -> bool {
+        DecisionApi::of(self.api).is_some()
+    }
+
+    /// Returns how answers are requested, for reports: the mode, or the API of a decision model.
+    pub fn mode_name(&self) -> &'static str {
+        match self.api {
+            Api::Decisions => "decisions",
+            Api::Systemone => "systemone",
+            Api::Completions | Api::Chat => self.mode.as_str(),
         }
     }
 
     /// Returns the fields that are the same for every item, for reports and journals. A chat request shows an
     /// empty message.
     pub fn settings(&self) -> Map<String, Value> {
+        if self.is_of_questions() {
+            return DecisionApi::settings(&self.decisions);
+        }
         let mut fields = self.body(None, &Overrides::default());
         fields.shift_remove("model");
         fields
@@ -250,6 +273,7 @@ mod tests {
             seed: 7,
             targets_continue_prompts: false,
             field: None,
+            decisions: DecisionSettings::default(),
         }
     }
 

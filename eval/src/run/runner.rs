@@ -68,8 +68,9 @@ pub enum RunError {
 }
 
 impl Runner<'_> {
-    /// Returns one answer or failure per request, in the order of the requests. `read` turns a response into
-    /// the answer that is stored, or rejects it. `explain` may replace an error with a more specific one.
+    /// Returns one answer or failure per request, in the order of the requests. `read` turns the response to
+    /// the request at an index into the answer that is stored, or rejects it. `explain` may replace an error
+    /// with a more specific one.
     ///
     /// # Errors
     /// Returns an error if every further request would fail too, if an answer cannot be stored, or if `err`
@@ -77,7 +78,7 @@ impl Runner<'_> {
     pub async fn run<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
         &mut self,
         requests: &[Request],
-        read: impl Fn(W) -> Result<T, ClientError>,
+        read: impl Fn(usize, W) -> Result<T, ClientError>,
         explain: impl Fn(ClientError) -> ClientError,
         progress: &mut Progress,
         err: &mut (dyn Write + '_),
@@ -118,7 +119,7 @@ impl Runner<'_> {
             let Ok(Some((index, reply))) = next else { break };
             unreachable =
                 if reply.as_ref().is_err_and(ClientError::is_without_response) { unreachable + 1 } else { 0 };
-            let answer = match reply.and_then(&read).map_err(&explain) {
+            let answer = match reply.and_then(|response| read(index, response)).map_err(&explain) {
                 Ok(answer) => {
                     keep(&mut self.journal, &requests[index].id, &keys[index], &answer)?;
                     if let Some(cache) = &mut self.cache {
@@ -313,7 +314,7 @@ mod tests {
 
     async fn ask(runner: &mut Runner<'_>, count: usize) -> Result<Vec<Result<u8, String>>, RunError> {
         let mut progress = Progress::new(Style::Silent, "", count);
-        let read = |value: u8| Ok(value);
+        let read = |_, value: u8| Ok(value);
         runner.run(&requests(count), read, |error| error, &mut progress, &mut io::sink()).await
     }
 

@@ -3,10 +3,14 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::data::decisions::Question;
 use crate::metrics::Outcome;
+use crate::metrics::decision::{Changes, DecisionScores};
 use crate::metrics::judgement::Judgement;
 use crate::metrics::law::LawScores;
 use crate::run::answer_extraction::{LmEvalFilter, rule_name};
+use crate::run::decisions::Decision;
+use crate::run::reply::{Answer, Reply};
 use crate::run::request::RequestTemplate;
 use crate::run::score::ScoredReply;
 use crate::settings::mode::NumberRule;
@@ -52,6 +56,11 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, rule: NumberRule, settings: &Va
             metrics.extend(["consistent", "order_difference", "order_distance", "wins"]);
         }
     }
+    let decided = match (&item.decision, &row.decision) {
+        (Some(question), Some(scores)) => decision_columns(question, scores, reply),
+        _ => Map::new(),
+    };
+    metrics.extend(DECISION_SCORES.into_iter().filter(|name| decided.contains_key(*name)));
     Sample {
         doc_id,
         target: json!(item.answer),
@@ -59,7 +68,7 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, rule: NumberRule, settings: &Va
         resps: reply.text().iter().map(|text| vec![(*text).to_owned()]).collect(),
         filtered_resps: record.filtered.iter().map(|text| json!(text)).collect(),
         filter: match item.form {
-            None if !row.asks_number() => "none",
+            None if !row.asks_number() || row.decision.is_some() => "none",
             form => rule_name(rule, form),
         }
         .to_owned(),
@@ -72,7 +81,7 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, rule: NumberRule, settings: &Va
         accuracy: row.has_right_answer().then(|| u8::from(row.correct).into()),
         absolute_error: prediction.zip(row.truth).map(|(read, truth)| (read.median - truth).abs()),
         prediction,
-        more: more(record),
+        more: more(record).into_iter().chain(decided).collect(),
         error: reply.answer.as_ref().err().cloned(),
     }
 }
@@ -191,6 +200,34 @@ fn judged(judgement: &Judgement) -> Map<String, Value> {
     columns
 }
 
+/// The columns of decisions that are scores, by the names of their metrics.
+const DECISION_SCORES: [&str; 5] = ["brier", "log_loss", "order_change", "repeat_change", "batch_change"];
+
+/// Returns the columns of a question for a decision model. `probabilities` and `expected_index` follow the
+/// order of the options in the file; `false` is the first option of a predicate.
+fn decision_columns(question: &Question, scores: &DecisionScores, reply: &Reply<'_>) -> Map<String, Value> {
+    let mut columns = Map::from_iter([("question_type".to_owned(), json!(question.type_name()))]);
+    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
+    if let Some(index) = question.expected_index() {
+        add("expected_index", json!(index));
+    }
+    if let Ok(Answer { decision: Some(Decision::Options(probabilities)), .. }) = &reply.answer {
+        add("probabilities", json!(probabilities));
+    }
+    if let Some(options) = scores.options {
+        add("brier", json!(options.brier));
+        add("log_loss", json!(options.log_loss));
+        add("confidence", json!(options.confidence));
+    }
+    let Changes { order, repeat, batch } = scores.changes;
+    for (name, change) in [("order_change", order), ("repeat_change", repeat), ("batch_change", batch)] {
+        if let Some(change) = change {
+            add(name, json!(change));
+        }
+    }
+    columns
+}
+
 /// Hashes a text like lm-eval. Documents are hashed in lm-eval's JSON format.
 fn hash(text: &str) -> String {
     format!("{:x}", Sha256::digest(text))
@@ -200,8 +237,9 @@ fn hash(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::data::Item;
-    use crate::run::reply::{Answer, PredictedNumber, Reply};
+    use crate::run::reply::PredictedNumber;
     use crate::run::score::{mass_closed, score};
+    use crate::settings::decisions::DecisionSettings;
     use crate::settings::mode::{Api, Mode};
     use crate::settings::number::NumberSettings;
     use crate::tasks::Traits;
@@ -235,6 +273,7 @@ mod tests {
             seed: 0,
             targets_continue_prompts: false,
             field: None,
+            decisions: DecisionSettings::default(),
         };
         samples(&template, NumberRule::Last, records)
             .map(|sample| serde_json::to_value(sample).unwrap())

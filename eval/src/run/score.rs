@@ -1,5 +1,7 @@
 //! Scores replies: extracts the number that an answer states, and decides whether it is correct.
 
+mod decision;
+
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
@@ -40,6 +42,9 @@ pub fn rows<'r>(records: &'r [ScoredReply<'_>]) -> Vec<&'r Row> {
 /// Scores a reply by the rules of this program.
 pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: Reply<'a>) -> ScoredReply<'a> {
     let item = reply.item;
+    if let Some(question) = &item.decision {
+        return decision::score(question, reply);
+    }
     let text = reply.text();
     let is_text = mode != Mode::Regress;
     let stated = item.form.and_then(|form| stated(form, is_text, &reply));
@@ -119,6 +124,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
         law,
         likelihood: likelihood(&reply),
         judgement,
+        decision: None,
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
     ScoredReply { row, lm_eval_texts, filtered, reply }

@@ -46,6 +46,9 @@ use crate::template::Template;
 const UNPARSED_RULE: &str = "an answer without a number is incorrect in accuracy, counts in unparsed, and is left out of \
      all errors and correlations; the n of each metric is the number of items that it covers";
 
+const REFUSED_RULE: &str = "a refused question is incorrect in accuracy, counts in refused, and is left out of all other metrics; \
+     the n of each metric is the number of questions that it covers";
+
 /// The user pressed Ctrl-C; the exit code is 130.
 #[derive(Debug, thiserror::Error)]
 pub enum Interrupted {
@@ -263,6 +266,7 @@ impl Session<'_> {
             seed: self.settings.seed,
             targets_continue_prompts: self.model.is_decoder_only(),
             field: suite.field.clone(),
+            decisions: self.settings.decisions.clone(),
         }
     }
 
@@ -283,7 +287,7 @@ impl Session<'_> {
             "task": suite.task,
             "split": suite.split,
             "model": self.model.id,
-            "mode": self.settings.mode,
+            "mode": template.mode_name(),
             "score": self.settings.score,
             "seed": self.settings.seed,
             "limit": self.settings.limit,
@@ -323,14 +327,15 @@ impl Session<'_> {
         let Counts { n, n_valid, failed } = Counts::of(&rows);
         let answered: Vec<&Row> = rows.iter().copied().filter(|row| row.is_answered()).collect();
         let endpoints: Vec<String> = self.settings.server.endpoints.iter().map(ToString::to_string).collect();
-        let mut baselines = constant_baselines(&answered);
+        let decides = template.is_of_questions();
+        let mut baselines = if decides { IndexMap::new() } else { constant_baselines(&answered) };
         baselines.extend(score::method_baselines(&records, seed));
         let report = Report {
             task: suite.task.to_owned(),
             split: suite.split.clone(),
             model: self.model.id.clone(),
             endpoint: endpoints.join(","),
-            mode: mode.as_str().to_owned(),
+            mode: template.mode_name().to_owned(),
             n,
             n_valid,
             failed,
@@ -339,7 +344,7 @@ impl Session<'_> {
             first_metrics: first_metrics(&self.settings.output.first_metrics, suite, &metrics),
             metrics,
             baselines,
-            unparsed_rule: Some(UNPARSED_RULE.to_owned()),
+            unparsed_rule: Some(if decides { REFUSED_RULE } else { UNPARSED_RULE }.to_owned()),
             quirks,
             modules: Module::all(
                 records.iter().map(|record| (record.reply.item.module.as_deref(), &record.row)),
@@ -372,8 +377,10 @@ impl Session<'_> {
             Estimate::Mean | Estimate::Median => "median",
             Estimate::Mode => "mode",
         };
-        let is_measured =
-            |metric: &&MetricInfo| suite.traits.judges || !matches!(metric.statistic, Statistic::Rating(_));
+        let decides = template.is_of_questions();
+        let is_measured = |metric: &&MetricInfo| {
+            !decides && (suite.traits.judges || !matches!(metric.statistic, Statistic::Rating(_)))
+        };
         let estimates = METRICS
             .iter()
             .filter(is_measured)

@@ -2,6 +2,7 @@
 //! else knows only the settings.
 
 pub mod base_url;
+pub mod decisions;
 pub mod gates;
 pub mod mode;
 pub mod number;

@@ -56,4 +56,15 @@ pub enum Api {
     Completions,
     /// `/v1/chat/completions`, the prompt as the user's message.
     Chat,
+    /// `/v1/decisions`, in OpenAI's form.
+    Decisions,
+    /// `/v1/systemone`, in TypeSafe's form.
+    Systemone,
+}
+
+impl Api {
+    /// The routes of prompts.
+    pub const OF_PROMPTS: [Self; 2] = [Self::Completions, Self::Chat];
+    /// The routes of typed questions, whose prompts the server words.
+    pub const OF_QUESTIONS: [Self; 2] = [Self::Decisions, Self::Systemone];
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::base_url::BaseUrl;
+use super::decisions::DecisionSettings;
 use super::gates::Gates;
 use super::mode::{Api, Mode};
 use super::number::NumberSettings;
@@ -35,6 +36,7 @@ pub struct RunSettings {
     /// Maximum number of tokens of a prompt.
     pub prompt_tokens: Option<NonZeroUsize>,
     pub number: NumberSettings,
+    pub decisions: DecisionSettings,
     pub server: ServerSettings,
     pub output: OutputSettings,
     pub gates: Gates,

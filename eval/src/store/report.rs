@@ -26,7 +26,7 @@ pub struct Report {
     pub model: String,
     /// The servers, separated by commas.
     pub endpoint: String,
-    /// `text`, `regress` or `paper`.
+    /// `text`, `regress` or `paper`; of decision models the API, `decisions` or `systemone`.
     pub mode: String,
     /// Items.
     pub n: usize,
@@ -147,7 +147,12 @@ impl Report {
         metric.map_or(0, |metric| metric.n)
     }
 
-    /// Items that were answered without a number.
+    /// Returns whether the items are questions for a decision model, which may refuse them.
+    pub fn may_be_refused(&self) -> bool {
+        self.metrics.get("refused").value.is_some()
+    }
+
+    /// Items that were answered without a number, or refused.
     pub fn unparsed(&self) -> usize {
         self.n.saturating_sub(self.n_valid).saturating_sub(self.failed)
     }
@@ -242,7 +247,7 @@ impl Counts {
     pub fn of(rows: &[&Row]) -> Self {
         let valid = |row: &&&Row| match row.outcome {
             Outcome::Read(_) => true,
-            Outcome::Unparsed => !row.asks_number(),
+            Outcome::Unparsed => !row.asks_number() && !row.is_refused(),
             Outcome::Failed => false,
         };
         Self {

@@ -45,7 +45,9 @@ pub struct Sample {
     /// `losses`; of tasks that prescribe a form `exact_digits`, `digit_match`, `length_difference`; with a
     /// known distribution `crps_excess`, `kl`, `total_variation`, `true_coverage`, `sharpness`; of judgements
     /// `score`, `mode_score`, `spread`, `distribution`, of pairs also `orders`, `consistent`,
-    /// `order_difference`, `order_distance`, `wins`, `verdict`, `preferred`.
+    /// `order_difference`, `order_distance`, `wins`, `verdict`, `preferred`; of decision models
+    /// `question_type`, `expected_index`, `probabilities`, `brier`, `log_loss`, `confidence`, `order_change`,
+    /// `repeat_change`, `batch_change`.
     #[serde(flatten)]
     pub more: Map<String, Value>,
     /// Why there is no answer.
@@ -62,8 +64,11 @@ pub struct Doc {
 }
 
 impl Sample {
-    /// Returns the true number: `truth`, or the last number of the target.
+    /// Returns the true number: `truth`, or the last number of the target unless it is an option.
     pub fn truth(&self) -> Option<f64> {
+        if self.is_decision() {
+            return self.truth;
+        }
         self.truth.or_else(|| match &self.target {
             Value::Number(number) => number.as_f64(),
             Value::String(text) => last_number(text),
@@ -94,6 +99,11 @@ impl Sample {
     /// Returns whether the answer is a judgement, with or without a score.
     pub fn is_judged(&self) -> bool {
         self.more.contains_key("score")
+    }
+
+    /// Returns whether the item is a question for a decision model.
+    pub fn is_decision(&self) -> bool {
+        self.more.contains_key("question_type")
     }
 
     /// Returns whether the answer has to be a number. Judgements are numbers, with or without a human rating.

@@ -4,6 +4,7 @@
 pub mod arithmetic;
 pub mod code_regression;
 pub mod custom;
+pub mod decisions;
 pub mod densities;
 pub mod generate;
 pub mod gsm8k;
@@ -155,7 +156,7 @@ pub enum Origin {
     Seed,
 }
 
-pub const TASKS: [Entry; 12] = [
+pub const TASKS: [Entry; 13] = [
     arithmetic::ENTRY,
     code_regression::ENTRY,
     gsm8k::ENTRY,
@@ -168,6 +169,7 @@ pub const TASKS: [Entry; 12] = [
     rjokes::ENTRY,
     custom::ENTRY,
     judge::ENTRY,
+    decisions::ENTRY,
 ];
 
 /// Rejects settings that a task with generated items and separate metrics cannot follow.

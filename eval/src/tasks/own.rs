@@ -73,9 +73,13 @@ pub(super) fn read(file: &Path, reading: OwnFile, required: &[&str]) -> Result<O
     if let Some(skipped) = skipped.as_ref().filter(|_| records.is_empty()) {
         return Err(DataError::NoneComplete { file: file.to_owned(), skipped: skipped.notice() });
     }
+    Ok(OwnItems { records, split: name(file), skipped })
+}
+
+/// Returns the name of a file without its endings, which is the name of its split.
+pub(super) fn name(file: &Path) -> String {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let split = name.split('.').next().unwrap_or_default().to_owned();
-    Ok(OwnItems { records, split, skipped })
+    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 fn remove_incomplete(records: &mut Vec<Record>, required: &[&str]) -> Skipped {

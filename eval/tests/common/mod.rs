@@ -86,6 +86,14 @@ impl Mock {
         Self::serve(shared(models, script), more, None)
     }
 
+    /// Starts a server of decision models. The script gets the body of a request as text.
+    pub(crate) fn of_decisions(script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static) -> Self {
+        let more = Router::new()
+            .route("/v1/decisions", post(decisions_route))
+            .route("/v1/systemone", post(decisions_route));
+        Self::serve(shared(&["tiny"], script), more, None)
+    }
+
     fn serve(shared: Arc<Shared>, more: Router<Arc<Shared>>, tls: Option<ServerConfig>) -> Self {
         let app = Router::new()
             .route("/v1/models", get(models_route))
@@ -193,6 +201,16 @@ async fn completions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap
     let last = body["messages"].as_array().and_then(|messages| messages.last());
     let prompt = body["prompt"].as_str().or(last.and_then(|message| message["content"].as_str()));
     let prompt = prompt.map_or_else(|| body["prompt"].to_string(), str::to_owned);
+    respond(&shared, &headers, body, prompt).await
+}
+
+async fn decisions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    respond(&shared, &headers, serde_json::from_str(&text).unwrap(), text).await
+}
+
+/// Notes a request, and returns the response of the script.
+async fn respond(shared: &Shared, headers: &HeaderMap, body: Value, prompt: String) -> Response {
     let key = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
     shared.keys.lock().unwrap().push(key);
     shared.bodies.lock().unwrap().push(body);

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use ntl_api::ErrorBody;
+use ntl_api::{ErrorBody, InvalidField, PathStep, SystemOneDetail, SystemOneError};
 use ntl_common::trust::TrustError;
 use regex::Regex;
 use reqwest::StatusCode;
@@ -68,6 +68,8 @@ pub enum ClientError {
     NoChoices,
     #[error("the response's `number` is impossible: {problem}")]
     ImpossibleNumber { problem: String },
+    #[error("the response has no usable answer: {problem}")]
+    UnusableDecision { problem: String },
     #[error("the endpoint has no number support: {reason}; use --mode text")]
     NoNumber { reason: String },
     #[error("the endpoint has no {route}, which {need}")]
@@ -161,6 +163,7 @@ impl ClientError {
             Self::Unreadable { .. } => "unreadable".to_owned(),
             Self::TooLong { .. } => "too long".to_owned(),
             Self::ImpossibleNumber { .. } => "impossible number".to_owned(),
+            Self::UnusableDecision { .. } => "unusable decision".to_owned(),
             other => other.to_string(),
         }
     }
@@ -168,6 +171,14 @@ impl ClientError {
     pub fn is_missing_route(&self) -> bool {
         matches!(self, Self::Refused { status, .. }
             if matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
+    }
+
+    /// Returns whether the route is missing, and not the model, whose absence has the same status.
+    pub fn is_unknown_route(&self) -> bool {
+        match self {
+            Self::Refused { message, .. } => self.is_missing_route() && !message.contains("model"),
+            _ => false,
+        }
     }
 
     pub(super) fn retry_after(&self) -> Option<Duration> {
@@ -188,10 +199,30 @@ fn shown(time: Duration) -> String {
 
 /// Returns the message of an error body, a description of a web page, or the beginning of any other body.
 pub(super) fn message_of(body: &[u8]) -> String {
-    match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => body.error.message,
+    if let Ok(body) = serde_json::from_slice::<ErrorBody>(body) {
+        return body.error.message;
+    }
+    match serde_json::from_slice::<SystemOneError>(body) {
+        Ok(SystemOneError { detail: SystemOneDetail::Failed { message, .. } }) => message,
+        Ok(SystemOneError { detail: SystemOneDetail::Invalid(fields) }) => invalid_fields(&fields),
         Err(_) => page(body).unwrap_or_else(|| excerpt(body)),
     }
+}
+
+/// Describes the invalid fields of a request: `body.questions.0.criteria: too short`.
+fn invalid_fields(fields: &[InvalidField]) -> String {
+    let mut problems = Vec::new();
+    for InvalidField { loc, msg, .. } in fields {
+        let mut steps = Vec::new();
+        for step in loc {
+            steps.push(match step {
+                PathStep::Index(index) => index.to_string(),
+                PathStep::Name(name) => name.clone(),
+            });
+        }
+        problems.push(format!("{}: {msg}", steps.join(".")));
+    }
+    shortened(&problems.join("; "), EXCERPT_CHARS)
 }
 
 /// Returns why a body is not a valid response of its route.
@@ -239,6 +270,11 @@ mod tests {
     fn errors_show_the_message_of_an_error_body_or_the_beginning_of_another_body() {
         let body = br#"{"error":{"message":"queue full","type":"overloaded","param":null,"code":null}}"#;
         assert_eq!(message_of(body), "queue full");
+        let body =
+            br#"{"detail":[{"loc":["body","questions","0","criteria",1],"msg":"too long","type":"x"}]}"#;
+        assert_eq!(message_of(body), "body.questions.0.criteria.1: too long");
+        let body = br#"{"detail":{"error_type":"x","message":"no such model"}}"#;
+        assert_eq!(message_of(body), "no such model");
         assert_eq!(message_of(b" busy\n"), "busy");
         assert_eq!(message_of(&[b'x'; 999]).chars().count(), EXCERPT_CHARS);
     }

@@ -142,8 +142,37 @@ struct Checkpoint {
 }
 
 #[derive(Deserialize)]
+#[serde(try_from = "AnyModelList")]
 struct ModelList {
     data: Vec<ModelEntry>,
+}
+
+/// The list of an OpenAI-style server, or TypeSafe's, which has `models` with names.
+#[derive(Deserialize)]
+struct AnyModelList {
+    data: Option<Vec<ModelEntry>>,
+    /// Some servers have other lists with this name next to `data`.
+    models: Option<Value>,
+}
+
+impl TryFrom<AnyModelList> for ModelList {
+    type Error = String;
+
+    fn try_from(list: AnyModelList) -> Result<Self, String> {
+        let named = match (list.data, list.models) {
+            (Some(data), _) => return Ok(Self { data }),
+            (None, Some(Value::Array(named))) => named,
+            (None, _) => return Err("missing field `data`".to_owned()),
+        };
+        let mut data = Vec::new();
+        for model in named {
+            let Some(id) = model["name"].as_str() else {
+                return Err("an entry of `models` has no `name`".to_owned());
+            };
+            data.push(ModelEntry { id: id.to_owned(), others: BTreeMap::new() });
+        }
+        Ok(Self { data })
+    }
 }
 
 /// The field of a response that names its model, for gateways that drop the header.
@@ -202,6 +231,8 @@ pub enum Route {
     Score,
     Tokenize,
     Detokenize,
+    Decisions,
+    Systemone,
 }
 
 impl Route {
@@ -212,6 +243,8 @@ impl Route {
             Self::Score => endpoint.join("score"),
             Self::Tokenize => endpoint.beside("tokenize"),
             Self::Detokenize => endpoint.beside("detokenize"),
+            Self::Decisions => endpoint.join("decisions"),
+            Self::Systemone => endpoint.join("systemone"),
         }
     }
 }

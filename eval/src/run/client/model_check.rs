@@ -125,7 +125,7 @@ impl Client {
         for prompt in PROMPTS {
             let body = json!({"model": model.listed.id, "max_tokens": TOKENS, "temperature": 0});
             let (route, body) = match model.api {
-                Api::Completions => {
+                Api::Completions | Api::Decisions | Api::Systemone => {
                     (Route::Completions, with(body, json!({"prompt": prompt, "logprobs": ALTERNATIVES})))
                 }
                 Api::Chat => {

@@ -1,8 +1,10 @@
 //! Sends all requests of a suite in phases: the questions, pairs again in the other order, requests for drawn
 //! numbers, and finally the likelihood of the true answers. If prompts have a limit, it first requests their
-//! tokens. `labels` runs a suite by a protocol, which also needs the tokens of the true answers.
+//! tokens. `labels` runs a suite by a protocol, which also needs the tokens of the true answers. `questions`
+//! runs a suite on a decision model.
 
 mod labels;
+mod questions;
 mod truncation;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,7 @@ use crate::data::Item;
 use crate::error::OutputError;
 use crate::json_path::JsonPath;
 use crate::run::client::{ClientError, Route};
+use crate::run::decisions::DecisionApi;
 use crate::run::pairs::both_orders;
 use crate::run::progress::{Progress, Style};
 use crate::run::reply::{Answer, CompletionResponse, Reply, ScoreResponse, TokenizeResponse};
@@ -74,6 +77,9 @@ impl<'a> Evaluator<'a, '_> {
     pub async fn run(mut self) -> Result<Vec<Reply<'a>>, RunError> {
         if let Some(protocol) = self.template.protocol.as_deref() {
             return self.run_protocol(protocol).await;
+        }
+        if let Some(api) = DecisionApi::of(self.template.api) {
+            return self.run_questions(api).await;
         }
         let Some(truncation) = self.truncation else {
             let prepared = vec![Ok(Overrides::default()); self.items.len()];
@@ -313,9 +319,19 @@ impl<'a> Evaluator<'a, '_> {
     /// Sends the requests of one phase. `bodies` also has the indices of their items.
     async fn phase<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
         &mut self,
-        Phase { title, id, route }: Phase,
+        phase: Phase,
         bodies: Vec<(usize, Value)>,
         read: impl Fn(W) -> Result<T, ClientError>,
+    ) -> Result<Vec<Result<T, String>>, RunError> {
+        self.phase_by_index(phase, bodies, |_, response| read(response)).await
+    }
+
+    /// Sends the requests of one phase, like `phase`. `read` also gets the index of the body.
+    async fn phase_by_index<W: DeserializeOwned, T: Serialize + DeserializeOwned>(
+        &mut self,
+        Phase { title, id, route }: Phase,
+        bodies: Vec<(usize, Value)>,
+        read: impl Fn(usize, W) -> Result<T, ClientError>,
     ) -> Result<Vec<Result<T, String>>, RunError> {
         let requests: Vec<Request> = bodies
             .into_iter()
@@ -340,6 +356,12 @@ fn explain(error: ClientError, template: &RequestTemplate, route: Route) -> Clie
         },
         Route::Score if error.is_missing_route() => {
             ClientError::NoRoute { route: "/v1/score", need: "--score needs" }
+        }
+        Route::Decisions if error.is_unknown_route() => {
+            ClientError::NoRoute { route: "/v1/decisions", need: "--api decisions needs" }
+        }
+        Route::Systemone if error.is_unknown_route() => {
+            ClientError::NoRoute { route: "/v1/systemone", need: "--api systemone needs" }
         }
         Route::Completions | Route::Chat if template.mode == Mode::Regress => {
             match error.refusal().filter(|message| is_about_number(message)) {
