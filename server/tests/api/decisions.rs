@@ -18,7 +18,7 @@ use ntl_server::metrics::Metrics;
 use ntl_server::served::ServedModel;
 use ntl_server::state::AppState;
 use ntl_text::chat::TextTemplate;
-use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::checkpoint::{CheckpointFiles, Choices};
 use serde_json::{Value, json};
 
 use crate::intervals::calibrated_server_of;
@@ -33,7 +33,9 @@ const STATE: Option<&str> = Some("{{ state }}");
 /// A server of a tiny checkpoint of random weights, with this template of decisions or the default one.
 fn tiny(name: &str, template: Option<&str>) -> Router {
     let folder = format!("{}/../models/tests/data/tiny/{name}", env!("CARGO_MANIFEST_DIR"));
-    let loaded = load(&CheckpointFiles::folder(Path::new(&folder)).unwrap(), LoadOptions::default()).unwrap();
+    let choices = Choices { log_scale_embeddings: Some(false), ..Choices::default() };
+    let options = LoadOptions { choices, ..LoadOptions::default() };
+    let loaded = load(&CheckpointFiles::folder(Path::new(&folder)).unwrap(), options).unwrap();
     let limits = EngineLimits::default();
     let metrics = Arc::new(Metrics::new().unwrap());
     let state = AppState::new(settings(), Arc::clone(&metrics));
