@@ -2,7 +2,7 @@
 //! with `x_` and the question `number` are ours.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
@@ -39,9 +39,11 @@ pub struct DecisionsRequest {
     pub x_orders: Option<u64>,
     /// Add an interval to scores and numbers, and a set of options to choices and predicates, with this
     /// coverage.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_coverage: Option<f64>,
     /// The search for options stops when the open mass is at most this share of the closed mass. Default
     /// 0.001.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
@@ -55,6 +57,9 @@ pub struct PromptCacheOptions {
     pub mode: Option<String>,
     /// `30m`.
     pub ttl: Option<String>,
+    /// Other fields, which change nothing. A list of values is not an object with these fields.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
 }
 
 /// Which texts are read from the model.
@@ -147,8 +152,10 @@ pub struct DecisionQuestion {
     #[serde(default, deserialize_with = "whole")]
     pub x_orders: Option<u64>,
     /// As in the request, for this question.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_coverage: Option<f64>,
     /// As in the request, for this question.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
 }
 

@@ -33,9 +33,11 @@ pub struct SystemOneRequest {
     #[serde(default, deserialize_with = "whole")]
     pub x_orders: Option<u64>,
     /// Add an interval to scores and numbers, and a set of options to choices and nouls, with this coverage.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_coverage: Option<f64>,
     /// The search for options stops when the open mass is at most this share of the closed mass. Default
     /// 0.001.
+    #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,

@@ -486,6 +486,7 @@ async fn an_invalid_decision_gets_an_error_that_names_the_field() {
         (with("x_coverage", json!(1)), "x_coverage"),
         (with("x_tolerance", json!(0)), "x_tolerance"),
         (with("prompt_cache_options", json!({"mode": "none"})), "prompt_cache_options.mode"),
+        (with("prompt_cache_options", json!([null, null])), "prompt_cache_options"),
         (question(json!({"instructions": "?"})), "questions[0].type"),
         (question(json!({"type": "rank", "instructions": "?"})), "questions[0].type"),
         (question(json!({"type": "predicate"})), "questions[0].instructions"),
