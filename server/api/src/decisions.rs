@@ -378,6 +378,14 @@ pub struct DecisionPrompts {
     pub prompts: Vec<DecisionPrompt>,
 }
 
+/// The answers, or the prompts of a dry run.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum AnswersOrPrompts<T> {
+    Answers(T),
+    Prompts(DecisionPrompts),
+}
+
 /// A prompt and the texts that are read after it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionPrompt {

@@ -40,10 +40,11 @@ pub use completions::{
 };
 pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
 pub use decisions::{
-    ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart, DecisionPrompt,
-    DecisionPrompts, DecisionQuestion, DecisionsInputDetails, DecisionsOutputDetails, DecisionsRequest,
-    DecisionsResponse, DecisionsUsage, LevelBounds, LevelProbability, OptionSet, OptionValue,
-    PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds, SetMethod, ValueBounds, ValueProbability,
+    AnswersOrPrompts, ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel,
+    DecisionPart, DecisionPrompt, DecisionPrompts, DecisionQuestion, DecisionsInputDetails,
+    DecisionsOutputDetails, DecisionsRequest, DecisionsResponse, DecisionsUsage, LevelBounds,
+    LevelProbability, OptionSet, OptionValue, PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds,
+    SetMethod, ValueBounds, ValueProbability,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use in_order::InOrder;

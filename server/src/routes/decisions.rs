@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{
-    DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError, SystemOneRequest, SystemOneResponse,
+    AnswersOrPrompts, DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError, SystemOneRequest,
+    SystemOneResponse,
 };
 use ntl_core::contract::Job;
 use ntl_text::tokenizer::Tokenizer;
@@ -25,7 +26,7 @@ use crate::state::AppState;
 
 /// Probabilities of all allowed answers to questions, in the form of OpenAI.
 #[utoipa::path(post, path = DECISIONS, tag = "decisions", request_body = DecisionsRequest, responses(
-    (status = 200, description = "The answers, or the prompts of a dry run", body = DecisionsResponse),
+    (status = 200, description = "The answers, or the prompts of a dry run", body = AnswersOrPrompts<DecisionsResponse>),
     AppError,
 ))]
 pub(crate) async fn decide(
@@ -44,7 +45,7 @@ pub(crate) async fn decide(
 
 /// Probabilities of all allowed answers to questions, in the form of TypeSafe (System One).
 #[utoipa::path(post, path = SYSTEMONE, tag = "decisions", request_body = SystemOneRequest, responses(
-    (status = 200, description = "The answers, or the prompts of a dry run", body = SystemOneResponse),
+    (status = 200, description = "The answers, or the prompts of a dry run", body = AnswersOrPrompts<SystemOneResponse>),
     (status = 422, description = "The request is invalid; `loc` names the field", body = SystemOneError),
     (status = 401, description = "No valid API key", body = SystemOneError),
     (status = 404, description = "No model of this name", body = SystemOneError),
@@ -176,13 +177,13 @@ impl Outcome {
         json_body::build(client, bytes, move || {
             let name = model.name.to_string();
             let body = match kind {
-                OutcomeKind::Answers(answers) => JsonBody::of(&write(name, answers))?,
+                OutcomeKind::Answers(answers) => AnswersOrPrompts::Answers(write(name, answers)),
                 OutcomeKind::DryRun(prompts) => {
                     let prompts = prompts.into_iter().map(PreparedPrompt::into_shown).collect();
-                    JsonBody::of(&DecisionPrompts { model: name, prompts })?
+                    AnswersOrPrompts::Prompts(DecisionPrompts { model: name, prompts })
                 }
             };
-            Ok(body.into_response(reserved))
+            Ok(JsonBody::of(&body)?.into_response(reserved))
         })
         .await
     }
