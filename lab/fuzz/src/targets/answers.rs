@@ -3,7 +3,7 @@
 use ntl_core::numbers::parse::{whole_number, with_decimal_point};
 use ntl_eval::run::answer_extraction::{LmEvalFilter, value};
 use ntl_eval::run::reply::{CompletionResponse, DetokenizeResponse, ScoreResponse, TokenizeResponse};
-use ntl_eval::settings::mode::Mode;
+use ntl_eval::settings::mode::{Mode, NumberRule};
 use ntl_paper::numbers::{NumberCounts, last_number};
 use serde_json::Value;
 
@@ -121,8 +121,9 @@ pub(super) const REPLIES: Target = Target {
 /// Checks that every extracted value is finite, and that a text which is a number is read as its last number.
 fn extraction(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
-    let found = value(&text);
-    assert!(found.is_none_or(f64::is_finite), "{found:?}");
+    let first = value(&text, NumberRule::First);
+    let found = value(&text, NumberRule::Last);
+    assert!(first.is_none_or(f64::is_finite) && found.is_none_or(f64::is_finite), "{first:?}, {found:?}");
     if let Some(whole) = whole_number(&text) {
         assert_eq!(found, Some(whole), "{text:?}");
     }
