@@ -106,7 +106,8 @@ impl Logits {
         rows: impl IntoIterator<Item = Option<LogitsSummary>>,
     ) -> Result<Self, LogitsShape> {
         let mut full = 0;
-        let store = |summary: Option<LogitsSummary>| {
+        let mut stored = Vec::new();
+        for summary in rows {
             let content = match summary {
                 Some(summary) => RowContent::Summary(Box::new(summary)),
                 None => {
@@ -114,19 +115,21 @@ impl Logits {
                     RowContent::Full(full - 1)
                 }
             };
-            StoredRow { content, head_value: None }
-        };
-        let rows = rows.into_iter().map(store).collect();
+            stored.push(StoredRow { content, head_value: None });
+        }
         if vocab == 0 || values.len() != full * vocab {
             return Err(LogitsShape { values: values.len(), vocab });
         }
-        Ok(Self { rows, values, vocab })
+        Ok(Self { rows: stored, values, vocab })
     }
 
     /// Rows that another engine reports.
     pub fn reported(reports: impl IntoIterator<Item = NextTokenReport>) -> Self {
-        let store = |report| StoredRow { content: RowContent::Report(Box::new(report)), head_value: None };
-        Self { rows: reports.into_iter().map(store).collect(), values: Vec::new(), vocab: 0 }
+        let mut rows = Vec::new();
+        for report in reports {
+            rows.push(StoredRow { content: RowContent::Report(Box::new(report)), head_value: None });
+        }
+        Self { rows, values: Vec::new(), vocab: 0 }
     }
 
     /// The same rows with the number that the model's number head predicts after each of them.

@@ -12,8 +12,10 @@ pub fn argmax(values: &[f32]) -> usize {
         }
     }
     let first = best.0 * BLOCK;
-    let is_best = |&value: &f32| best.1 > f32::NEG_INFINITY && value >= best.1;
-    values.iter().skip(first).position(is_best).map_or(0, |index| first + index)
+    if best.1 == f32::NEG_INFINITY {
+        return 0;
+    }
+    values.iter().skip(first).position(|&value| value >= best.1).map_or(0, |index| first + index)
 }
 
 /// The largest value that is not NaN; without branches, so that the loop is vectorised.

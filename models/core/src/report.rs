@@ -83,11 +83,10 @@ impl NextTokenReport {
             token.logprob = logprob.min(0.0);
         }
         tokens.sort_unstable_by_key(|token| token.id);
-        let is_ambiguous = |pair: &&[TokenLogprob]| {
-            pair[0].id == pair[1].id && pair[0].logprob.total_cmp(&pair[1].logprob).is_ne()
-        };
-        if let Some(pair) = tokens.windows(2).find(is_ambiguous) {
-            return Err(ReportError::Ambiguous(pair[0].id));
+        for pair in tokens.windows(2) {
+            if pair[0].id == pair[1].id && pair[0].logprob.total_cmp(&pair[1].logprob).is_ne() {
+                return Err(ReportError::Ambiguous(pair[0].id));
+            }
         }
         tokens.dedup_by_key(|token| token.id);
         let sum: f64 = tokens.iter().map(|token| token.logprob.exp()).sum();
@@ -113,10 +112,12 @@ impl NextTokenReport {
     /// The most probable id of the vocabulary, unless an unreported id may be more probable. Ties go to the
     /// lowest id.
     pub fn best(&self) -> Option<u32> {
-        let better = |best: TokenLogprob, token: TokenLogprob| {
-            if token.logprob > best.logprob { token } else { best }
-        };
-        let best = self.tokens.iter().copied().reduce(better)?;
+        let mut best = *self.tokens.first()?;
+        for token in &self.tokens {
+            if token.logprob > best.logprob {
+                best = *token;
+            }
+        }
         let unreported_max = (1.0 - self.sum).min(self.cut.map_or(1.0, f64::exp));
         (best.logprob > f64::NEG_INFINITY && best.logprob.exp() >= unreported_max).then_some(best.id)
     }

@@ -84,14 +84,15 @@ impl BatchModel for ScriptedModel {
     }
 
     fn prefill(&mut self, chunks: &[PrefillChunk]) -> Result<Vec<PrefillProgress>, ModelError> {
-        let compute = |chunk: &PrefillChunk| {
+        let mut progress = Vec::new();
+        for chunk in chunks {
             let unknown = ModelError::UnknownContext(chunk.context);
             let context = self.contexts.get_mut(&chunk.context).ok_or(unknown)?;
             let work_done = chunk.work.min(context.tokens_left);
             context.tokens_left -= work_done;
-            Ok(PrefillProgress { work_left: context.tokens_left, work_done, cached_tokens: 0 })
-        };
-        chunks.iter().map(compute).collect()
+            progress.push(PrefillProgress { work_left: context.tokens_left, work_done, cached_tokens: 0 });
+        }
+        Ok(progress)
     }
 
     fn step(&mut self, rows: &[Row]) -> Result<Logits, ModelError> {

@@ -42,8 +42,9 @@ pub trait TextDecoder: Send + Sync {
     /// `after`, and `before` can no longer change.
     fn can_cut(&self, before: &str, after: &str) -> bool {
         // Several tokens may write one number together.
-        let digit = |character: char| character.is_ascii_digit();
-        !(after.starts_with(REPLACEMENT) || before.ends_with(digit) && after.starts_with(digit))
+        let cuts_number = before.ends_with(|character: char| character.is_ascii_digit())
+            && after.starts_with(|character: char| character.is_ascii_digit());
+        !(after.starts_with(REPLACEMENT) || cuts_number)
     }
 }
 
@@ -60,19 +61,26 @@ struct WithSpecial {
     ids: Arc<[u32]>,
 }
 
+impl WithSpecial {
+    fn shows(&self, id: u32) -> bool {
+        self.ids.contains(&id)
+    }
+}
+
 impl TextDecoder for WithSpecial {
     fn decode(&self, ids: &[u32]) -> String {
         self.decode_with_values(&ids.iter().copied().map(Token::from).collect::<Vec<_>>())
     }
 
     fn decode_with_values(&self, tokens: &[Token]) -> String {
-        let is_shown = |token: &Token| self.ids.contains(&token.id);
-        let parts = tokens.chunk_by(|before, after| !is_shown(before) && !is_shown(after));
-        let text = |part: &[Token]| match part {
-            [only] if is_shown(only) => self.decoder.token_text(only.id),
-            part => self.decoder.decode_with_values(part),
-        };
-        parts.map(text).collect()
+        let mut text = String::new();
+        for part in tokens.chunk_by(|before, after| !self.shows(before.id) && !self.shows(after.id)) {
+            match part {
+                [only] if self.shows(only.id) => text += &self.decoder.token_text(only.id),
+                part => text += &self.decoder.decode_with_values(part),
+            }
+        }
+        text
     }
 
     fn token_text(&self, id: u32) -> String {

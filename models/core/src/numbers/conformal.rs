@@ -25,11 +25,13 @@ pub fn conformity_score(interval: Interval, truth: f64) -> f64 {
 /// `ceil((n + 1) (1 - alpha))`-th smallest of `n` scores. Returns `None` if that rank is more than `n`,
 /// because no interval is wide enough then, or if a score is NaN.
 pub fn conformal_offset(scores: &[f64], alpha: f64) -> Option<f64> {
+    if scores.iter().any(|score| score.is_nan()) {
+        return None;
+    }
     let rank = conformal_rank(scores.len(), alpha);
     let mut sorted = scores.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let has_nan = scores.iter().any(|score| score.is_nan());
-    sorted.get(rank.checked_sub(1)?).copied().filter(|_| !has_nan)
+    sorted.get(rank.checked_sub(1)?).copied()
 }
 
 /// `ceil((n + 1) (1 - alpha))`.
@@ -55,9 +57,12 @@ pub fn conformal_interval(interval: Interval, offset: f64, values: NumberValues)
     match (scale.at_least(low), scale.at_most(high)) {
         (Some(low), Some(high)) if low <= high => Interval { low, high },
         (above, below) => {
-            let ends = [below, above].into_iter().flatten();
-            let distance = |value: &f64| (value - middle).abs();
-            let nearest = ends.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(middle);
+            let nearest = match (below, above) {
+                (Some(below), Some(above)) if (above - middle).abs() < (below - middle).abs() => above,
+                (Some(below), _) => below,
+                (None, Some(above)) => above,
+                (None, None) => middle,
+            };
             Interval { low: nearest, high: nearest }
         }
     }

@@ -37,12 +37,11 @@ impl Decimal {
     /// Adds a digit (0 to 9) at a power of ten from -20 to 19. The number must not have a digit at that power
     /// or below.
     pub(super) fn with_place(self, digit: u8, place: i8) -> Self {
-        let power = |exponent: u32| 10_u128.pow(exponent);
         if let Ok(place) = u32::try_from(place) {
-            return Self { integer: self.integer + u128::from(digit) * power(place), ..self };
+            return Self { integer: self.integer + u128::from(digit) * 10_u128.pow(place), ..self };
         }
         let decimals = place.unsigned_abs();
-        let shift = power(u32::from(decimals.saturating_sub(self.decimals)));
+        let shift = 10_u128.pow(u32::from(decimals.saturating_sub(self.decimals)));
         Self { fraction: self.fraction * shift + u128::from(digit), decimals, ..self }
     }
 
@@ -51,9 +50,8 @@ impl Decimal {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (digits, negative) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let fits = !integer.is_empty() && integer.len() <= usize::from(DIGITS_MAX);
-        if !fits || !are_digits(integer) || !are_digits(fraction) {
+        if !fits || !integer.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
             return None;
         }
         let value = integer.bytes().fold(Self::ZERO, |value, byte| value.with_integer_digit(byte - b'0'));

@@ -64,8 +64,10 @@ pub fn whole_number(text: &str) -> Option<f64> {
     let before = &text[..start];
     let after = &text[end..];
     let prefix: String = before.chars().filter(|c| !c.is_whitespace()).collect();
-    let is_prefix = matches!(&*prefix, "" | "+" | "-" | "$" | "+$" | "-$" | "$+" | "$-");
-    value.filter(|_| is_prefix && matches!(after, "" | ".")).map(|value| signed(value, before))
+    match (&*prefix, after) {
+        ("" | "+" | "-" | "$" | "+$" | "-$" | "$+" | "$-", "" | ".") => Some(signed(value?, before)),
+        _ => None,
+    }
 }
 
 /// Returns the value of a text that is a fraction of two integers and nothing else, such as `-7/3`.
@@ -165,13 +167,18 @@ fn vulgar_fraction(character: char) -> Option<(f64, f64)> {
 /// Finds the start of the next number without its sign: a digit, a fraction in one character, or a point
 /// right before a digit that does not end a word.
 fn number_start(text: &str, from: usize) -> Option<usize> {
-    let starts = |c: char| c.is_ascii_digit() || vulgar_fraction(c).is_some();
-    let start = from + text[from..].find(starts)?;
-    let bytes = text.as_bytes();
-    let is_point = |&index: &usize| index >= from && bytes[index] == b'.' && bytes[start].is_ascii_digit();
-    let ends_word = |index| text[..index].ends_with(|c: char| c.is_alphanumeric() || c == '.');
-    let point = start.checked_sub(1).filter(is_point);
-    Some(point.filter(|&index| !ends_word(index)).unwrap_or(start))
+    let start = from + text[from..].find(|c: char| c.is_ascii_digit() || vulgar_fraction(c).is_some())?;
+    if !text[start..].starts_with(|c: char| c.is_ascii_digit()) {
+        return Some(start);
+    }
+    match text[from..start].strip_suffix('.') {
+        Some(before_point) => {
+            let point = from + before_point.len();
+            let ends_word = text[..point].ends_with(|c: char| c.is_alphanumeric() || c == '.');
+            Some(if ends_word { start } else { point })
+        }
+        None => Some(start),
+    }
 }
 
 /// Reads the number at `start`. Returns the value, or `None` if it overflows, and the index after it.

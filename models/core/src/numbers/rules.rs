@@ -77,7 +77,8 @@ impl NumberRules {
     pub(super) fn value_before(&self, state: TextState, rest: &str) -> Option<Decimal> {
         let value = match &self.terminator {
             Terminator::Any => state.value_before_punctuation(),
-            terminator => state.value().filter(|_| terminator.is_text(rest)),
+            terminator if terminator.is_text(rest) => state.value(),
+            _ => None,
         };
         value.filter(|&value| self.values.contains(value.into()))
     }

@@ -84,22 +84,30 @@ impl Multiples {
 
     /// Returns the multiple nearest to `value` within the bounds, or `None` if the bounds have none.
     fn nearest(self, value: f64, low: Option<NumberBound>, high: Option<NumberBound>) -> Option<Decimal> {
-        let multiple = |count: i128| Some(Decimal::of_units(count.checked_mul(self.units)?, self.decimals));
-        let is_excluded = |bound: NumberBound, count: i128| {
-            bound.is_exclusive && multiple(count).map(Decimal::canonical) == Some(bound.value)
-        };
         let first = low.map(|bound| {
             let count = -(-bound.value.units_ceil(self.decimals)).div_euclid(self.units);
-            count + i128::from(is_excluded(bound, count))
+            count + i128::from(self.is_excluded(bound, count))
         });
         let last = high.map(|bound| {
             let count = bound.value.units_floor(self.decimals).div_euclid(self.units);
-            count - i128::from(is_excluded(bound, count))
+            count - i128::from(self.is_excluded(bound, count))
         });
         let step = Decimal::of_units(self.units, self.decimals).to_f64();
         let count = (value / step).round() as i128;
         let count = count.max(first.unwrap_or(i128::MIN)).min(last.unwrap_or(i128::MAX));
-        multiple(count).filter(|_| first.is_none_or(|first| first <= count)).map(Decimal::canonical)
+        if first.is_some_and(|first| count < first) {
+            return None;
+        }
+        self.times(count).map(Decimal::canonical)
+    }
+
+    /// `None` if the product is too large.
+    fn times(self, count: i128) -> Option<Decimal> {
+        Some(Decimal::of_units(count.checked_mul(self.units)?, self.decimals))
+    }
+
+    fn is_excluded(self, bound: NumberBound, count: i128) -> bool {
+        bound.is_exclusive && self.times(count).map(Decimal::canonical) == Some(bound.value)
     }
 }
 
@@ -148,13 +156,8 @@ impl NumberSet {
         match self {
             Self::Listed(listed) => listed.contains(&value),
             Self::Bounded { low, high, multiples } => {
-                let is_above =
-                    |low: NumberBound| if low.is_exclusive { low.value < value } else { low.value <= value };
-                let is_below = |high: NumberBound| {
-                    if high.is_exclusive { value < high.value } else { value <= high.value }
-                };
-                low.is_none_or(is_above)
-                    && high.is_none_or(is_below)
+                low.is_none_or(|low| low.value < value || !low.is_exclusive && low.value <= value)
+                    && high.is_none_or(|high| value < high.value || !high.is_exclusive && value <= high.value)
                     && multiples.is_none_or(|multiples| multiples.contains(value))
             }
         }

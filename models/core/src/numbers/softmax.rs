@@ -60,10 +60,7 @@ impl<'a> Softmax<'a> {
     pub fn reported(&self, id: u32) -> Option<f64> {
         match self.row {
             LogitsRow::Report(report) => report.logprob(id).map(|logprob| logprob.exp() / self.total),
-            _ => {
-                let probability = |logit| f64::from(exp(logit - self.max)) / self.total;
-                Some(self.logit(id).map_or(0.0, probability))
-            }
+            _ => Some(self.logit(id).map_or(0.0, |logit| f64::from(exp(logit - self.max)) / self.total)),
         }
     }
 
@@ -108,7 +105,8 @@ impl<'a> Softmax<'a> {
 /// instructions, and those added up in double precision.
 fn sum_of_exps(logits: &[f32], max: f32) -> f64 {
     const LANES: usize = 16;
-    let block = |block: &[f32]| {
+    let mut total = 0.0;
+    for block in logits.chunks(16 * LANES) {
         let (chunks, rest) = block.as_chunks::<LANES>();
         let mut sums = [0.0_f32; LANES];
         for chunk in chunks {
@@ -117,9 +115,9 @@ fn sum_of_exps(logits: &[f32], max: f32) -> f64 {
             }
         }
         let rest = rest.iter().map(|&logit| f64::from(exp(logit - max))).sum::<f64>();
-        sums.into_iter().map(f64::from).sum::<f64>() + rest
-    };
-    logits.chunks(16 * LANES).map(block).sum()
+        total += sums.into_iter().map(f64::from).sum::<f64>() + rest;
+    }
+    total
 }
 
 /// e to the power of `x` <= 0 to about 2e-7 relative; 0 below -87; NaN stays NaN.

@@ -269,9 +269,10 @@ impl TextState {
                 let follows = self.phase == Phase::Places && *place < self.place;
                 (begins || follows).then(|| self.read_place(*digit, *place, limits))
             }
-            NumberPiece::Head => match self.head_value().filter(|_| begins) {
+            NumberPiece::Head if !begins => None,
+            NumberPiece::Head => match self.head_value() {
                 Some(value) => (limits.sign || !value.is_negative()).then_some(PieceEffect::Completes(value)),
-                None => begins.then_some(PieceEffect::TooLong),
+                None => Some(PieceEffect::TooLong),
             },
         }
     }

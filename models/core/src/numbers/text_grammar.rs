@@ -39,8 +39,8 @@ impl TextGrammar {
         let pieces: Vec<_> = pieces.into_iter().map(|piece| piece.map(Into::into)).collect();
         let touching =
             Phase::ALL.map(|phase| touching_ids(&pieces, &eos_ids, phase, GrammarLimits::default()));
-        let head = (0u32..).zip(&pieces).find(|(_, piece)| matches!(piece, Some(NumberPiece::Head)));
-        let head = head.map(|(id, _)| id);
+        let head = pieces.iter().position(|piece| matches!(piece, Some(NumberPiece::Head)));
+        let head = head.map(|id| id as u32);
         let read = sorted_unique(touching.iter().flatten().chain(&eos_ids));
         Self { head, pieces, eos_ids, point: false, touching, read }
     }
@@ -75,11 +75,13 @@ impl TextGrammar {
         let values = AdmittedValues::new(values);
         let mut ending = self.eos_ids.clone();
         if let Terminator::Texts(_) | Terminator::Json = &terminator {
-            let is_terminator = |piece: &NumberPiece| match piece {
-                NumberPiece::Text(text) => terminator.is_text(text),
-                NumberPiece::Place { .. } | NumberPiece::Head => false,
-            };
-            ending.extend(self.ids().filter(|&id| self.piece(id).is_some_and(is_terminator)));
+            for id in self.ids() {
+                if let Some(NumberPiece::Text(text)) = self.piece(id)
+                    && terminator.is_text(text)
+                {
+                    ending.push(id);
+                }
+            }
             ending.sort_unstable();
             ending.dedup();
         }
@@ -111,7 +113,7 @@ impl TextGrammar {
                     Terminator::Any => true,
                     Terminator::Eos | Terminator::Texts(_) | Terminator::Json => rules.ending.contains(&id),
                 };
-                rules.value_at_end(state).filter(|_| ends)
+                if ends { rules.value_at_end(state) } else { None }
             }
         };
         closing(value)
@@ -165,7 +167,18 @@ impl TextGrammar {
     /// that are worth a request to another engine. A word after a space, for example, begins no number, like
     /// all other words; vocabularies have tens of thousands of them.
     pub(super) fn distinct_ids(&self, rules: &NumberRules) -> Arc<[u32]> {
-        let reads_any = |id: u32, phase: Phase| match self.piece_effect(TextState::at(phase), id, rules) {
+        let mut distinct = Vec::new();
+        for &id in rules.read.iter() {
+            let ends = self.eos_ids.contains(&id) || rules.ending.binary_search(&id).is_ok();
+            if ends || Phase::ALL.iter().any(|&phase| self.is_distinct_in(phase, id, rules)) {
+                distinct.push(id);
+            }
+        }
+        distinct.into()
+    }
+
+    fn is_distinct_in(&self, phase: Phase, id: u32, rules: &NumberRules) -> bool {
+        match self.piece_effect(TextState::at(phase), id, rules) {
             Some(PieceEffect::Leaves { rest, .. }) => match (self.piece(id), &rules.terminator) {
                 // Without a digit the value stays, or there is none.
                 (Some(NumberPiece::Text(text)), Terminator::Any | Terminator::Eos) => {
@@ -178,19 +191,14 @@ impl TextGrammar {
                 _ => true,
             },
             effect => effect.is_some(),
-        };
-        let is_distinct = |id: &u32| {
-            self.eos_ids.contains(id)
-                || rules.ending.binary_search(id).is_ok()
-                || Phase::ALL.iter().any(|&phase| reads_any(*id, phase))
-        };
-        rules.read.iter().copied().filter(is_distinct).collect()
+        }
     }
 
     /// Returns the ids of the tokens that continue a number after `state`, ascending.
     pub(super) fn continuing_ids(&self, state: TextState, rules: &NumberRules) -> Vec<u32> {
-        let continues = |id: &u32| matches!(self.effect(state, *id, rules), TokenEffect::Continues(_));
-        self.touching(state.phase, rules).iter().copied().filter(continues).collect()
+        let mut ids = self.touching(state.phase, rules).to_vec();
+        ids.retain(|&id| matches!(self.effect(state, id, rules), TokenEffect::Continues(_)));
+        ids
     }
 
     /// Returns the effect of the tokens that another engine does not report.
@@ -283,8 +291,10 @@ impl TextGrammar {
 
     /// Returns `None` if the id contains no part of the number.
     fn piece_effect(&self, state: TextState, id: u32, rules: &NumberRules) -> Option<PieceEffect<'_>> {
-        let piece = self.piece(id).filter(|_| !self.eos_ids.contains(&id))?;
-        state.read_piece(piece, rules.limits)
+        if self.eos_ids.contains(&id) {
+            return None;
+        }
+        state.read_piece(self.piece(id)?, rules.limits)
     }
 
     /// Returns whether an admitted number may begin with a prefix that is longer than the limits.
@@ -323,11 +333,17 @@ fn closing(value: Option<Decimal>) -> TokenEffect {
 
 /// A probability below which all tokens together have at most `mass`.
 fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
-    let below = |least: f64| tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum::<f64>();
     // The first candidate is the mass that one token alone could have. At the last one, no number of tokens
     // reaches it.
-    let candidates = std::iter::successors(Some(mass), |least| Some(least / 4.0));
-    candidates.take(12).find(|&least| below(least) <= mass).unwrap_or(0.0)
+    let mut least = mass;
+    for _ in 0..12 {
+        let below: f64 = tokens.iter().map(|&(_, p)| if p < least { p } else { 0.0 }).sum();
+        if below <= mass {
+            return least;
+        }
+        least /= 4.0;
+    }
+    0.0
 }
 
 /// Ids that begin with something that belongs to a number in this phase, in rising order.
@@ -337,9 +353,16 @@ fn touching_ids(
     phase: Phase,
     limits: GrammarLimits,
 ) -> Vec<u32> {
-    let touches = |piece: &NumberPiece| TextState::at(phase).read_piece(piece, limits).is_some();
-    let ids = (0u32..).zip(pieces).filter(|(_, piece)| piece.as_ref().is_some_and(touches));
-    ids.map(|(id, _)| id).filter(|id| !eos_ids.contains(id)).collect()
+    let mut ids = Vec::new();
+    for (id, piece) in (0u32..).zip(pieces) {
+        if let Some(piece) = piece
+            && TextState::at(phase).read_piece(piece, limits).is_some()
+            && !eos_ids.contains(&id)
+        {
+            ids.push(id);
+        }
+    }
+    ids
 }
 
 #[cfg(test)]

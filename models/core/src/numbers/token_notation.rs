@@ -69,23 +69,6 @@ pub struct TokenNotation {
 impl TokenNotation {
     /// `names`: the tokens by id. `outputs`: number of numbers in an answer.
     pub fn new(names: Vec<String>, format: TokenFormat, outputs: usize) -> Result<Self, NotationError> {
-        let id = |name: String| {
-            let id = (0u32..).zip(&names).find(|(_, known)| **known == name).map(|(id, _)| id);
-            id.ok_or(NotationError::Missing(name))
-        };
-        let of = |parts: Vec<(String, TokenPart)>| {
-            let ids = parts.into_iter().map(|(name, part)| Ok((id(name)?, part)));
-            let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
-            ids.sort_unstable_by_key(|(id, _)| *id);
-            Ok(ids)
-        };
-        let signs = |part: fn(bool) -> TokenPart| {
-            of(vec![("<+>".to_owned(), part(false)), ("<->".to_owned(), part(true))])
-        };
-        let sign = || signs(|negative| TokenPart::Sign { negative });
-        let digits = |base: u8, part: fn(u8) -> TokenPart| {
-            of((0..base).map(|digit| (format!("<{digit}>"), part(digit))).collect())
-        };
         let length = match format {
             TokenFormat::Ieee { exponent_digits, digits, .. } => {
                 exponent_digits.saturating_add(digits).saturating_add(2)
@@ -101,21 +84,28 @@ impl TokenNotation {
                 return Err(NotationError::Base(base));
             }
             TokenFormat::Ieee { base, exponent_digits, digits: count } => {
-                let mut positions = vec![sign()?, signs(|negative| TokenPart::ExponentSign { negative })?];
-                positions.resize(2 + exponent_digits, digits(base, TokenPart::ExponentDigit)?);
-                positions.resize(length, digits(base, TokenPart::Digit)?);
+                let mut positions = vec![
+                    sign_tokens(&names, |negative| TokenPart::Sign { negative })?,
+                    sign_tokens(&names, |negative| TokenPart::ExponentSign { negative })?,
+                ];
+                positions.resize(2 + exponent_digits, digit_tokens(&names, base, TokenPart::ExponentDigit)?);
+                positions.resize(length, digit_tokens(&names, base, TokenPart::Digit)?);
                 (base, 1 - count as i32, count, positions)
             }
             TokenFormat::P10 { digits: count, exponent_max } => {
-                let mut positions = vec![sign()?];
-                positions.resize(length - 1, digits(10, TokenPart::Digit)?);
+                let mut positions = vec![sign_tokens(&names, |negative| TokenPart::Sign { negative })?];
+                positions.resize(length - 1, digit_tokens(&names, 10, TokenPart::Digit)?);
                 let most = i32::from(exponent_max);
-                let exponent = |power: i32| (format!("<E{power}>"), TokenPart::Exponent(power));
-                positions.push(of((-most..=most).map(exponent).collect())?);
+                let mut exponents = Vec::new();
+                for power in -most..=most {
+                    exponents.push((format!("<E{power}>"), TokenPart::Exponent(power)));
+                }
+                positions.push(tokens_of(&names, exponents)?);
                 (10, 0, count, positions)
             }
             TokenFormat::Normalized { base, digits: count } => {
-                (base, -(count as i32), count, vec![digits(base, TokenPart::Digit)?; count])
+                let position = digit_tokens(&names, base, TokenPart::Digit)?;
+                (base, -(count as i32), count, vec![position; count])
             }
         };
         if count == 0 {
@@ -166,7 +156,7 @@ impl TokenNotation {
     }
 
     fn id(&self, name: &str) -> Option<u32> {
-        (0u32..).zip(&self.names).find(|(_, known)| *known == name).map(|(id, _)| id)
+        id_of(&self.names, name)
     }
 
     /// Number of ids.
@@ -226,13 +216,16 @@ impl TokenNotation {
 
     /// Returns whether only one answer begins with a prefix, so that its other tokens need no row.
     fn is_settled(&self, state: TokenState, rules: &NumberRules) -> bool {
-        let rest = state.position..self.positions.len() as u8;
-        let is_certain = |position| match self.allowed(TokenState { position, ..state }) {
-            [(_, TokenPart::Separator)] => true,
-            [_] => rules.is_masked,
-            _ => false,
-        };
-        usize::from(state.output) + 1 == self.outputs && rest.into_iter().all(is_certain)
+        if usize::from(state.output) + 1 != self.outputs {
+            return false;
+        }
+        (state.position..self.positions.len() as u8).all(|position| {
+            match self.allowed(TokenState { position, ..state }) {
+                [(_, TokenPart::Separator)] => true,
+                [_] => rules.is_masked,
+                _ => false,
+            }
+        })
     }
 
     /// Returns the state after one of the allowed tokens, and the value of the number that it completes.
@@ -291,15 +284,20 @@ impl TokenNotation {
 
     pub(super) fn expand(&self, state: TokenState, softmax: &Softmax<'_>, rules: &NumberRules) -> Expansion {
         let allowed = self.allowed(state);
-        let logprob = |&(id, part): &(u32, TokenPart)| match part {
-            TokenPart::Separator => 0.0,
-            _ => softmax.log_probability(id),
-        };
-        let logprobs: Vec<f64> = allowed.iter().map(logprob).collect();
+        let mut logprobs = Vec::with_capacity(allowed.len());
+        for (id, part) in allowed {
+            logprobs.push(match part {
+                TokenPart::Separator => 0.0,
+                _ => softmax.log_probability(*id),
+            });
+        }
         // The probability of all allowed tokens may be too small for the row's softmax.
         let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let total = || most + logprobs.iter().map(|logprob| (logprob - most).exp()).sum::<f64>().ln();
-        let scale = if rules.is_masked && most.is_finite() { total() } else { 0.0 };
+        let scale = if rules.is_masked && most.is_finite() {
+            most + logprobs.iter().map(|logprob| (logprob - most).exp()).sum::<f64>().ln()
+        } else {
+            0.0
+        };
         let mut expansion = Expansion::default();
         let mut seen = 0.0;
         for (&(token, _), logprob) in allowed.iter().zip(&logprobs) {
@@ -335,7 +333,9 @@ impl TokenNotation {
         }
         // The reference never draws the end of a sequence before the answer is complete.
         let mut logits = logits.get(..self.tokens()).unwrap_or(logits).to_vec();
-        if let Some(pad) = logits.get_mut(PAD).filter(|_| rules.is_masked) {
+        if rules.is_masked
+            && let Some(pad) = logits.get_mut(PAD)
+        {
             *pad = f32::NEG_INFINITY;
         }
         let mut weights = drawn_candidates(&logits, sampling);
@@ -376,19 +376,17 @@ impl TokenNotation {
         let (mut least, mut most) = (state, state);
         let (mut is_signed, mut is_exponent_signed) = (false, false);
         for parts in &self.positions[usize::from(state.position)..] {
-            let key = |part: &TokenPart| match part {
-                TokenPart::ExponentDigit(digit) | TokenPart::Digit(digit) => i32::from(*digit),
-                TokenPart::Exponent(power) => *power,
-                _ => 0,
-            };
-            let parts = || parts.iter().map(|(_, part)| *part);
-            match parts().next() {
-                Some(TokenPart::Sign { .. }) => is_signed = true,
-                Some(TokenPart::ExponentSign { .. }) => is_exponent_signed = true,
+            match parts[..] {
+                [(_, TokenPart::Sign { .. }), ..] => is_signed = true,
+                [(_, TokenPart::ExponentSign { .. }), ..] => is_exponent_signed = true,
                 _ => {}
             }
-            least = parts().min_by_key(key).map_or(least, |part| least.with(part, self.base));
-            most = parts().max_by_key(key).map_or(most, |part| most.with(part, self.base));
+            if let Some((_, part)) = parts.iter().min_by_key(|(_, part)| magnitude(*part)) {
+                least = least.with(*part, self.base);
+            }
+            if let Some((_, part)) = parts.iter().max_by_key(|(_, part)| magnitude(*part)) {
+                most = most.with(*part, self.base);
+            }
         }
         let (low, high) = match (is_exponent_signed, state.is_exponent_negative) {
             (true, _) => (-most.exponent, most.exponent),
@@ -402,6 +400,48 @@ impl TokenNotation {
             (false, true) => Interval { low: -high, high: -low },
             (false, false) => Interval { low, high },
         }
+    }
+}
+
+fn id_of(names: &[String], name: &str) -> Option<u32> {
+    (0u32..).zip(names).find(|(_, known)| *known == name).map(|(id, _)| id)
+}
+
+/// Returns the ids of the named parts, ascending.
+fn tokens_of(
+    names: &[String],
+    parts: impl IntoIterator<Item = (String, TokenPart)>,
+) -> Result<Vec<(u32, TokenPart)>, NotationError> {
+    let mut tokens = Vec::new();
+    for (name, part) in parts {
+        let id = id_of(names, &name).ok_or(NotationError::Missing(name))?;
+        tokens.push((id, part));
+    }
+    tokens.sort_unstable_by_key(|(id, _)| *id);
+    Ok(tokens)
+}
+
+fn sign_tokens(
+    names: &[String],
+    part: fn(bool) -> TokenPart,
+) -> Result<Vec<(u32, TokenPart)>, NotationError> {
+    tokens_of(names, [("<+>".to_owned(), part(false)), ("<->".to_owned(), part(true))])
+}
+
+fn digit_tokens(
+    names: &[String],
+    base: u8,
+    part: fn(u8) -> TokenPart,
+) -> Result<Vec<(u32, TokenPart)>, NotationError> {
+    tokens_of(names, (0..base).map(|digit| (format!("<{digit}>"), part(digit))))
+}
+
+/// What orders the tokens of one position by the magnitude of the number.
+fn magnitude(part: TokenPart) -> i32 {
+    match part {
+        TokenPart::ExponentDigit(digit) | TokenPart::Digit(digit) => i32::from(digit),
+        TokenPart::Exponent(power) => power,
+        _ => 0,
     }
 }
 

@@ -74,19 +74,17 @@ impl Scale {
     pub const VALUES_MAX: u128 = 1000;
 
     pub fn new(low: f64, high: f64, step: f64) -> Result<Self, ScaleError> {
-        let all = [low, high, step];
-        let decimal = |value: f64| {
-            let fits = value.abs() <= 1e12;
-            Decimal::shortest_f64(value).filter(|_| fits).map(Decimal::canonical)
-        };
-        let [low, high, step] = all.map(decimal);
+        let [low, high, step] = [low, high, step].map(|value| match value.abs() {
+            0.0..=1e12 => Decimal::shortest_f64(value).map(Decimal::canonical),
+            _ => None,
+        });
         let (Some(low), Some(high), Some(step)) = (low, high, step) else { return Err(ScaleError::TooFine) };
         let decimals = low.decimals().max(high.decimals()).max(step.decimals());
         if decimals > Self::DECIMALS_MAX {
             return Err(ScaleError::TooFine);
         }
-        let units = |value: Decimal| value.units_ceil(decimals);
-        let scale = Self { low: units(low), high: units(high), step: units(step), decimals };
+        let [low, high, step] = [low, high, step].map(|value| value.units_ceil(decimals));
+        let scale = Self { low, high, step, decimals };
         if scale.step <= 0 {
             return Err(ScaleError::NoStep);
         }
@@ -156,9 +154,8 @@ impl Scale {
     /// `end`.
     fn has_any(&self, negative: bool, low: Magnitude, end: Magnitude) -> bool {
         let largest = self.low.abs().max(self.high.abs());
-        let units = |magnitude: Magnitude| magnitude.units_ceil(self.decimals).min(largest + 1);
-        let near = units(low);
-        let far = units(end) - 1;
+        let near = low.units_ceil(self.decimals).min(largest + 1);
+        let far = end.units_ceil(self.decimals).min(largest + 1) - 1;
         if near > far {
             return false;
         }
@@ -259,6 +256,38 @@ impl AdmittedValues {
     }
 }
 
+impl SignRange {
+    fn of_f64(low: f64, high: f64) -> Self {
+        Self { low: Magnitude::of_f64(low.max(0.0)), high: Magnitude::of_f64(high) }
+    }
+
+    fn between(low: Magnitude, high: Option<Magnitude>) -> Option<Self> {
+        let high = high?;
+        (low <= high).then_some(Self { low, high })
+    }
+}
+
+/// The smallest magnitude that a bound towards 0 admits on the bound's own side of 0.
+fn nearest_magnitude(bound: Option<NumberBound>, is_reached: fn(Decimal) -> bool) -> Magnitude {
+    match bound {
+        Some(NumberBound { value, is_exclusive }) if is_reached(value) => {
+            let magnitude = value.magnitude();
+            if is_exclusive { magnitude.next() } else { magnitude }
+        }
+        _ => Magnitude::ZERO,
+    }
+}
+
+/// The largest magnitude that a bound away from 0 admits; `None` if it admits none on this side of 0.
+fn farthest_magnitude(bound: Option<NumberBound>, is_passed: fn(Decimal) -> bool) -> Option<Magnitude> {
+    match bound {
+        None => Some(Magnitude::ABOVE_ALL),
+        Some(NumberBound { value, .. }) if is_passed(value) => None,
+        Some(NumberBound { value, is_exclusive: false }) => Some(value.magnitude()),
+        Some(NumberBound { value, is_exclusive: true }) => value.magnitude().previous(),
+    }
+}
+
 impl AdmittedSet {
     fn of(set: &NumberSet) -> Self {
         match set {
@@ -270,48 +299,24 @@ impl AdmittedSet {
     }
 
     fn within(Interval { low, high }: Interval, among: Among) -> Self {
-        let of_sign = |low: f64, high: f64| {
-            let low = Magnitude::of_f64(low.max(0.0));
-            let high = Magnitude::of_f64(high);
-            SignRange { low, high }
-        };
         Self {
-            positive: (high >= 0.0).then(|| of_sign(low, high)),
-            negative: (low <= 0.0).then(|| of_sign(-high, -low)),
+            positive: (high >= 0.0).then(|| SignRange::of_f64(low, high)),
+            negative: (low <= 0.0).then(|| SignRange::of_f64(-high, -low)),
             among,
         }
     }
 
     /// The numbers between canonical bounds.
     fn between(low: Option<NumberBound>, high: Option<NumberBound>, among: Among) -> Self {
-        // The smallest and the largest magnitude that a bound on its own side of 0 admits.
-        let nearest = |bound: Option<NumberBound>, is_reached: fn(Decimal) -> bool| match bound {
-            Some(NumberBound { value, is_exclusive }) if is_reached(value) => {
-                let magnitude = value.magnitude();
-                if is_exclusive { magnitude.next() } else { magnitude }
-            }
-            _ => Magnitude::ZERO,
-        };
-        let farthest = |bound: Option<NumberBound>, is_passed: fn(Decimal) -> bool| match bound {
-            None => Some(Magnitude::ABOVE_ALL),
-            Some(NumberBound { value, .. }) if is_passed(value) => None,
-            Some(NumberBound { value, is_exclusive: false }) => Some(value.magnitude()),
-            Some(NumberBound { value, is_exclusive: true }) => value.magnitude().previous(),
-        };
-        let range = |low: Magnitude, high: Option<Magnitude>| {
-            high.filter(|&high| low <= high).map(|high| SignRange { low, high })
-        };
-        Self {
-            positive: range(
-                nearest(low, |value| value >= Decimal::ZERO),
-                farthest(high, |value| value < Decimal::ZERO),
-            ),
-            negative: range(
-                nearest(high, |value| value <= Decimal::ZERO),
-                farthest(low, |value| value > Decimal::ZERO),
-            ),
-            among,
-        }
+        let positive = SignRange::between(
+            nearest_magnitude(low, |value| value >= Decimal::ZERO),
+            farthest_magnitude(high, |value| value < Decimal::ZERO),
+        );
+        let negative = SignRange::between(
+            nearest_magnitude(high, |value| value <= Decimal::ZERO),
+            farthest_magnitude(low, |value| value > Decimal::ZERO),
+        );
+        Self { positive, negative, among }
     }
 
     fn of_sign(&self, negative: bool) -> Option<SignRange> {

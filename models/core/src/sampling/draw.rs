@@ -33,13 +33,13 @@ fn total(weights: &[Weighted]) -> f64 {
 /// Returns the tokens that may be drawn. They are sorted by probability if a cut-off is by rank, and by id
 /// otherwise.
 fn candidates(logits: &[f32], max: f32, sampling: &SamplingParams) -> Vec<Weighted> {
-    let weigh = |logit: f32| (f64::from(logit - max) / sampling.temperature).exp();
-    let mut weights: Vec<Weighted> = logits
-        .iter()
-        .map(|&logit| weigh(logit))
-        .enumerate()
-        .filter(|&(_, weight)| weight > 0.0 && weight >= sampling.min_p)
-        .collect();
+    let mut weights = Vec::new();
+    for (index, &logit) in logits.iter().enumerate() {
+        let weight = (f64::from(logit - max) / sampling.temperature).exp();
+        if weight > 0.0 && weight >= sampling.min_p {
+            weights.push((index, weight));
+        }
+    }
     if sampling.top_k > 0 && sampling.top_k < weights.len() {
         weights.select_nth_unstable_by(sampling.top_k - 1, best_first);
         weights.truncate(sampling.top_k);

@@ -11,12 +11,10 @@ pub(super) struct Seen(HashMap<u32, u32>);
 impl Seen {
     /// `None` without penalties.
     pub(super) fn of(sampling: &SamplingParams) -> Option<Self> {
-        let asks = |value: f64, neutral: f64| value.total_cmp(&neutral).is_ne();
-        // Adding 0 turns -0 into 0.
-        let any = asks(sampling.presence_penalty + 0.0, 0.0)
-            || asks(sampling.frequency_penalty + 0.0, 0.0)
-            || asks(sampling.repetition_penalty, 1.0);
-        any.then(|| Self(HashMap::new()))
+        let is_neutral = sampling.presence_penalty.abs().total_cmp(&0.0).is_eq()
+            && sampling.frequency_penalty.abs().total_cmp(&0.0).is_eq()
+            && sampling.repetition_penalty.total_cmp(&1.0).is_eq();
+        if is_neutral { None } else { Some(Self(HashMap::new())) }
     }
 
     pub(super) fn prompt(&mut self, ids: &[u32]) {
