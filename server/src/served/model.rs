@@ -394,3 +394,5 @@ fn number_tokens(tokenizer: &Tokenizer, vocabulary: &Vocabulary) -> NumberTokens
     NumberTokens::new(vocabulary.number_values.iter().copied())
         .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
 }
+    let is_digit = |id| matches!(tokenizer.token(id).map(str::as_bytes), Some([b'0'..=b'9']));
+        .with_digits(is_digit)
