@@ -63,13 +63,15 @@ impl Args {
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArgs {
     /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is
-    /// the model's name in requests, by default the folder's or file's name. NAME=URL[#MODEL] serves a model
-    /// that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its replicas
+    /// the model's name in requests, by default the folder's or file's name. hf:ORG/NAME[@REVISION] downloads
+    /// the folder from the Hugging Face hub (hf:ORG/NAME/FILE.gguf: one file). NAME=URL[#MODEL] serves a
+    /// model that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its
+    /// replicas
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
-    /// LoRA adapter of PEFT: the directory with its adapter_config.json; may be given several times. It is
-    /// served as a model called NAME, next to its base model. The base is the only model, or the one that
-    /// `base_model_name_or_path` of its configuration names
+    /// LoRA adapter of PEFT: the directory with its adapter_config.json, or hf:ORG/NAME; may be given several
+    /// times. It is served as a model called NAME, next to its base model. The base is the only model, or the
+    /// one that `base_model_name_or_path` of its configuration names
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
     /// Directory from which POST /v1/load_lora_adapter on the listener of --admin-listen may load adapters
@@ -180,7 +182,7 @@ pub(crate) struct UpstreamArgs {
     /// `SSL_CERT_DIR`), for https URLs with certificates of a private authority
     #[arg(long = "ca-file", env = "NTL_CA_FILE", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) ca_files: Vec<String>,
-    /// Folder with tokenizer.json and tokenizer_config.json of the model
+    /// Folder with tokenizer.json and tokenizer_config.json of the model, or hf:ORG/NAME
     #[arg(long = "tokenizer", env = "NTL_TOKENIZER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) tokenizers: Vec<String>,
     /// Maximum time of one response of the engine, and between two parts of a stream, in seconds; then
