@@ -22,7 +22,7 @@ use crate::telemetry::LogFormat;
 /// Without `--model` a small embedded demo checkpoint is served. A flag overrides its environment variable,
 /// that overrides the file of `--config`, and that overrides the default.
 #[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
+#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true, mut_args = with_short_help)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -40,6 +40,28 @@ pub struct Args {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) logs: LogArgs,
+}
+
+/// The flags that `-h` shows. `--help` shows all.
+const IN_SHORT_HELP: [&str; 13] = [
+    "config",
+    "model",
+    "adapter",
+    "calibration",
+    "device",
+    "dtype",
+    "tokenizer",
+    "host",
+    "port",
+    "api-key-file",
+    "admin-listen",
+    "concurrency-max",
+    "log-format",
+];
+
+fn with_short_help(flag: clap::Arg) -> clap::Arg {
+    let is_shown = flag.get_long().is_none_or(|name| IN_SHORT_HELP.contains(&name));
+    flag.hide_short_help(!is_shown)
 }
 
 /// A command other than serving.
@@ -451,6 +473,27 @@ mod tests {
     use clap::{CommandFactory, ValueEnum};
 
     use super::*;
+
+    #[test]
+    fn the_short_help_has_the_flags_that_matter_and_the_long_help_all() {
+        let mut command = Args::command();
+        let short = command.render_help().to_string();
+        let long = command.render_long_help().to_string();
+        let mut shown = Vec::new();
+        for line in short.lines() {
+            let flag = line.strip_prefix("      --").and_then(|line| line.split_whitespace().next());
+            shown.extend(flag.map(str::to_owned));
+        }
+        shown.sort();
+        let mut wanted = IN_SHORT_HELP.map(str::to_owned);
+        wanted.sort();
+        assert_eq!(shown, wanted, "{short}");
+        for flag in command.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            let name = flag.get_long().unwrap();
+            assert!(long.contains(&format!("--{name}")), "{name}");
+        }
+        assert!(short.contains("see more with '--help'"));
+    }
 
     #[test]
     fn the_definition_is_sound_and_every_flag_has_its_environment_name() {
