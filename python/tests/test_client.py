@@ -328,7 +328,7 @@ def test_a_served_model_decides_scores_and_judges(client):
     scored = client.score([{"prompt": "What is 1 + 1?", "candidates": ["2", "3"]}, {"prompt": "What is 1 + 1?", "target": "2"}])
     assert scored[0].candidates[0].probability > 0.5
     assert scored[1].number_values[0] == pytest.approx(2, abs=0.1)
-    assert set(scored[1].losses) == {"ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber"}
+    assert set(scored[1].losses) == {"ce", "ntl-was", "ntl-was-cdf", "ntl-mse", "ntl-mae", "ntl-huber", "ntl-level"}
     answers = client.decide("decent room, opinions are divided", QUESTIONS, coverage=0.7)
     assert list(answers) == list(QUESTIONS)
     days = answers["days"]

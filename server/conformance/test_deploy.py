@@ -2,6 +2,7 @@
 other. Their PromQL runs on a Prometheus server that scrapes two replicas."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -16,7 +17,7 @@ import yaml
 from test_process import run
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
-OVERLAYS = ["cpu", "gpu", "vllm"]
+OVERLAYS = ["cpu", "demo", "gpu", "vllm"]
 KUBERNETES_VERSION = "1.32"
 
 # npm packages with the schemas of custom resources, made of their definitions.
@@ -64,15 +65,17 @@ def closed(schema):
     return schema | {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else schema
 
 
-@pytest.fixture(scope="module", params=OVERLAYS)
-def objects(request):
+def rendered(folder):
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
-    rendered = subprocess.run(
-        ["kubectl", "kustomize", KUBERNETES / "overlays" / request.param], capture_output=True, text=True
-    )
-    assert rendered.returncode == 0 and not rendered.stderr, rendered.stderr
-    return list(yaml.safe_load_all(rendered.stdout))
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def objects(request):
+    return rendered(KUBERNETES / "overlays" / request.param)
 
 
 def is_custom(manifest):
@@ -153,6 +156,80 @@ def test_the_times_of_a_replica_fit_together(objects):
     assert pod["terminationGracePeriodSeconds"] > pre_stop + flag("drain-timeout") + 10
     ready = container["readinessProbe"]
     assert ready["periodSeconds"] * ready["failureThreshold"] <= pre_stop
+
+
+def test_probes_reach_the_operators_port_of_the_server(objects):
+    container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert f"--admin-listen=0.0.0.0:{ports['admin']}" in container["args"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] == "admin"
+    admitted = of_kind(objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
+    assert {"port": "admin"} in admitted and {"port": "http"} in admitted
+
+
+def check_downloads(objects, name, downloads):
+    """A deployment that downloads has a volume for it that it can write to, and may connect to the hub."""
+    pod = of_kind(objects, "Deployment", name)["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    egress = of_kind(objects, "NetworkPolicy", name)["spec"].get("egress", [])
+    reaches_hub = any({"port": 443} in rule["ports"] for rule in egress)
+    assert reaches_hub == downloads
+    if not downloads:
+        assert not pod.get("volumes")
+        return
+    home = next(variable["value"] for variable in container["env"] if variable["name"] == "HF_HOME")
+    mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == home)
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+    assert not mount.get("readOnly")
+    if claim := volume.get("persistentVolumeClaim"):
+        assert not claim.get("readOnly") and of_kind(objects, "PersistentVolumeClaim", claim["claimName"])
+    else:
+        assert "emptyDir" in volume
+
+
+def test_a_model_that_is_downloaded_has_a_place_and_a_way(objects):
+    container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    check_downloads(objects, "ntl-server", any("=hf:" in argument for argument in container["args"]))
+    if of_kind(objects, "Deployment", "llm-engine"):
+        check_downloads(objects, "llm-engine", True)
+
+
+def test_replicas_can_share_a_cache(tmp_path):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    above = os.path.relpath(KUBERNETES, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"{above}/overlays/cpu"],
+        "components": [f"{above}/components/shared-cache"],
+    }))
+    objects = rendered(tmp_path)
+    kubernetes_validate.validate(of_kind(objects, "PersistentVolumeClaim", "ntl-cache"), KUBERNETES_VERSION, strict=True)
+    pod = of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "cache", "persistentVolumeClaim": {"claimName": "ntl-cache"}}]
+    # The server is not root, so that the volume has to belong to its group.
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    check_downloads(objects, "ntl-server", True)
+
+
+def test_the_examples_are_what_the_manifests_refer_to():
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    files = sorted((KUBERNETES / "examples").glob("*.yaml"))
+    examples = [found for file in files for found in yaml.safe_load_all(file.read_text())]
+    for example in examples:
+        kubernetes_validate.validate(example, KUBERNETES_VERSION, strict=True)
+    objects = rendered(KUBERNETES / "overlays" / "cpu")
+    service = of_kind(objects, "Service")
+    (rule,) = of_kind(examples, "Ingress")["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"]["port"]["name"] in [port["name"] for port in service["spec"]["ports"]]
+    assert {example["metadata"]["namespace"] for example in examples} == {service["metadata"]["namespace"]}
+    container = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    sources = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"] if "valueFrom" in variable]
+    assert len(sources) == 2
+    for source in sources:
+        assert source["key"] in of_kind(examples, "Secret", source["name"])["stringData"] and source["optional"]
 
 
 def test_the_driver_of_a_gpu_can_keep_the_kernels_that_it_compiles(objects):

@@ -3,7 +3,6 @@
 //! In: a folder. Out: a table or one JSON object, or the reason why the folder cannot be served.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
@@ -12,10 +11,12 @@ use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
 
 use ntl_common::printable::printable;
 
+use crate::hub::{Contents, Location};
+
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {
-    /// Checkpoint folder
-    folder: PathBuf,
+    /// Checkpoint folder, or hf:ORG/NAME[@REVISION]
+    folder: Location,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -54,7 +55,9 @@ impl InspectArgs {
             ..LoadOptions::default()
         };
         let depth = if self.check { Depth::Weights } else { Depth::Tables };
-        let found = inspect(CheckpointFiles::folder(&self.folder)?, options, depth)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let folder = runtime.block_on(self.folder.directory(Contents::Model))?;
+        let found = inspect(CheckpointFiles::folder(&folder.path)?, options, depth)?;
         if self.json {
             serde_json::to_writer_pretty(&mut *out, &found)?;
             writeln!(out)?;

@@ -19,6 +19,7 @@ pub mod config;
 pub mod demo;
 mod error;
 mod fair_permits;
+pub mod hub;
 pub mod inspect;
 mod json;
 mod json_body;

@@ -4,7 +4,6 @@
 //! In: a [`RemoteModel`]. Out: a connected model. The tokenizer, the chat template and the number grammar are
 //! ours, for a directory without weights.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::config::RemoteModel;
+use crate::hub::{Contents, HubError};
 
 /// Maximum number of tokens of a model whose engine does not report its own limit.
 const CONTEXT_TOKENS_UNKNOWN: usize = 1 << 20;
@@ -37,6 +37,8 @@ pub enum RemoteError {
         "{engine} does not report {missing}; give the folder of the model's tokenizer with --tokenizer {name}=DIR{hint}"
     )]
     NoTokenizer { name: String, engine: &'static str, missing: &'static str, hint: String },
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("the tokenizer cannot be opened")]
     Tokenizer(#[from] LoadError),
     #[error(
@@ -94,7 +96,7 @@ pub(crate) async fn connect(
         );
     }
     let files = match &model.tokenizer {
-        Some(folder) => CheckpointFiles::folder(Path::new(folder))?,
+        Some(location) => CheckpointFiles::folder(&location.directory(Contents::Tokenizer).await?.path)?,
         None => return Err(no_tokenizer(name, &facts)),
     };
     let tokenizer = Arc::new(Tokenizer::open(&files)?);

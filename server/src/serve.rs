@@ -7,7 +7,7 @@
 //! cut off and all engine threads are joined.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use crate::backend::{self, BackendOptions, with_chat_template};
 use crate::calibration::{CalibrationFile, CalibrationFileError, calibrated};
 use crate::config::{AdapterConfig, Config, ModelConfig, ModelSource, ToolParserChoice};
+use crate::hub::{Contents, HubError, Snapshot};
 use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
@@ -60,6 +61,8 @@ pub enum ServeError {
         #[source]
         source: LoadError,
     },
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("cannot load adapter `{name}`")]
     Adapter {
         name: String,
@@ -312,7 +315,7 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     let cache_bytes_max = config.cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);
     for (model, loaded) in models.iter().zip(&loaded) {
-        if let Loaded::Here(loaded) = loaded {
+        if let Loaded::Here(loaded, _) = loaded {
             check_cache(&model.name, loaded, &budget)?;
         }
     }
@@ -326,15 +329,18 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
             Loaded::Elsewhere(connected) => {
                 ServedModel::remote(name, connected, *limits, &budget, &app.metrics)
             }
-            Loaded::Here(loaded) => {
+            Loaded::Here(loaded, checkpoint) => {
                 let named = |source| ServeError::Load { name: name.clone(), source };
-                let own = own_facts(settings).map_err(named)?;
-                let fingerprint = fingerprint(settings).map_err(named)?;
+                let own = own_facts(&checkpoint).map_err(named)?;
+                let fingerprint = fingerprint(&checkpoint).map_err(named)?;
                 let (mut model, thread) = ServedModel::start(name, loaded, *limits, &budget, &app.metrics)
                     .map_err(|source| ServeError::System { what: "a thread", source })?;
                 threads.push(thread);
                 if let Some(side) = own.truncation_side {
                     model = model.with_truncation_side(side);
+                }
+                if let Checkpoint::Hub(Snapshot { commit, .. }) = checkpoint {
+                    model = model.with_revision(commit);
                 }
                 model.with_examples(own.examples).with_fingerprint(fingerprint)
             }
@@ -367,7 +373,7 @@ fn read_adapters(
     app: &AppState,
 ) -> Result<Vec<ReadAdapter>, ServeError> {
     let reader = |(model, loaded): (&'_ ModelConfig, &'_ Loaded)| match loaded {
-        Loaded::Here(LoadedModel { adapters: Some(reader), .. }) => {
+        Loaded::Here(LoadedModel { adapters: Some(reader), .. }, _) => {
             Some((model.name.clone(), reader.clone()))
         }
         _ => None,
@@ -375,7 +381,8 @@ fn read_adapters(
     let readers: Vec<_> = models.iter().zip(loaded).filter_map(reader).collect();
     let readers: Vec<_> = readers.iter().map(|(name, reader)| (name.as_str(), reader)).collect();
     let read = |adapter: &AdapterConfig| {
-        let folder = AdapterFolder::Configured(adapter.folder.clone());
+        let downloaded = adapter.folder.directory(Contents::Adapter);
+        let folder = AdapterFolder::Configured(tokio::runtime::Handle::current().block_on(downloaded)?);
         let read = app.models.adapter_memory().read(&folder, &readers);
         read.map_err(|source| ServeError::Adapter { name: adapter.name.clone(), source })
     };
@@ -406,9 +413,28 @@ pub enum DecisionTemplateError {
     Wrong(#[from] ChatError),
 }
 
+/// The files of a model that is computed here.
+enum Checkpoint {
+    Demo,
+    /// A folder, or a GGUF file.
+    Path(PathBuf),
+    /// The same, downloaded.
+    Hub(Snapshot),
+}
+
+impl Checkpoint {
+    /// Returns `None` for the demo.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Demo => None,
+            Self::Path(path) | Self::Hub(Snapshot { path, .. }) => Some(path),
+        }
+    }
+}
+
 /// A model that is computed here or by another engine.
 enum Loaded {
-    Here(LoadedModel),
+    Here(LoadedModel, Checkpoint),
     Elsewhere(ConnectedModel),
 }
 
@@ -418,18 +444,26 @@ fn load_or_connect(
     metrics: &Arc<Metrics>,
 ) -> Result<Loaded, ServeError> {
     let name = &model.name;
-    let ModelSource::Remote(remote) = &model.source else {
-        let chat_template = read_chat_template(model)?;
-        let loaded = load(model, chat_template, options);
-        let loaded = loaded.map_err(|source| ServeError::Load { name: name.clone(), source })?;
-        check_chat_template(model, &loaded)?;
-        return Ok(Loaded::Here(loaded));
-    };
-    let observer = Arc::new(UpstreamMetrics::new(metrics, name));
     // Models are loaded on a thread that may block.
-    let connected = tokio::runtime::Handle::current().block_on(connect(name, remote, observer));
-    let connected = connected.map_err(|source| ServeError::Connect { name: name.clone(), source })?;
-    Ok(Loaded::Elsewhere(connected))
+    let runtime = tokio::runtime::Handle::current();
+    let checkpoint = match &model.source {
+        ModelSource::Demo => Checkpoint::Demo,
+        ModelSource::Path(path) => Checkpoint::Path(path.clone()),
+        ModelSource::Hub(reference) => {
+            Checkpoint::Hub(runtime.block_on(reference.download(Contents::Model))?)
+        }
+        ModelSource::Remote(remote) => {
+            let observer = Arc::new(UpstreamMetrics::new(metrics, name));
+            let connected = runtime.block_on(connect(name, remote, observer));
+            let connected = connected.map_err(|source| ServeError::Connect { name: name.clone(), source })?;
+            return Ok(Loaded::Elsewhere(connected));
+        }
+    };
+    let chat_template = read_chat_template(model)?;
+    let loaded = load(&checkpoint, chat_template, options);
+    let loaded = loaded.map_err(|source| ServeError::Load { name: name.clone(), source })?;
+    check_chat_template(model, &loaded)?;
+    Ok(Loaded::Here(loaded, checkpoint))
 }
 
 /// Rejects a limit for caches that cannot hold a prompt of one token and the row after it.
@@ -462,14 +496,13 @@ fn check_chat_template(model: &ModelConfig, loaded: &LoadedModel) -> Result<(), 
 }
 
 fn load(
-    model: &ModelConfig,
+    checkpoint: &Checkpoint,
     chat_template: Option<String>,
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
-    match &model.source {
-        ModelSource::Demo => backend::load_files(&with_chat_template(demo::files()?, chat_template), options),
-        ModelSource::Path(path) => backend::load(path, chat_template, options),
-        ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
+    match checkpoint.path() {
+        None => backend::load_files(&with_chat_template(demo::files()?, chat_template), options),
+        Some(path) => backend::load(path, chat_template, options),
     }
 }
 
@@ -477,12 +510,11 @@ fn read_calibrations(paths: &[PathBuf]) -> Result<Vec<CalibrationFile>, Calibrat
     paths.iter().map(|path| CalibrationFile::read(path)).collect()
 }
 
-fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
-    match &model.source {
-        ModelSource::Demo => demo::files()?.fingerprint(),
-        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
-        ModelSource::Path(path) => file_fingerprint(path),
-        ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
+fn fingerprint(checkpoint: &Checkpoint) -> Result<String, LoadError> {
+    match checkpoint.path() {
+        None => demo::files()?.fingerprint(),
+        Some(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
+        Some(path) => file_fingerprint(path),
     }
 }
 
@@ -494,14 +526,14 @@ struct OwnFacts {
 }
 
 /// Reads `ntl.json`. A GGUF file has none, and this program has the examples of the demo checkpoint.
-fn own_facts(model: &ModelConfig) -> Result<OwnFacts, LoadError> {
-    let files = match &model.source {
-        ModelSource::Demo => {
+fn own_facts(checkpoint: &Checkpoint) -> Result<OwnFacts, LoadError> {
+    let files = match checkpoint.path() {
+        None => {
             let examples = demo::EXAMPLES.map(str::to_owned).to_vec();
             return Ok(OwnFacts { examples, ..OwnFacts::default() });
         }
-        ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?,
-        ModelSource::Path(_) | ModelSource::Remote(_) => return Ok(OwnFacts::default()),
+        Some(path) if path.is_dir() => CheckpointFiles::folder(path)?,
+        Some(_) => return Ok(OwnFacts::default()),
     };
     let facts = CheckpointFacts::open(&files, Choices::default())?;
     Ok(OwnFacts { examples: facts.examples().to_vec(), truncation_side: facts.truncation_side() })

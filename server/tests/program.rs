@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test like the tests themselves")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -42,8 +44,13 @@ impl Server {
 
     /// Starts a server that may wait for an engine.
     fn listening(flags: &[&str]) -> Self {
-        let mut child =
-            program(&[flags, &["--port=0"]].concat(), &[]).stderr(Stdio::piped()).spawn().unwrap();
+        Self::listening_in(&[], flags)
+    }
+
+    /// Starts a server with environment variables.
+    fn listening_in(environment: &[(&str, &str)], flags: &[&str]) -> Self {
+        let flags = [flags, &["--port=0"]].concat();
+        let mut child = program(&flags, environment).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         let mut server = Self { child, log, port: 0, admin_port: 0 };
         let listening = server.line_with("listening");
@@ -676,4 +683,44 @@ fn responses_of_a_model_elsewhere_name_the_fingerprint_of_its_engine() {
             assert!(response.contains(&format!("\"system_fingerprint\":\"{fingerprint}\"")), "{response}");
         }
     }
+}
+
+/// Makes a copy of a directory the snapshot of a repository in a Hugging Face cache.
+fn cache(home: &Path, name: &str, folder: &str, revision: &str) {
+    let repository = home.join("hub").join(format!("models--org--{name}"));
+    let snapshot = repository.join("snapshots").join(COMMIT);
+    fs::create_dir_all(&snapshot).unwrap();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, snapshot.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    fs::create_dir_all(repository.join("refs")).unwrap();
+    fs::write(repository.join("refs").join(revision), COMMIT).unwrap();
+}
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+#[test]
+fn a_model_of_the_hub_is_served_from_the_cache_with_its_commit() {
+    let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/adapters/llama-ntl");
+    let home = tempfile::tempdir().unwrap();
+    cache(home.path(), "tiny", TINY, "main");
+    cache(home.path(), "lora", adapter, "v1");
+    let environment = [("HF_HOME", home.path().to_str().unwrap()), ("HF_HUB_OFFLINE", "1")];
+    let flags = ["--model=hf:org/tiny", "--adapter=hf:org/lora@v1"];
+    let mut server = Server::listening_in(&environment, &flags);
+    server.line_with("ready");
+    let models = server.get("/v1/models", "");
+    let models: Value = serde_json::from_str(models.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let found = |index: usize| [&models["data"][index]["id"], &models["data"][index]["revision"]];
+    assert_eq!(found(0), [&json!("tiny"), &json!(COMMIT)]);
+    assert_eq!(found(1), [&json!("lora"), &json!(COMMIT)]);
+    server.end();
+    let inspected = program(&["inspect", "hf:org/tiny"], &environment).output().unwrap();
+    assert!(inspected.status.success() && !inspected.stdout.is_empty());
+    let (code, error) = failure(&["--model=hf:org/other", "--port=0"], &environment);
+    let want = "ntl-server: cannot download hf:org/other: HF_HUB_OFFLINE is set, and ";
+    assert!(code == 1 && error.contains(want), "{error}");
 }

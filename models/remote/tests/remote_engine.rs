@@ -346,7 +346,8 @@ async fn targets_and_candidates_are_scored() {
     let number_tokens = Arc::new(NumberTokens::new((2..12).map(|id| (id, f64::from(id - 2)))));
     let target: Vec<Token> = ["1", "2", "8"].map(|piece| id(piece).into()).into();
     let losses = vec![NumberLoss::of(NumberLossKind::Was)];
-    let scored = last(&engine, job(Request::Score(ScoreJob { target, number_tokens, losses }))).await;
+    let scored =
+        last(&engine, job(Request::Score(ScoreJob { target, number_tokens, losses, digits: false }))).await;
     let Event::Scored(scored) = scored else { panic!("{scored:?}") };
     let probabilities: Vec<f64> = scored.tokens.iter().map(|score| score.token.logprob.exp()).collect();
     for (got, want) in probabilities.iter().zip([0.9999, 0.9999, 0.00005]) {

@@ -35,7 +35,8 @@ fn candidates_have_the_log_probabilities_of_targets_scored_alone(fixtures: Fixtu
             let together = logprobs(&engine, Request::Candidates(CandidatesJob::new(&candidates)));
             let alone = candidates.iter().flat_map(|target| {
                 let number_tokens = Arc::new(NumberTokens::default());
-                let job = ScoreJob { target: target.clone(), number_tokens, losses: Vec::new() };
+                let job =
+                    ScoreJob { target: target.clone(), number_tokens, losses: Vec::new(), digits: false };
                 logprobs(&engine, Request::Score(job))
             });
             let alone: Vec<f64> = alone.collect();

@@ -1,8 +1,10 @@
 //! Compares the losses with the outputs of ntloss 0.3.2: `ntloss.json`.
 //!
-//! `squash_factor`, `loss_weights` and `NumberLevelLoss` are not supported, and therefore not compared.
+//! `loss_weights` and `NumberLevelLoss(float_level=True)` are not supported, and therefore not compared.
 
-use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss, Reduction, reduce};
+use ntl_core::losses::{
+    NumberLoss, NumberLossKind, NumberTokens, Position, ReducedLoss, Reduction, level_losses, reduce,
+};
 use ntl_core::numbers::python::parse_float;
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::tokenizer::Tokenizer;
@@ -37,6 +39,7 @@ impl<'a> Original<'a> {
     fn kind(&self) -> NumberLossKind {
         match (self.class, self.option("loss_function"), self.option("squash_factor")) {
             ("NTLoss", _, "None") => NumberLossKind::Was,
+            ("NTLoss", _, factor) => NumberLossKind::SquashedWas(factor.parse().unwrap()),
             (_, "mse_loss", _) => NumberLossKind::Mse,
             (_, "l1_loss", _) => NumberLossKind::Mae,
             // With its default beta of 1, torch's smooth_l1_loss equals the Huber loss.
@@ -57,13 +60,35 @@ impl<'a> Original<'a> {
     }
 
     fn is_served(&self) -> bool {
-        let is_squashed = self.class == "NTLoss" && self.option("squash_factor") != "None";
-        !(self.is_weighted || is_squashed || self.class.starts_with("NumberLevelLoss"))
+        match self.class {
+            "NumberLevelLoss" => !self.is("float_level"),
+            // The same results by another way.
+            "NumberLevelLossLooped" => false,
+            _ => !self.is_weighted,
+        }
     }
 
     fn losses(&self, example: &Example, vocabularies: &Vocabularies) -> Vec<Option<f64>> {
+        if self.class == "NumberLevelLoss" {
+            return self.level_losses(example, &vocabularies.digits);
+        }
         let tokens = vocabularies.of(self.is("digit_level"));
         example.losses(NumberLoss { kind: self.kind(), reweigh: self.is("reweigh") }, tokens)
+    }
+}
+
+impl Original<'_> {
+    /// Returns the losses of whole numbers, which do not continue from one target to the next.
+    fn level_losses(&self, example: &Example, digits: &NumberTokens) -> Vec<Option<f64>> {
+        let mut losses = Vec::new();
+        for row in &example.rows {
+            let digit = |(label, logits): &(Option<u32>, Vec<f32>)| {
+                Position::new(logits, digits).unwrap().digit((*label)?)
+            };
+            let scores: Vec<_> = row.iter().map(digit).collect();
+            losses.extend(level_losses(&scores, self.is("reweigh")));
+        }
+        losses
     }
 }
 
@@ -96,9 +121,9 @@ impl Vocabularies {
             let pair = |pair: &Value| (pair[0].as_u64().unwrap() as u32, pair[1].as_f64().unwrap());
             NumberTokens::new(info[name].as_array().unwrap().iter().map(pair))
         };
-        let digits = tokens(digit);
+        let digits = tokens(digit).with_digits(|_| true);
         let floats = tokens(parse_float);
-        assert_eq!(digits, golden("number_tokens_digit_level"), "{}", stored.name);
+        assert_same_tokens(&digits, &golden("number_tokens_digit_level"), stored.name);
         assert_same_tokens(&floats, &golden("number_tokens_all"), stored.name);
         Self { digits, floats }
     }

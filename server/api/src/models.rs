@@ -86,6 +86,8 @@ pub struct Model {
     /// responses. With `remote`: the engine's fingerprint if it has one, otherwise `probe-` and what fixed
     /// prompts show about the weights.
     pub fingerprint: Option<String>,
+    /// With `hf:`: the commit of the repository on the Hugging Face hub.
+    pub revision: Option<String>,
     /// Prompts that show what the model can do, from `ntl.json` of the checkpoint; empty if it lists none.
     #[serde(default)]
     pub examples: Vec<String>,

@@ -58,19 +58,23 @@ pub enum LossName {
     /// NTL-Huber.
     #[serde(rename = "ntl-huber")]
     NtlHuber,
+    /// The relative error of each whole number, `NumberLevelLoss` of ntloss.
+    #[serde(rename = "ntl-level")]
+    NtlLevel,
 }
 
 impl LossName {
     /// All losses.
-    pub const ALL: [Self; 6] =
-        [Self::Ce, Self::NtlWas, Self::NtlWasCdf, Self::NtlMse, Self::NtlMae, Self::NtlHuber];
+    pub const ALL: [Self; 7] =
+        [Self::Ce, Self::NtlWas, Self::NtlWasCdf, Self::NtlMse, Self::NtlMae, Self::NtlHuber, Self::NtlLevel];
 }
 
 /// How the losses of a target's tokens are reduced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReductionName {
-    /// The mean: for cross entropy over all tokens, for a Number Token Loss over the number tokens.
+    /// The mean: for cross entropy over all tokens, for a Number Token Loss over the number tokens, for
+    /// `ntl-level` over the numbers.
     #[default]
     Mean,
     /// The sum.
@@ -99,6 +103,10 @@ pub struct ScoreRequest {
     /// Make probability on text cost more than the worst number, as ntloss does. Default false, as in the
     /// paper.
     pub reweigh: Option<bool>,
+    /// Only for `ntl-was`: how much worse the farthest number token is than the nearest wrong one, above 1,
+    /// at most 1000000, as in ntloss. Default: as much as its distance.
+    #[schema(exclusive_minimum = 1, maximum = 1000000)]
+    pub squash_factor: Option<f64>,
     /// Only for `candidates`: whether their log-probabilities are divided by their numbers of tokens before
     /// the softmax. Default false.
     pub normalize_by_length: Option<bool>,

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
-use ntl_core::contract::{CandidatesJob, ModelInfo, Request, ScoreJob, ScoreOutcome, TokenScore};
-use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, reduce};
+use ntl_core::contract::{
+    CandidatesJob, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
+};
+use ntl_core::losses::{
+    NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, level_losses, reduce,
+};
 use ntl_core::text::TextDecoder;
 
 use super::candidates::{CandidateOptions, CandidatesFormat};
@@ -19,6 +23,7 @@ const LAMBDA: f64 = 0.3;
 const LAMBDA_MAX: f64 = 1e6;
 const TAU: f64 = 1.0;
 const TAU_MAX: f64 = 1e6;
+const SQUASH_FACTOR_MAX: f64 = 1e6;
 
 /// Maximum number of candidates of all items.
 const CANDIDATES_MAX: usize = 16_384;
@@ -32,6 +37,10 @@ pub(crate) struct ScoreLosses {
     lambda: f64,
     reduction: ReductionName,
     reweigh: bool,
+    /// See [`NumberLossKind::SquashedWas`].
+    squash_factor: Option<f64>,
+    /// Whether numbers are written in digits, so that the model has the loss of whole numbers.
+    has_digits: bool,
     /// Whether numbers are tokens with values, so that the model has Number Token Losses.
     has_number_tokens: bool,
     /// The candidates of each item; `None` for an item with a target.
@@ -50,6 +59,7 @@ pub(crate) fn score_request(
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
     let has_number_tokens = model.number_encoding.has_number_tokens();
+    let has_digits = matches!(model.number_encoding, NumberEncoding::Text | NumberEncoding::Digits);
     let add_eos = request.add_eos.unwrap_or(true);
     let tau = request.tau.unwrap_or(TAU);
     check("tau", tau > 0.0 && tau <= TAU_MAX, format!("must be above 0 and at most {TAU_MAX}"))?;
@@ -98,7 +108,21 @@ pub(crate) fn score_request(
     let in_total = losses.iter().copied().find(|&name| name != LossName::Ce);
     let reduction = request.reduction.unwrap_or_default();
     let reweigh = request.reweigh.unwrap_or(false);
-    Ok((inputs, ScoreLosses { losses, in_total, lambda, reduction, reweigh, has_number_tokens, candidates }))
+    let squash_factor = request.squash_factor;
+    let is_factor = squash_factor.is_none_or(|factor| factor > 1.0 && factor <= SQUASH_FACTOR_MAX);
+    check("squash_factor", is_factor, format!("must be above 1 and at most {SQUASH_FACTOR_MAX}"))?;
+    let losses = ScoreLosses {
+        losses,
+        in_total,
+        lambda,
+        reduction,
+        reweigh,
+        squash_factor,
+        has_digits,
+        has_number_tokens,
+        candidates,
+    };
+    Ok((inputs, losses))
 }
 
 /// Rejects a model without probabilities of tokens.
@@ -120,6 +144,8 @@ fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
         ("is only allowed with a `target`", "is only allowed with `candidates`");
     let of_grids = "is only allowed with `candidates` that have a `value`";
     let has_losses = request.losses.as_ref().is_some_and(|losses| !losses.is_empty());
+    let has_was = request.losses.as_ref().is_none_or(|losses| losses.contains(&LossName::NtlWas));
+    let of_was = "is only allowed with a `target` and the loss `ntl-was`";
     let has_reduction = request.reduction.is_some_and(|reduction| reduction != ReductionName::default());
     for (param, asked, fits, message) in [
         ("normalize_by_length", request.normalize_by_length == Some(true), has_candidates, of_candidates),
@@ -128,6 +154,7 @@ fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
         ("lambda", differs(request.lambda, LAMBDA), has_target, of_targets),
         ("reduction", has_reduction, has_target, of_targets),
         ("reweigh", request.reweigh == Some(true), has_target, of_targets),
+        ("squash_factor", request.squash_factor.is_some(), has_target && has_was, of_was),
     ] {
         check(param, !asked || fits || items.is_empty(), message)?;
     }
@@ -176,7 +203,8 @@ impl ScoreLosses {
                 let losses = losses.map(|(_, kind)| NumberLoss { kind, reweigh: self.reweigh }).collect();
                 let target = only.tokens.clone();
                 let number_tokens = Arc::clone(number_tokens);
-                Request::Score(ScoreJob { target, number_tokens, losses })
+                let digits = self.losses.contains(&LossName::NtlLevel);
+                Request::Score(ScoreJob { target, number_tokens, losses, digits })
             }
             _ => {
                 let candidates: Vec<_> = targets.iter().map(|target| target.tokens.clone()).collect();
@@ -201,7 +229,7 @@ impl ScoreLosses {
 
     /// The Number Token Losses of a job, in order.
     fn number_losses(&self) -> impl Iterator<Item = (LossName, NumberLossKind)> {
-        self.losses.iter().filter_map(|&name| Some((name, kind(name)?)))
+        self.losses.iter().filter_map(|&name| Some((name, self.kind(name)?)))
     }
 
     /// A scored target.
@@ -220,7 +248,7 @@ impl ScoreLosses {
             number_mass: number(|token| token.number.map(|number| number.mass)),
             losses: self.losses.iter().map(|&name| (name, self.loss(name, tokens))).collect(),
             total: match self.in_total {
-                Some(_) if !self.has_number_tokens => self.missing(tokens.len()),
+                Some(name) if !self.has(name) => self.missing(tokens.len()),
                 _ => wire(self.total(tokens)),
             },
             perplexity: match mean_ce {
@@ -231,10 +259,19 @@ impl ScoreLosses {
     }
 
     fn loss(&self, name: LossName, tokens: &[TokenScore]) -> Loss {
-        if kind(name).is_some() && !self.has_number_tokens {
+        if !self.has(name) {
             return self.missing(tokens.len());
         }
         wire(self.reduced(name, tokens, self.reduction))
+    }
+
+    /// Returns whether the model has a loss.
+    fn has(&self, name: LossName) -> bool {
+        match name {
+            LossName::Ce => true,
+            LossName::NtlLevel => self.has_digits,
+            _ => self.has_number_tokens,
+        }
     }
 
     /// The nulls of a loss that the model does not have.
@@ -261,13 +298,7 @@ impl ScoreLosses {
     }
 
     fn reduced(&self, name: LossName, tokens: &[TokenScore], reduction: ReductionName) -> ReducedLoss {
-        let place = self.number_losses().position(|(loss, _)| loss == name);
-        let loss = |token: &TokenScore| match place {
-            Some(place) => token.losses.get(place).copied().flatten(),
-            // Turns -0 into 0 if the probability is 1.
-            None => Some(0.0 - token.token.logprob),
-        };
-        let losses: Vec<Option<f64>> = tokens.iter().map(loss).collect();
+        let losses = self.token_losses(name, tokens);
         let reduction = match reduction {
             ReductionName::Mean => Reduction::Mean,
             ReductionName::Sum => Reduction::Sum,
@@ -275,17 +306,32 @@ impl ScoreLosses {
         };
         reduce(&losses, reduction)
     }
-}
 
-/// The kind of a Number Token Loss; `None` for cross entropy.
-fn kind(name: LossName) -> Option<NumberLossKind> {
-    match name {
-        LossName::Ce => None,
-        LossName::NtlWas => Some(NumberLossKind::Was),
-        LossName::NtlWasCdf => Some(NumberLossKind::WasCdf),
-        LossName::NtlMse => Some(NumberLossKind::Mse),
-        LossName::NtlMae => Some(NumberLossKind::Mae),
-        LossName::NtlHuber => Some(NumberLossKind::Huber),
+    /// Returns a loss at each token, `None` for a token without it.
+    fn token_losses(&self, name: LossName, tokens: &[TokenScore]) -> Vec<Option<f64>> {
+        match (name, self.number_losses().position(|(loss, _)| loss == name)) {
+            (LossName::NtlLevel, _) => {
+                let digits: Vec<_> = tokens.iter().map(|token| token.digit).collect();
+                level_losses(&digits, self.reweigh)
+            }
+            (_, Some(place)) => tokens.iter().map(|token| *token.losses.get(place)?).collect(),
+            // Turns -0 into 0 if the probability is 1.
+            (_, None) => tokens.iter().map(|token| Some(0.0 - token.token.logprob)).collect(),
+        }
+    }
+
+    /// The kind of a loss at number tokens; `None` for the others.
+    fn kind(&self, name: LossName) -> Option<NumberLossKind> {
+        match name {
+            LossName::Ce | LossName::NtlLevel => None,
+            LossName::NtlWas => {
+                Some(self.squash_factor.map_or(NumberLossKind::Was, NumberLossKind::SquashedWas))
+            }
+            LossName::NtlWasCdf => Some(NumberLossKind::WasCdf),
+            LossName::NtlMse => Some(NumberLossKind::Mse),
+            LossName::NtlMae => Some(NumberLossKind::Mae),
+            LossName::NtlHuber => Some(NumberLossKind::Huber),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::telemetry::LogFormat;
 /// Without `--model` a small embedded demo checkpoint is served. A flag overrides its environment variable,
 /// that overrides the file of `--config`, and that overrides the default.
 #[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true)]
+#[command(version, max_term_width = 110, args_conflicts_with_subcommands = true, mut_args = with_short_help)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -40,6 +40,28 @@ pub struct Args {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) logs: LogArgs,
+}
+
+/// The flags that `-h` shows. `--help` shows all.
+const IN_SHORT_HELP: [&str; 13] = [
+    "config",
+    "model",
+    "adapter",
+    "calibration",
+    "device",
+    "dtype",
+    "tokenizer",
+    "host",
+    "port",
+    "api-key-file",
+    "admin-listen",
+    "concurrency-max",
+    "log-format",
+];
+
+fn with_short_help(flag: clap::Arg) -> clap::Arg {
+    let is_shown = flag.get_long().is_none_or(|name| IN_SHORT_HELP.contains(&name));
+    flag.hide_short_help(!is_shown)
 }
 
 /// A command other than serving.
@@ -63,13 +85,15 @@ impl Args {
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArgs {
     /// Checkpoint folder, as `save_pretrained` writes it, or GGUF file; may be given several times. NAME is
-    /// the model's name in requests, by default the folder's or file's name. NAME=URL[#MODEL] serves a model
-    /// that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its replicas
+    /// the model's name in requests, by default the folder's or file's name. hf:ORG/NAME[@REVISION] downloads
+    /// the folder from the Hugging Face hub (hf:ORG/NAME/FILE.gguf: one file). NAME=URL[#MODEL] serves a
+    /// model that another engine computes, such as vLLM or llama.cpp; further URLs after commas are its
+    /// replicas
     #[arg(long = "model", env = "NTL_MODEL", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) models: Vec<String>,
-    /// LoRA adapter of PEFT: the directory with its adapter_config.json; may be given several times. It is
-    /// served as a model called NAME, next to its base model. The base is the only model, or the one that
-    /// `base_model_name_or_path` of its configuration names
+    /// LoRA adapter of PEFT: the directory with its adapter_config.json, or hf:ORG/NAME; may be given several
+    /// times. It is served as a model called NAME, next to its base model. The base is the only model, or the
+    /// one that `base_model_name_or_path` of its configuration names
     #[arg(long = "adapter", env = "NTL_ADAPTER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
     /// Directory from which POST /v1/load_lora_adapter on the listener of --admin-listen may load adapters
@@ -180,7 +204,7 @@ pub(crate) struct UpstreamArgs {
     /// `SSL_CERT_DIR`), for https URLs with certificates of a private authority
     #[arg(long = "ca-file", env = "NTL_CA_FILE", value_name = "[NAME=]FILE", value_delimiter = ',')]
     pub(crate) ca_files: Vec<String>,
-    /// Folder with tokenizer.json and tokenizer_config.json of the model
+    /// Folder with tokenizer.json and tokenizer_config.json of the model, or hf:ORG/NAME
     #[arg(long = "tokenizer", env = "NTL_TOKENIZER", value_name = "[NAME=]DIR", value_delimiter = ',')]
     pub(crate) tokenizers: Vec<String>,
     /// Maximum time of one response of the engine, and between two parts of a stream, in seconds; then
@@ -449,6 +473,27 @@ mod tests {
     use clap::{CommandFactory, ValueEnum};
 
     use super::*;
+
+    #[test]
+    fn the_short_help_has_the_flags_that_matter_and_the_long_help_all() {
+        let mut command = Args::command();
+        let short = command.render_help().to_string();
+        let long = command.render_long_help().to_string();
+        let mut shown = Vec::new();
+        for line in short.lines() {
+            let flag = line.strip_prefix("      --").and_then(|line| line.split_whitespace().next());
+            shown.extend(flag.map(str::to_owned));
+        }
+        shown.sort();
+        let mut wanted = IN_SHORT_HELP.map(str::to_owned);
+        wanted.sort();
+        assert_eq!(shown, wanted, "{short}");
+        for flag in command.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            let name = flag.get_long().unwrap();
+            assert!(long.contains(&format!("--{name}")), "{name}");
+        }
+        assert!(short.contains("see more with '--help'"));
+    }
 
     #[test]
     fn the_definition_is_sound_and_every_flag_has_its_environment_name() {

@@ -18,6 +18,7 @@ use super::args::Args;
 use super::environment::Environment;
 use super::models::split_name;
 use super::remote::is_url;
+use crate::hub::HubReference;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -153,7 +154,7 @@ fn with_paths_below(folder: &Path, argument: &clap::Arg, value: &str) -> String 
     }
     let below = |part: &str| {
         let (name, path) = if form.starts_with("[NAME=]") { split_name(part) } else { (None, part) };
-        if path.is_empty() || is_url(path) {
+        if path.is_empty() || is_url(path) || HubReference::is_meant_by(path) {
             return part.to_owned();
         }
         let path = folder.join(path).display().to_string();
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn relative_paths_begin_at_the_directory_of_the_file() {
         let text = r#"
-            model = ["models/t5", "a=b/c", "/abs", "x=http://127.0.0.1:1/v1,http://127.0.0.1:2/v1", "y=/abs"]
+            model = ["models/t5", "a=b/c", "/abs", "x=http://127.0.0.1:1/v1,http://127.0.0.1:2/v1", "z=hf:o/n"]
             calibration = "a=c.json,y=d.json"
             adapter = ["./lora"]
             api-key-file = "keys"
@@ -244,7 +245,7 @@ mod tests {
             "/abs",
             "x=http://127.0.0.1:1/v1",
             "http://127.0.0.1:2/v1",
-            "y=/abs",
+            "z=hf:o/n",
         ];
         assert_eq!(args.models.models, models);
         assert_eq!(args.models.calibrations, ["z.json"], "of the command line");

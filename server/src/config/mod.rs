@@ -20,6 +20,7 @@ use ntl_engine::EngineLimits;
 use ntl_models::{DeviceChoice, LoadOptions};
 
 use crate::backend::BackendOptions;
+use crate::hub::InvalidReference;
 use crate::keys::{ApiKeys, KeyError};
 use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::proxies::TrustedProxies;
@@ -67,6 +68,8 @@ pub enum ConfigError {
     ToolParser { text: String, problem: &'static str },
     #[error(transparent)]
     Remote(#[from] RemoteModelError),
+    #[error("{0}: {1}")]
+    Hub(&'static str, InvalidReference),
     #[error("--adapter {0}: write NAME=DIR")]
     UnnamedAdapter(String),
     #[error(
@@ -125,7 +128,7 @@ impl Config {
     pub(crate) fn remote_models(&mut self) -> impl Iterator<Item = &mut RemoteModel> {
         self.models.iter_mut().filter_map(|model| match &mut model.source {
             ModelSource::Remote(remote) => Some(&mut **remote),
-            ModelSource::Demo | ModelSource::Path(_) => None,
+            ModelSource::Demo | ModelSource::Path(_) | ModelSource::Hub(_) => None,
         })
     }
 

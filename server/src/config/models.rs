@@ -8,6 +8,7 @@ use ntl_text::tools::ToolFormat;
 use super::remote::{RemoteModel, RemoteModelError, is_url};
 use super::{AttachmentError, ConfigError};
 use crate::demo;
+use crate::hub::{HubReference, Location};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
@@ -15,6 +16,8 @@ pub enum ModelSource {
     Demo,
     /// A folder, or a GGUF file.
     Path(PathBuf),
+    /// A repository of the hub, or a GGUF file in it.
+    Hub(HubReference),
     /// Another server computes it.
     Remote(Box<RemoteModel>),
 }
@@ -38,7 +41,7 @@ pub struct ModelConfig {
 pub struct AdapterConfig {
     /// The name in requests.
     pub name: String,
-    pub folder: PathBuf,
+    pub folder: Location,
     /// Files with calibrations of its intervals.
     pub calibrations: Vec<PathBuf>,
 }
@@ -102,10 +105,17 @@ fn model_config(text: &str) -> Result<ModelConfig, ConfigError> {
     if folder.is_empty() {
         return Err(ConfigError::ModelWithoutFolder(text.to_owned()));
     }
-    let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
-    let name = name.filter(|name| !name.is_empty());
+    let (source, usual_name) = if HubReference::is_meant_by(folder) {
+        let reference: HubReference =
+            folder.parse().map_err(|problem| ConfigError::Hub("--model", problem))?;
+        let name = reference.model_name().to_owned();
+        (ModelSource::Hub(reference), Some(name))
+    } else {
+        (ModelSource::Path(folder.into()), folder_name(Path::new(folder)))
+    };
+    let name = name.map(str::to_owned).or(usual_name).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| ConfigError::UnnamedModel(text.to_owned()))?;
-    Ok(ModelConfig::new(name, ModelSource::Path(folder.into())))
+    Ok(ModelConfig::new(name, source))
 }
 
 /// Splits `[NAME=]DIR`. A path that contains an equals sign needs a name, or must begin with `.` or `/`.
@@ -135,13 +145,18 @@ pub(super) fn adapter_configs(
     let mut names: BTreeSet<String> = models.iter().map(|model| model.name.clone()).collect();
     let adapter = |text: &String| {
         let (name, folder) = split_name(text);
-        let name = name.map(str::to_owned).or_else(|| folder_name(Path::new(folder)));
+        let location: Location = folder.parse().map_err(|problem| ConfigError::Hub("--adapter", problem))?;
+        let usual_name = match &location {
+            Location::Path(path) => folder_name(path),
+            Location::Hub(reference) => Some(reference.model_name().to_owned()),
+        };
+        let name = name.map(str::to_owned).or(usual_name);
         let name = name.filter(|name| !name.is_empty() && !folder.is_empty());
         let name = name.ok_or_else(|| ConfigError::UnnamedAdapter(text.clone()))?;
         if !names.insert(name.clone()) {
             return Err(ConfigError::DuplicateAdapter(name));
         }
-        Ok(AdapterConfig { name, folder: folder.into(), calibrations: Vec::new() })
+        Ok(AdapterConfig { name, folder: location, calibrations: Vec::new() })
     };
     flags.iter().map(adapter).collect()
 }
@@ -271,20 +286,25 @@ mod tests {
         let model = |name: &&str| ModelConfig::new((*name).to_owned(), ModelSource::Path((*name).into()));
         let flags: Vec<String> = flags.iter().map(|&text| text.to_owned()).collect();
         let adapters = adapter_configs(&flags, &models.iter().map(model).collect::<Vec<_>>());
-        let pair = |adapter: AdapterConfig| (adapter.name, adapter.folder.display().to_string());
+        let pair = |adapter: AdapterConfig| match adapter.folder {
+            Location::Path(path) => (adapter.name, path.display().to_string()),
+            Location::Hub(reference) => (adapter.name, reference.to_string()),
+        };
         adapters.map(|all| all.into_iter().map(pair).collect()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn an_adapter_is_called_after_its_folder_unless_named_and_no_name_is_used_twice() {
-        let found = adapters(&["a"], &["x/y", "z=/x=1", "/x=2"]).unwrap();
-        let want = [("y", "x/y"), ("z", "/x=1"), ("x=2", "/x=2")];
+        let found = adapters(&["a"], &["x/y", "z=/x=1", "/x=2", "hf:o/l@v1"]).unwrap();
+        let want = [("y", "x/y"), ("z", "/x=1"), ("x=2", "/x=2"), ("l", "hf:o/l@v1")];
         assert_eq!(found, want.map(|(name, folder)| (name.to_owned(), folder.to_owned())));
         for (flags, part) in [
             (&["a=x"][..], "has the name `a`"),
             (&["x", "y/x"], "has the name `x`"),
             (&["b="], "--adapter b=: write NAME=DIR"),
             (&["=x"], "--adapter =x: write NAME=DIR"),
+            (&["hf:o"], "--adapter: `hf:o`: write it like hf:ORG/NAME"),
+            (&["x=hf:o/l/f.gguf"], "--adapter: `hf:o/l/f.gguf`: a single file is only for --model"),
         ] {
             let error = adapters(&["a"], flags).unwrap_err();
             assert!(error.contains(part), "{error}");
@@ -392,6 +412,16 @@ mod tests {
                 "{text}"
             );
         }
+        for (text, name, hub) in [
+            ("hf:o/n", "n", "hf:o/n"),
+            ("a=hf:o/n@v1", "a", "hf:o/n@v1"),
+            ("hf:o/n/m.gguf", "m", "hf:o/n/m.gguf"),
+        ] {
+            let model = model_config(text).unwrap();
+            assert_eq!((model.name.as_str(), model.source), (name, ModelSource::Hub(hub.parse().unwrap())));
+        }
+        let error = model_config("a=hf:o/../n").unwrap_err().to_string();
+        assert!(error.starts_with("--model: `hf:o/../n`: write it like hf:ORG/NAME"), "{error}");
         for (wrong, missing) in [("=/models/t5", "name"), ("a=", "folder"), ("", "folder")] {
             let error = model_config(wrong).unwrap_err().to_string();
             assert!(error.starts_with(&format!("no {missing} for the model")), "{wrong:?}: {error}");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ntl_remote::{ApiKey, BaseUrl, EngineKind, IDLE_CONNECTIONS_MAX, InvalidKey, InvalidUrl};
 
+use crate::hub::Location;
+
 /// Time that an engine may take for one response, unless a flag says another one.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -26,7 +28,7 @@ pub struct RemoteModel {
     pub kind: Option<EngineKind>,
     pub api_key: Option<ApiKey>,
     /// Directory with the tokenizer.
-    pub tokenizer: Option<PathBuf>,
+    pub tokenizer: Option<Location>,
     /// Maximum time of one response.
     pub timeout: Duration,
     /// Maximum number of concurrent requests for next-token probabilities, and of those for texts before and

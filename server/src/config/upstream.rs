@@ -9,6 +9,7 @@ use ntl_remote::{ApiKey, EngineKind};
 use super::args::UpstreamArgs;
 use super::models::{ModelConfig, ModelSource};
 use super::remote::{RemoteModel, RemoteModelError};
+use crate::hub::Location;
 
 /// Applies the flags about models on other servers. Each replica writes at most `texts_max` texts at a time.
 pub(super) fn with_upstream_flags(
@@ -24,12 +25,14 @@ pub(super) fn with_upstream_flags(
     for text in &flags.upstreams {
         set(&mut models, "--upstream", text, kind, |model, kind| model.kind = kind)?;
     }
-    let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
     for text in &flags.ca_files {
+        let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
         set(&mut models, "--ca-file", text, path, |model, path| model.ca_file = Some(path))?;
     }
     for text in &flags.tokenizers {
-        set(&mut models, "--tokenizer", text, path, |model, path| model.tokenizer = Some(path))?;
+        set(&mut models, "--tokenizer", text, Location::from_str, |model, location| {
+            model.tokenizer = Some(location);
+        })?;
     }
     for text in &flags.upstream_timeouts {
         let set_timeout = |model: &mut RemoteModel, seconds| model.timeout = Duration::from_secs(seconds);
@@ -78,7 +81,7 @@ fn targets<'a, 't>(
     let is_target = |model: &&mut ModelConfig| named.is_none_or(|(name, _)| model.name == name);
     let remote = |model: &'a mut ModelConfig| match &mut model.source {
         ModelSource::Remote(remote) => Some(&mut **remote),
-        ModelSource::Demo | ModelSource::Path(_) => None,
+        ModelSource::Demo | ModelSource::Path(_) | ModelSource::Hub(_) => None,
     };
     let targets: Vec<&mut RemoteModel> = models.iter_mut().filter(is_target).filter_map(remote).collect();
     if targets.is_empty() {
@@ -119,7 +122,7 @@ mod tests {
         let config = Config::try_from(args).map_err(|error| error.to_string())?;
         let remote = |model: ModelConfig| match model.source {
             ModelSource::Remote(remote) => Some(*remote),
-            ModelSource::Demo | ModelSource::Path(_) => None,
+            ModelSource::Demo | ModelSource::Path(_) | ModelSource::Hub(_) => None,
         };
         Ok(config.models.into_iter().filter_map(remote).collect())
     }
@@ -181,7 +184,10 @@ mod tests {
         let kinds: Vec<_> = found.iter().map(|model| model.kind).collect();
         assert_eq!(kinds, [Some(EngineKind::Vllm), Some(EngineKind::LlamaCpp)]);
         assert!(found.iter().all(|model| model.timeout == Duration::from_secs(7)));
-        assert_eq!((found[0].tokenizer.clone(), found[1].tokenizer.clone()), (Some("/t".into()), None));
+        let path = Location::Path("/t".into());
+        assert_eq!((found[0].tokenizer.clone(), found[1].tokenizer.clone()), (Some(path), None));
+        let found_on_hub = with(&["--tokenizer", "b=hf:o/n"]).unwrap()[1].tokenizer.clone();
+        assert_eq!(found_on_hub, Some(Location::Hub("hf:o/n".parse().unwrap())));
         assert_eq!([found[0].concurrency, found[1].concurrency], [CONCURRENCY, 3]);
         assert_eq!(found[0].fields, ["image_url"]);
         assert_eq!(found[1].fields, ["image_url", "kv_transfer_params"]);
@@ -192,6 +198,10 @@ mod tests {
             (
                 &["--upstream-fields", "a=x.y"],
                 "--upstream-fields a=x.y: must be the name of a field, such as image_url",
+            ),
+            (
+                &["--tokenizer", "a=hf:o"],
+                "--tokenizer a=hf:o: `hf:o`: write it like hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME/FILE.gguf",
             ),
             (&["--upstream-timeout", "0"], "--upstream-timeout 0: must be a whole number of at least 1"),
         ] {

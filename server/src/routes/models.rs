@@ -88,6 +88,10 @@ fn describe(model: &ServedModel) -> Model {
         }),
         chat: model.tokenizer.chat_template().is_some(),
         fingerprint: model.fingerprint(),
+        revision: match &model.lora {
+            Some(lora) => lora.weights.folder.commit().map(str::to_owned),
+            None => model.revision.clone(),
+        },
         examples: model.examples.clone(),
         root: model.lora.as_ref().map(|lora| lora.weights.folder.path().display().to_string()),
         parent: model.lora.as_ref().map(|lora| lora.parent.to_string()),

@@ -12,6 +12,8 @@ use ntl_core::contract::{Adapter, EngineError};
 use ntl_models::{AdapterReader, adapter_base};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
+use crate::hub::Directory;
+
 /// Why an adapter is not served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,7 +69,7 @@ pub(crate) struct LoraWeights {
 #[derive(Debug, Clone)]
 pub(crate) enum AdapterFolder {
     /// Named by the configuration. Its links may change.
-    Configured(PathBuf),
+    Configured(Directory),
     /// Named by a request and checked. Its path has no links, and one that is put there later is not
     /// followed.
     Checked(PathBuf),
@@ -76,7 +78,15 @@ pub(crate) enum AdapterFolder {
 impl AdapterFolder {
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Self::Configured(path) | Self::Checked(path) => path,
+            Self::Configured(Directory { path, .. }) | Self::Checked(path) => path,
+        }
+    }
+
+    /// The commit of its repository, if it is from the hub.
+    pub(crate) fn commit(&self) -> Option<&str> {
+        match self {
+            Self::Configured(directory) => directory.commit.as_deref(),
+            Self::Checked(_) => None,
         }
     }
 }
@@ -128,10 +138,12 @@ impl Drop for Held {
 /// Opens the directory of an adapter.
 pub(crate) fn adapter_files(folder: &AdapterFolder) -> Result<CheckpointFiles, LoadError> {
     match folder {
-        AdapterFolder::Configured(path) => CheckpointFiles::folder(path).map_err(|error| match error {
-            LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
-            other => other,
-        }),
+        AdapterFolder::Configured(Directory { path, .. }) => {
+            CheckpointFiles::folder(path).map_err(|error| match error {
+                LoadError::NoFolder(folder) => LoadError::NoAdapterFolder(folder),
+                other => other,
+            })
+        }
         AdapterFolder::Checked(path) => Ok(CheckpointFiles::resolved_folder(path)),
     }
 }

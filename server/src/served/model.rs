@@ -47,6 +47,8 @@ pub struct ServedModel {
     pub(crate) examples: Vec<String>,
     /// See [`Self::fingerprint`].
     fingerprint: Option<String>,
+    /// The commit of its repository on the hub.
+    pub(crate) revision: Option<String>,
     /// The limits of requests.
     pub(crate) profile: Arc<ModelProfile>,
     /// The number tokens that losses are computed over.
@@ -139,6 +141,7 @@ impl ServedModel {
             decoder: Arc::clone(&self.decoder),
             examples: Vec::new(),
             fingerprint,
+            revision: None,
             profile,
             number_tokens: Arc::clone(&self.number_tokens),
             lora: Some(Lora { weights, parent: Arc::clone(&self.name) }),
@@ -194,6 +197,13 @@ impl ServedModel {
     #[must_use]
     pub fn with_fingerprint(mut self, fingerprint: String) -> Self {
         self.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// Adds the commit of its repository on the hub.
+    #[must_use]
+    pub(crate) fn with_revision(mut self, revision: String) -> Self {
+        self.revision = Some(revision);
         self
     }
 
@@ -374,6 +384,7 @@ impl Parts {
             decoder,
             examples: Vec::new(),
             fingerprint: None,
+            revision: None,
             profile,
             number_tokens,
             lora: None,
@@ -391,6 +402,8 @@ impl Parts {
 /// and place.
 fn number_tokens(tokenizer: &Tokenizer, vocabulary: &Vocabulary) -> NumberTokens {
     let placed = |id| tokenizer.token(id).and_then(PlacedDigit::parse);
+    let is_digit = |id| matches!(tokenizer.token(id).map(str::as_bytes), Some([b'0'..=b'9']));
     NumberTokens::new(vocabulary.number_values.iter().copied())
         .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
+        .with_digits(is_digit)
 }

@@ -253,6 +253,7 @@ fn score_probe(field: &str) -> Option<Probe> {
         "lambda" => probe(json!(5)),
         "reduction" => probe(json!("sum")),
         "reweigh" => probe(json!(true)),
+        "squash_factor" => probe(json!(2)),
         "normalize_by_length" => probe_with(candidates(Value::Null), json!(true)),
         "tau" => probe_with(candidates(json!(4)), json!(50)),
         "add_eos" => probe(json!(false)),

@@ -125,6 +125,27 @@ async fn reweigh_makes_text_cost_more_than_the_worst_digit() {
 }
 
 #[tokio::test]
+async fn whole_numbers_and_squashed_distances_have_the_losses_of_ntloss() {
+    let items = json!([{"prompt": "x", "target": [piece("4")]}]);
+    let app = four_or_five();
+    let losses = async |reweigh: bool| {
+        let body = json!({"losses": ["ntl-level", "ntl-was"], "squash_factor": 2, "reweigh": reweigh, "items": items});
+        one(&app, body).await
+    };
+    let got = losses(false).await;
+    let third = 1.0 / 3.0;
+    let level = third / (4.0 + 4.0 + third);
+    assert!(close(&got["losses"]["ntl-level"], level), "{got}");
+    assert!(close(&got["losses"]["ntl-was"], third), "{got}");
+    assert!(close(&got["total"], -(0.6_f64.ln()) / 2.0 + 0.3 * level), "{got}");
+    let got = losses(true).await;
+    assert!(close(&got["losses"]["ntl-level"], 0.9 * level + 1.01 * 0.1), "{got}");
+    assert!(close(&got["losses"]["ntl-was"], 0.9 * third + 1.01 * 2.0 * 0.1), "{got}");
+    let alone = one(&app, json!({"items": items, "losses": ["ntl-level"], "reduction": "none"})).await;
+    assert!(close(&alone["losses"]["ntl-level"][0], level), "{alone}");
+}
+
+#[tokio::test]
 async fn a_target_of_no_probability_has_null_for_infinity() {
     let items = json!([{"prompt": "x", "target": [piece("7")]}, {"prompt": "x", "target": [piece("x")]}]);
     let body = score(&four_or_five(), json!({"items": items})).await.json();
@@ -212,6 +233,14 @@ async fn wrong_requests_are_refused_by_field() {
         (json!({"items": candidates, "lambda": 1}), "lambda", "only allowed with a `target`"),
         (json!({"items": candidates, "reduction": "sum"}), "reduction", "with a `target`"),
         (json!({"items": candidates, "reweigh": true}), "reweigh", "with a `target`"),
+        (json!({"items": item("4"), "squash_factor": 1}), "squash_factor", "above 1"),
+        (json!({"items": item("4"), "squash_factor": 1e7}), "squash_factor", "at most 1000000"),
+        (
+            json!({"items": item("4"), "squash_factor": 2, "losses": ["ce"]}),
+            "squash_factor",
+            "the loss `ntl-was`",
+        ),
+        (json!({"items": candidates, "squash_factor": 2}), "squash_factor", "the loss `ntl-was`"),
         (json!({"items": candidates, "losses": ["ce"]}), "losses", "with a `target`"),
     ] {
         let answer = score(&app, body.clone()).await;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::error::EngineError;
 use super::options::OptionsOutcome;
 use crate::guide::NumberField;
+use crate::losses::DigitScore;
 use crate::numbers::Distribution;
 use crate::token::TokenLogprob;
 
@@ -187,6 +188,8 @@ pub struct TokenScore {
     pub number: Option<TokenNumber>,
     /// The losses of the job in their order; `None` if the token is not a number.
     pub losses: Vec<Option<f64>>,
+    /// `None` if the token is not a digit, or if the job does not request it.
+    pub digit: Option<DigitScore>,
 }
 
 /// The result of a [`ScoreJob`](super::ScoreJob) or a [`CandidatesJob`](super::CandidatesJob).

@@ -488,4 +488,6 @@ pub struct ScoreJob {
     pub number_tokens: Arc<NumberTokens>,
     /// Losses at the labels that are number tokens.
     pub losses: Vec<NumberLoss>,
+    /// Whether labels that are digits are compared with the expected digits.
+    pub digits: bool,
 }

@@ -70,7 +70,8 @@ impl Decoding for CandidatesDecoding {
         if self.read < self.job.rows().len() {
             return Ok(Progress::Running);
         }
-        let score = |&token: &TokenLogprob| TokenScore { token, number: None, losses: Vec::new() };
+        let score =
+            |&token: &TokenLogprob| TokenScore { token, number: None, losses: Vec::new(), digit: None };
         events.push(Event::Scored(ScoreOutcome { tokens: self.logprobs.iter().map(score).collect() }));
         Ok(Progress::Done)
     }

@@ -132,7 +132,12 @@ fn draws_beams_and_scores_request_every_logit() {
     let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
     let number_tokens = Arc::new(NumberTokens::new([(2, 0.0), (3, 1.0)]));
     let candidates = CandidatesJob::new(&[[2, 3, 1].map(Token::from).to_vec(), vec![4.into()]]);
-    let score = ScoreJob { target: [2, 3, 1].map(Token::from).to_vec(), number_tokens, losses: Vec::new() };
+    let score = ScoreJob {
+        target: [2, 3, 1].map(Token::from).to_vec(),
+        number_tokens,
+        losses: Vec::new(),
+        digits: false,
+    };
     let draws = NumberMethod::sample(8, 0);
     for request in [
         Request::Beams(beams),

@@ -313,7 +313,7 @@ fn losses_of_requested_ids_are_exact_and_missing_ids_are_errors_that_say_so() {
     let kinds = [NumberLossKind::Was, NumberLossKind::Mse, NumberLossKind::WasCdf];
     let losses: Vec<NumberLoss> = kinds.map(NumberLoss::of).into();
     let target: Vec<Token> = [3, 15, 7, 1].map(Token::from).into();
-    let request = Request::Score(ScoreJob { target, number_tokens, losses });
+    let request = Request::Score(ScoreJob { target, number_tokens, losses, digits: false });
     for reported in [Reported::Requested, Reported::OnlyRequested, Reported::All] {
         assert_scores(&run(mixed(), &request, reported).unwrap(), &natively(&request));
     }

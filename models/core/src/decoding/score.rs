@@ -55,7 +55,7 @@ impl ScoreDecoding {
             LogitsRow::Report(report) => {
                 report.logprob(label).ok_or_else(|| unreported(label))?;
                 match Position::of_report(report, numbers) {
-                    None if numbers.value(label).is_some() && !self.job.losses.is_empty() => {
+                    None if numbers.value(label).is_some() && self.needs_numbers() => {
                         return Err(unreported_numbers());
                     }
                     None => Position::of_report(report, &no_numbers),
@@ -70,7 +70,13 @@ impl ScoreDecoding {
             token: TokenLogprob { id: label, logprob: position.log_probability(label) },
             number: position.expectation().map(|value| TokenNumber { value, mass }),
             losses: self.job.losses.iter().map(|loss| loss.at(&position, label)).collect(),
+            digit: if self.job.digits { position.digit(label) } else { None },
         })
+    }
+
+    /// Returns whether a loss needs the probabilities of all number tokens.
+    fn needs_numbers(&self) -> bool {
+        self.job.digits || !self.job.losses.is_empty()
     }
 }
 
@@ -129,8 +135,8 @@ mod tests {
         let opened = model.open(&[(&Prompt::from(vec![5])).into()]).unwrap()[0];
         let number_tokens = Arc::new(NumberTokens::new((2..6).map(|id| (id, f64::from(id)))));
         let losses = vec![NumberLoss::of(NumberLossKind::Mae)];
-        let job =
-            ScoreJob { target: target.iter().copied().map(Into::into).collect(), number_tokens, losses };
+        let target = target.iter().copied().map(Into::into).collect();
+        let job = ScoreJob { target, number_tokens, losses, digits: false };
         let mut decoding = ScoreDecoding::new(&job, opened.first_token);
         let mut nodes = 0;
         let mut steps = 0;

@@ -6,6 +6,7 @@
 //! `docs/losses.md` lists where results differ from these on purpose.
 
 mod grid;
+mod level;
 mod number_loss;
 mod placed_digit;
 mod position;
@@ -16,6 +17,7 @@ mod tokens;
 mod tests;
 
 pub use grid::{dist2, log_softmax, raft};
+pub use level::{DigitScore, level_losses};
 pub use number_loss::{NumberLoss, NumberLossKind};
 pub use placed_digit::PlacedDigit;
 pub use position::Position;

@@ -7,7 +7,7 @@ use super::position::Position;
 use super::tokens::NumberTokens;
 
 /// Factor by which text costs more than the farthest number with `reweigh`.
-const TEXT_COST: f64 = 1.01;
+pub(super) const TEXT_COST: f64 = 1.01;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NumberLoss {
@@ -18,7 +18,7 @@ pub struct NumberLoss {
     pub reweigh: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NumberLossKind {
     /// NTL-MSE: `(sum q v - y)^2`.
     Mse,
@@ -28,6 +28,9 @@ pub enum NumberLossKind {
     Huber,
     /// NTL-WAS: `sum q |v - y|`, the Wasserstein distance to a label that is one value.
     Was,
+    /// NTL-WAS with ntloss's `squash_factor`, which is above 1: the largest distance of two number tokens
+    /// counts as this factor, the smallest one that is not 0 as 1, and those between by a straight line.
+    SquashedWas(f64),
     /// NTL-WAS-CDF: `sum over ranks of |CDF of q - CDF of the label|`. A distance in ranks of tokens sorted
     /// by value, not in values: equal to [`NumberLossKind::Was`] only for ten digits. Tokens of one value are
     /// ranked by id ([`NumberTokens::ranked_by`]). For `reweigh`, which the reference implementation lacks
@@ -70,6 +73,7 @@ impl NumberLossKind {
             // Summing differences is exact even if nearly all probability is on the label.
             Self::Mse | Self::Mae | Self::Huber => self.of_error(mean(&|value| value - y)),
             Self::Was => mean(&|value| (value - y).abs()),
+            Self::SquashedWas(factor) => mean(&|value| squashed((value - y).abs(), tokens, factor)),
             Self::WasCdf => rank_distance(tokens, shares, label),
         }
     }
@@ -79,6 +83,7 @@ impl NumberLossKind {
         match self {
             Self::Mse | Self::Mae | Self::Huber => self.of_error(tokens.span()),
             Self::Was => tokens.span(),
+            Self::SquashedWas(factor) => squashed(tokens.span(), tokens, factor),
             Self::WasCdf => tokens.all().len().saturating_sub(1) as f64,
         }
     }
@@ -92,6 +97,19 @@ impl NumberLossKind {
             Self::Huber => size - 0.5,
             _ => size,
         }
+    }
+}
+
+/// Returns what a distance of two number tokens counts as.
+fn squashed(distance: f64, tokens: &NumberTokens, factor: f64) -> f64 {
+    let (least, most) = (tokens.gap(), tokens.span());
+    if distance <= 0.0 {
+        0.0
+    } else if most > least {
+        1.0 + (distance - least) * (factor - 1.0) / (most - least)
+    } else {
+        // All distances are the same, for which ntloss divides by 0.
+        1.0
     }
 }
 

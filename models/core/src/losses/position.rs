@@ -4,6 +4,7 @@
 //! Everything is computed in `f64`, unlike in [`crate::numbers::Softmax`]: a loss may be the logarithm of
 //! nearly 1, or the square of a small difference.
 
+use super::level::DigitScore;
 use super::tokens::NumberTokens;
 use crate::report::NextTokenReport;
 
@@ -91,6 +92,20 @@ impl<'a> Position<'a> {
     /// Probability of all number tokens together over the whole vocabulary, `nt_mass` of ntloss.
     pub fn number_mass(&self) -> f64 {
         self.mass
+    }
+
+    /// Returns what the model expects in place of a label that is a digit.
+    pub fn digit(&self, label: u32) -> Option<DigitScore> {
+        let label = &self.tokens.all()[self.tokens.index(label)?];
+        let (mut share, mut sum) = (0.0, 0.0);
+        for (token, token_share) in self.tokens.all().iter().zip(&self.shares) {
+            if token.is_digit {
+                share += token_share;
+                sum += token_share * token.value;
+            }
+        }
+        let expected = (share > 0.0).then_some(sum / share);
+        label.is_digit.then_some(DigitScore { digit: label.value, expected, mass: self.mass * share })
     }
 
     pub(super) fn tokens(&self) -> &'a NumberTokens {

@@ -53,6 +53,8 @@ fn every_kind_of_loss_is_its_formula() {
         (NumberLossKind::Mae, 0.25, 4.0),
         (NumberLossKind::Huber, 0.03125, 3.5),
         (NumberLossKind::Was, 0.5 + 0.75, 4.0),
+        // The distances 1, 3 and 4 count as 1, 1 + 2 * 2 / 3 and 3.
+        (NumberLossKind::SquashedWas(3.0), 0.5 + 0.25 * 7.0 / 3.0, 3.0),
         (NumberLossKind::WasCdf, 0.5 + 0.25, 2.0),
     ] {
         assert_near(loss(kind, false, &unsure(), ONE).unwrap(), want);
@@ -71,6 +73,27 @@ fn without_a_possible_number_the_loss_is_the_largest_and_not_nan() {
         assert_near(loss(kind, false, &words, ONE).unwrap(), max);
         assert_near(loss(kind, true, &words, ONE).unwrap(), 1.01 * max);
     }
+}
+
+#[test]
+fn squashed_distances_of_two_values_are_1_and_not_nan() {
+    let tokens = NumberTokens::new([(0, 2.0), (1, 5.0)]);
+    let logits = logits([0.25, 0.75, 0.0, 0.0, 0.0]);
+    let position = Position::new(&logits, &tokens).unwrap();
+    assert_near(NumberLoss::of(NumberLossKind::SquashedWas(9.0)).at(&position, 0).unwrap(), 0.75);
+}
+
+#[test]
+fn a_label_that_is_a_digit_is_compared_with_the_digits_alone() {
+    // 4 and 1 are digits, 0 is another number; each digit has 0.1 of the probability.
+    let tokens = numbers().with_digits(|id| id != ZERO);
+    let logits = unsure();
+    let position = Position::new(&logits, &tokens).unwrap();
+    let score = position.digit(ONE).unwrap();
+    assert_near(score.digit, 1.0);
+    assert_near(score.expected.unwrap(), 2.5);
+    assert_near(score.mass, 0.2);
+    assert_eq!((position.digit(ZERO), position.digit(WORD)), (None, None));
 }
 
 #[test]

@@ -5,6 +5,8 @@
 pub struct NumberTokens {
     /// The tokens, sorted by id.
     tokens: Vec<NumberToken>,
+    /// See [`Self::gap`].
+    gap: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,6 +15,8 @@ pub(super) struct NumberToken {
     pub(super) value: f64,
     /// Its place among the others in the order of values.
     pub(super) rank: usize,
+    /// Whether its text is one digit.
+    pub(super) is_digit: bool,
 }
 
 impl NumberTokens {
@@ -24,8 +28,12 @@ impl NumberTokens {
     pub fn new(values: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let finite = values.into_iter().filter(|(_, value)| value.is_finite());
         let by_id: std::collections::BTreeMap<u32, f64> = finite.collect();
-        let tokens = by_id.into_iter().map(|(id, value)| NumberToken { id, value, rank: 0 }).collect();
-        Self { tokens }.ranked_by(|_, value| value)
+        let gap = smallest_gap(by_id.values().copied().collect());
+        let mut tokens = Vec::with_capacity(by_id.len());
+        for (id, value) in by_id {
+            tokens.push(NumberToken { id, value, rank: 0, is_digit: false });
+        }
+        Self { tokens, gap }.ranked_by(|_, value| value)
     }
 
     /// Returns the same tokens, ranked by `key` of their ids and values. The tokens of the Regression
@@ -40,6 +48,14 @@ impl NumberTokens {
         order.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
         for (rank, index) in order.into_iter().enumerate() {
             self.tokens[index].rank = rank;
+        }
+        self
+    }
+
+    /// Returns the same tokens, of which those with these ids are digits.
+    pub fn with_digits(mut self, is_digit: impl Fn(u32) -> bool) -> Self {
+        for token in &mut self.tokens {
+            token.is_digit = is_digit(token.id);
         }
         self
     }
@@ -67,6 +83,11 @@ impl NumberTokens {
         self.tokens.binary_search_by_key(&id, |token| token.id).ok()
     }
 
+    /// The smallest difference between two values that differ, or 0 if there are none.
+    pub(super) fn gap(&self) -> f64 {
+        self.gap
+    }
+
     /// The largest difference between two values, or 0 if there are none.
     pub(super) fn span(&self) -> f64 {
         let values = || self.tokens.iter().map(|token| token.value);
@@ -74,6 +95,18 @@ impl NumberTokens {
             (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
         if self.tokens.is_empty() { 0.0 } else { high - low }
     }
+}
+
+fn smallest_gap(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let mut gap = f64::INFINITY;
+    for pair in values.windows(2) {
+        let difference = pair[1] - pair[0];
+        if difference > 0.0 {
+            gap = gap.min(difference);
+        }
+    }
+    if gap.is_finite() { gap } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -98,12 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn the_span_is_the_largest_difference() {
-        for (values, span) in
-            [(&[][..], 0.0), (&[4.0], 0.0), (&[4.0, 4.0], 0.0), (&[4.0, -1.0, 4.5, 4.0], 5.5)]
-        {
+    fn the_span_is_the_largest_difference_and_the_gap_the_smallest() {
+        for (values, span, gap) in [
+            (&[][..], 0.0, 0.0),
+            (&[4.0], 0.0, 0.0),
+            (&[4.0, 4.0], 0.0, 0.0),
+            (&[4.0, -1.0, 4.5, 4.0], 5.5, 0.5),
+        ] {
             let tokens = NumberTokens::new((0..).zip(values.iter().copied()));
             assert!((tokens.span() - span).abs() < 1e-12, "{values:?}");
+            assert!((tokens.gap() - gap).abs() < 1e-12, "{values:?}");
         }
         assert!(NumberTokens::new([]).is_empty());
     }

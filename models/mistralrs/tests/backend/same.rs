@@ -59,6 +59,7 @@ fn scores_of_targets_match_the_native_engine() {
         target: [5, 6, 2, 13, 7, 1, 2].map(Token::from).to_vec(),
         number_tokens: Arc::new(NumberTokens::new(values)),
         losses: Vec::new(),
+        digits: false,
     };
     for prompt in prompts() {
         let request = Request::Score(job.clone());

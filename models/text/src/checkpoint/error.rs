@@ -94,10 +94,8 @@ fn hub_hint(path: &Path) -> String {
     if !is_hub_name {
         return String::new();
     }
-    let folder = name.rsplit('/').next().unwrap_or(&name);
-    format!(
-        "; models are not fetched from the hub: download it with `hf download {name} --local-dir {folder}`"
-    )
+    let repository = if name.contains('/') { &*name } else { "ORG/NAME" };
+    format!("; ntl-server downloads from the Hugging Face hub what is written as hf:{repository}")
 }
 
 fn is_hub_word(word: &str) -> bool {

@@ -408,13 +408,13 @@ mod tests {
         let error = CheckpointFiles::folder(file.path()).unwrap_err().to_string();
         assert!(error.ends_with("is a file; give the checkpoint folder that holds it"), "{error}");
         for (path, hint) in [
-            ("no-org/no-model", Some("`hf download no-org/no-model --local-dir no-model`")),
-            ("no-model-0.5b", Some("`hf download no-model-0.5b --local-dir no-model-0.5b`")),
+            ("no-org/no-model", Some("written as hf:no-org/no-model")),
+            ("no-model-0.5b", Some("written as hf:ORG/NAME")),
             ("./no-model", None),
             ("no/such/folder", None),
         ] {
             let error = CheckpointFiles::folder(Path::new(path)).unwrap_err().to_string();
-            assert_eq!(error.contains("hf download"), hint.is_some(), "{error}");
+            assert_eq!(error.contains("hf:"), hint.is_some(), "{error}");
             assert!(error.contains(hint.unwrap_or("does not exist")), "{error}");
         }
     }
