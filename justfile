@@ -92,7 +92,7 @@ soak MINUTES:
 fuzz TARGET MINUTES *GUIDED:
     lab/fuzz/run {{TARGET}} {{MINUTES}} {{GUIDED}}
 
-# deepeval, inspect_ai and lm-evaluation-harness with the adapters of python/integrations/, against a server.
+# deepeval, inspect_ai and lm-evaluation-harness with ntl.integrations, against a server.
 integrations *ARGS:
     python/integrations/test {{ARGS}}
 

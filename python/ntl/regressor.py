@@ -36,6 +36,8 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     coverage: the share of outcomes that `predict_interval` should contain.
     range: the smallest and largest possible number; by default, the range of `y`, widened by a tenth on both sides.
     objective: the server's estimate for `predict`: "mean", "median", "mode", "auto" or {"quantile": q}.
+    options: further fields of the request's `number` object. A large `tolerance` or a small `nodes_max` limits the search
+        of a model that is unsure among numbers with many digits.
     calibration: the share of rows that `fit` holds out to calibrate intervals; 0 leaves intervals uncalibrated.
     seed: of the choice of rows.
     verbose: whether a line on standard error counts the requests.
@@ -54,6 +56,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         coverage: float = 0.9,
         range: tuple[float, float] | None = None,
         objective: str | Mapping[str, float] = "mean",
+        options: Mapping[str, Any] | None = None,
         calibration: float = 0.2,
         seed: int = 0,
         verbose: bool = False,
@@ -65,6 +68,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         self.coverage = coverage
         self.range = range
         self.objective = objective
+        self.options = options
         self.calibration = calibration
         self.seed = seed
         self.verbose = verbose
@@ -133,6 +137,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             "range": list(self.range_),
             "decimals_max": self.decimals_,
             "sign": self.range_[0] < 0,
+            **(self.options or {}),
         }
         prompts = [self._prompt(text) for text in texts]
         return self._client().numbers(prompts, progress=self.verbose, **options)

@@ -8,9 +8,14 @@ import ntl
 
 
 @pytest.fixture(scope="session")
-def client():
-    program = os.environ.get("NTL_SERVER")
-    if not program:
+def program():
+    found = os.environ.get("NTL_SERVER")
+    if not found:
         pytest.skip("NTL_SERVER names no ntl-server")
+    return found
+
+
+@pytest.fixture(scope="session")
+def client(program):
     with ntl.serve(server=program) as client:
         yield client

@@ -57,6 +57,19 @@ def test_the_prompt_has_the_nearest_examples_last_and_the_decimals_of_y(regresso
     assert regressor.prompts(["b"]) == ["b costs 2\n\nb costs"]
 
 
+def test_options_are_further_fields_of_each_request():
+    sent = []
+
+    def model(request):
+        sent.append(json.loads(request.content)["number"])
+        return length_model(request)
+
+    client = ntl.Client("http://server", transport=httpx.MockTransport(model))
+    options = {"tolerance": 0.05, "nodes_max": 100}
+    ntl.NumberRegressor(client, options=options).fit(["a", "b"], [0.5, 2]).predict(["c"])
+    assert [fields | options | {"decimals_max": 1, "sign": False} for fields in sent] == sent and len(sent) == 1
+
+
 def test_rows_of_a_table_fill_the_template(regressor):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"rooms": [2, 3], "city": ["Rome {x}", "Oslo"]})

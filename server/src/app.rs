@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::sync::LazyLock;
 
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::{Extension, Router, middleware};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -48,11 +48,6 @@ pub fn admin_router(app: AppState) -> Router {
 
 fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
     let panics = app.metrics.ntl_panics_total.clone();
-    let answer_panic = move |_: Box<dyn Any + Send>| -> Response {
-        // The default hook has logged the panic already.
-        panics.inc();
-        AppError::Internal.into_response()
-    };
     let (router, _) = routes.split_for_parts();
     let description = if app.settings.api_keys.is_empty() { openapi_json_without_keys } else { openapi_json };
     // As one layer: the router copies and boxes what lies within each of its layers for every request.
@@ -65,7 +60,11 @@ fn layered(routes: OpenApiRouter<AppState>, app: AppState) -> Router {
         .layer(middleware::from_fn(system_one_errors::rewrite))
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .option_layer(cors::layer(&app.settings.cors_origins))
-        .layer(CatchPanicLayer::custom(answer_panic))
+        .layer(CatchPanicLayer::custom(move |_: Box<dyn Any + Send>| {
+            // The default hook has logged the panic already.
+            panics.inc();
+            AppError::Internal.into_response()
+        }))
         .layer(Extension(Description(description)));
     router
         .fallback(async || AppError::RouteNotFound)

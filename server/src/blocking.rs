@@ -50,14 +50,14 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     let permit = THREADS.acquire(client, 1).await?;
     let gone = Arc::new(AtomicBool::new(false));
     let _gone_on_drop = GoneOnDrop(Arc::clone(&gone));
-    let work = move || {
+    let task = tokio::task::spawn_blocking(move || {
         // Work that still runs when its client is gone keeps its permit.
         let _permit = permit;
         GONE.set(Some(gone));
         check_wanted()?;
         work()
-    };
-    match tokio::task::spawn_blocking(work).await {
+    });
+    match task.await {
         Ok(result) => result,
         // The panic layer counts the panic and answers it.
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

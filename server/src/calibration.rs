@@ -132,17 +132,19 @@ pub fn calibrated(
             }
         }
     }
-    let are_same = |first: &ModelCalibration, second: &ModelCalibration| {
-        matching(std::slice::from_ref(first), &second.settings).is_ok()
-    };
-    check_agreement(&of_numbers, are_same, |calibration| calibration.offset, &model.name)?;
-    let are_same = |first: &DecisionCalibration, second: &DecisionCalibration| {
-        first.decision == second.decision && (first.alpha - second.alpha).abs() < 1e-9
-    };
-    check_agreement(&of_decisions, are_same, |calibration| calibration.offset, &model.name)?;
+    check_agreement(&of_numbers, apply_to_same_numbers, |calibration| calibration.offset, &model.name)?;
+    check_agreement(&of_decisions, apply_to_same_decision, |calibration| calibration.offset, &model.name)?;
     let of_numbers = of_numbers.into_iter().map(|(_, calibration)| calibration).collect();
     let of_decisions = of_decisions.into_iter().map(|(_, calibration)| calibration).collect();
     Ok(model.with_calibrations(of_numbers).with_decision_calibrations(of_decisions))
+}
+
+fn apply_to_same_numbers(first: &ModelCalibration, second: &ModelCalibration) -> bool {
+    matching(std::slice::from_ref(first), &second.settings).is_ok()
+}
+
+fn apply_to_same_decision(first: &DecisionCalibration, second: &DecisionCalibration) -> bool {
+    first.decision == second.decision && (first.alpha - second.alpha).abs() < 1e-9
 }
 
 /// Rejects two calibrations that apply to the same requests and differ.

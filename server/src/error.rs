@@ -170,8 +170,10 @@ impl RefusalReason {
     fn expected(message: &str) -> &str {
         let message = message.strip_prefix(": ").unwrap_or(message);
         let is_serde = Self::ABOUT_VALUES.iter().any(|beginning| message.starts_with(beginning));
-        let expected = message.rfind(", expected ").filter(|_| is_serde);
-        expected.map_or("", |at| &message[at..])
+        match message.rfind(", expected ") {
+            Some(at) if is_serde => &message[at..],
+            _ => "",
+        }
     }
 }
 
@@ -342,29 +344,31 @@ impl IntoResponse for AppError {
 /// The errors of a route that does work, for the OpenAPI description.
 impl IntoResponses for AppError {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        let response = |(status, about): (u16, &str)| {
-            let schema = Ref::from_schema_name(ErrorBody::name());
-            let content = ContentBuilder::new().schema(Some(schema)).build();
-            let response =
-                ResponseBuilder::new().description(about).content("application/json", content).build();
-            (status.to_string(), RefOr::T(response))
-        };
-        [
+        let statuses = [
             (400, "The request is wrong; `param` names the field"),
             (401, "No valid API key"),
             (404, "No model of this name"),
             (408, "The body did not arrive in time"),
             (413, "The body is too large, or the response may be"),
             (415, "The body is not plain JSON"),
-            (429, "The queue is full, or the engine that serves the model is; `Retry-After` says when to try again"),
+            (
+                429,
+                "The queue is full, or the engine that serves the model is; `Retry-After` says when to try again",
+            ),
             (500, "The server or the model failed"),
             (502, "The engine that serves the model is unreachable, or its response is not understood"),
             (503, "Loading, draining, short of memory or out of order; `Retry-After` says when to try again"),
             (504, "The answer took too long"),
-        ]
-        .into_iter()
-        .map(response)
-        .collect()
+        ];
+        let mut responses = BTreeMap::new();
+        for (status, about) in statuses {
+            let schema = Ref::from_schema_name(ErrorBody::name());
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            let response =
+                ResponseBuilder::new().description(about).content("application/json", content).build();
+            responses.insert(status.to_string(), RefOr::T(response));
+        }
+        responses
     }
 }
 

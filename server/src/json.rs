@@ -35,13 +35,9 @@ const FOREIGN_NAMES: [(&str, &str); 22] = [
 
 /// Reads the body of a request.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AppError> {
-    let not_json = |error: serde_json::Error| AppError::Invalid {
-        message: format!("the body is not valid JSON: {error}"),
-        param: None,
-    };
     // Serde would read a list as the fields of a struct in order.
     if body.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|&first| first != b'{') {
-        serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(not_json)?;
+        serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(|error| not_json(&error))?;
         return Err(AppError::Invalid { message: "the body must be a JSON object".to_owned(), param: None });
     }
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -55,11 +51,15 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AppError> {
         // Serde calls a list where it expects a name a fault of the JSON.
         match (serde_json::from_slice::<Value>(body), param) {
             (Ok(_), Some(param)) => AppError::field(&param, "has a value of the wrong type"),
-            _ => not_json(error),
+            _ => not_json(&error),
         }
     })?;
-    json.end().map_err(not_json)?;
+    json.end().map_err(|error| not_json(&error))?;
     Ok(value)
+}
+
+fn not_json(error: &serde_json::Error) -> AppError {
+    AppError::Invalid { message: format!("the body is not valid JSON: {error}"), param: None }
 }
 
 /// Reads a part of a body.
@@ -86,15 +86,16 @@ fn wrong_value(param: Option<String>, error: &serde_json::Error) -> AppError {
 
 /// Serde's message, without the names of this program's types.
 fn in_words_of_json(message: &str) -> String {
-    let found = [("sequence", "list"), ("map", "object"), ("floating point ", "number ")];
-    let found = found.map(|(from, to)| (format!("invalid type: {from}"), format!("invalid type: {to}")));
-    let message = match found.iter().find(|(from, _)| message.starts_with(from)) {
-        Some((from, to)) => message.replacen(from, to, 1),
-        None => message.to_owned(),
-    };
-    // The value that was found is first, and may quote the request.
-    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
-    let (expected, place) = match expected.find(" at line ") {
+    let mut message = message.to_owned();
+    for (rust_name, json_name) in [("sequence", "list"), ("map", "object"), ("floating point ", "number ")] {
+        if let Some(rest) = message.strip_prefix(&format!("invalid type: {rust_name}")) {
+            message = format!("invalid type: {json_name}{rest}");
+            break;
+        }
+    }
+    // The value in the request is first, and may be quoted.
+    let Some((value, expected)) = message.rsplit_once(", expected ") else { return message };
+    let (expected, position) = match expected.find(" at line ") {
         Some(at) => expected.split_at(at),
         None => (expected, ""),
     };
@@ -107,7 +108,7 @@ fn in_words_of_json(message: &str) -> String {
         name if name.starts_with("struct ") => "an object",
         other => other,
     };
-    format!("{found}, expected {expected}{place}")
+    format!("{value}, expected {expected}{position}")
 }
 
 /// Returns the error for an unknown field at `path`; `known` are the valid fields of the same object.
@@ -131,7 +132,7 @@ fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&
 
 /// Returns this API's name for a field of another API.
 pub(crate) fn foreign_name(name: &str) -> Option<&'static str> {
-    FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, own)| *own)
+    FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, field)| *field)
 }
 
 #[cfg(test)]

@@ -106,16 +106,16 @@ impl ApiKeys {
     /// Returns the key of a request. Compares with every key in constant time, so that response times do not
     /// reveal a prefix of a key.
     pub(crate) fn matched(&self, headers: &HeaderMap) -> Option<ApiKey> {
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))?;
+        let secret = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))?;
         let keys = self.present();
-        let mut found = Choice::from(0);
-        let mut place = 0;
+        let mut has_match = Choice::from(0);
+        let mut match_index = 0;
         for (index, key) in (0_u32..).zip(&*keys) {
-            let is_this = given.ct_eq(key.secret.as_bytes());
-            place.conditional_assign(&index, is_this);
-            found |= is_this;
+            let is_match = secret.ct_eq(key.secret.as_bytes());
+            match_index.conditional_assign(&index, is_match);
+            has_match |= is_match;
         }
-        if bool::from(found) { keys.get(place as usize).cloned() } else { None }
+        if bool::from(has_match) { keys.get(match_index as usize).cloned() } else { None }
     }
 
     fn present(&self) -> Arc<[ApiKey]> {
@@ -139,8 +139,13 @@ impl fmt::Debug for ApiKeys {
 
 /// The names of the keys that are not among `others`.
 fn names_beyond(keys: &[ApiKey], others: &[ApiKey]) -> String {
-    let is_new = |key: &&ApiKey| others.iter().all(|other| other != *key);
-    keys.iter().filter(is_new).map(|key| key.name.as_str()).collect::<Vec<_>>().join(",")
+    let mut names = Vec::new();
+    for key in keys {
+        if !others.contains(key) {
+            names.push(key.name.as_str());
+        }
+    }
+    names.join(",")
 }
 
 /// Returns the text after the scheme `Bearer`, which may be in upper or lower case.
@@ -151,8 +156,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 /// Returns the keys of the flags and of the file.
 fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyError> {
-    let is_usable = |key: &String| !key.is_empty() && !key.contains(char::is_whitespace);
-    if !flags.iter().all(is_usable) {
+    if flags.iter().any(|key| key.is_empty() || key.contains(char::is_whitespace)) {
         return Err(KeyError::UnusableKey);
     }
     let mut keys: Vec<(Option<String>, String)> = flags.iter().map(|key| (None, key.clone())).collect();
@@ -161,10 +165,13 @@ fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyEr
             .map_err(|source| KeyError::Unreadable { file: file.clone(), source })?;
         let before = keys.len();
         for (line, text) in (1..).zip(text.lines().map(str::trim)) {
-            if !text.is_empty() && !text.starts_with('#') {
-                let unusable = || KeyError::UnusableLine { file: file.clone(), line };
-                keys.push(key_line(text).ok_or_else(unusable)?);
+            if text.is_empty() || text.starts_with('#') {
+                continue;
             }
+            let Some(key) = key_line(text) else {
+                return Err(KeyError::UnusableLine { file: file.clone(), line });
+            };
+            keys.push(key);
         }
         if keys.len() == before {
             return Err(KeyError::NoKey(file.clone()));

@@ -114,19 +114,22 @@ fn run_subcommand(command: &Command) -> anyhow::Result<()> {
             out.write_all(app::openapi_json().as_bytes()).context("cannot write to standard output")
         }
         Command::Manual(args) => {
-            let failed = || format!("cannot write below {}", args.folder.display());
-            args.write(Args::command()).with_context(failed)
+            let result = args.write(Args::command());
+            result.with_context(|| format!("cannot write below {}", args.folder.display()))
         }
     }
 }
 
 /// Returns whether an error means that the reader of standard output is gone.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let of_cause = |cause: &(dyn std::error::Error + 'static)| {
-        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        io.or_else(|| cause.downcast_ref::<serde_json::Error>()?.io_error_kind())
-    };
-    error.chain().any(|cause| of_cause(cause) == Some(io::ErrorKind::BrokenPipe))
+    error.chain().any(|cause| io_error_kind(cause) == Some(io::ErrorKind::BrokenPipe))
+}
+
+fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => Some(error.kind()),
+        None => error.downcast_ref::<serde_json::Error>()?.io_error_kind(),
+    }
 }
 
 /// Writes an error with all its causes on one line.

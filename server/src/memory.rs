@@ -30,9 +30,8 @@ struct Reading {
 impl MemoryGuard {
     /// Makes a guard with this limit in bytes: by default nine tenths of the available memory, 0 for none.
     pub(crate) fn new(bytes_max: Option<u64>) -> Self {
-        let default = || available(Path::new("/")).map(|bytes| bytes / 10 * 9);
-        let bytes_max = bytes_max.or_else(default).filter(|&bytes| bytes > 0);
-        Self::with_usage(bytes_max, used)
+        let bytes_max = bytes_max.or_else(|| Some(available(Path::new("/"))? / 10 * 9));
+        Self::with_usage(bytes_max.filter(|&bytes| bytes > 0), used)
     }
 
     fn with_usage(bytes_max: Option<u64>, used: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
@@ -113,20 +112,21 @@ fn cgroup_limits(root: &Path) -> impl Iterator<Item = u64> {
 /// Returns the files that may hold a limit, for the process's cgroup and the cgroups above it.
 fn cgroup_files(root: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let groups = text.lines().filter_map(|line| {
+    let mut files = Vec::new();
+    for line in text.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
-        let controllers = parts.next()?;
-        let group = Path::new(parts.next()?);
+        let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
         let (mount, file) = match controllers {
             "" => ("sys/fs/cgroup", "memory.max"),
             "memory" => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            _ => return None,
+            _ => continue,
         };
-        let mount = root.join(mount);
-        let relative = |group: &Path| group.strip_prefix("/").map(Path::to_owned).unwrap_or_default();
-        Some(group.ancestors().map(|group| mount.join(relative(group)).join(file)).collect::<Vec<_>>())
-    });
-    groups.flatten().collect()
+        for group in Path::new(group).ancestors() {
+            let folder = group.strip_prefix("/").unwrap_or(Path::new(""));
+            files.push(root.join(mount).join(folder).join(file));
+        }
+    }
+    files
 }
 
 #[cfg(test)]

@@ -41,8 +41,11 @@ impl TrustedProxies {
 /// Reads an address, which some proxies write with its port.
 fn address_of(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
-    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
-    text.parse().ok().or_else(with_port).map(|address: IpAddr| address.to_canonical())
+    let address = match text.parse::<IpAddr>() {
+        Ok(address) => address,
+        Err(_) => text.parse::<SocketAddr>().ok()?.ip(),
+    };
+    Some(address.to_canonical())
 }
 
 #[cfg(test)]

@@ -55,11 +55,11 @@ impl ResponseBudget {
         }
         let mut reserved = ReservedResponse { budget: Arc::clone(self), client, bytes: 0 };
         let mut clients = self.clients();
-        let own = clients.get(&client).copied().unwrap_or_default();
+        let client_bytes = clients.get(&client).copied().unwrap_or_default();
         let total: usize = clients.values().sum();
         let share_max = self.bytes_max - self.bytes_max / 4;
         let fits = total.saturating_add(bytes) <= self.bytes_max
-            && (own == 0 || own.saturating_add(bytes) <= share_max);
+            && (client_bytes == 0 || client_bytes.saturating_add(bytes) <= share_max);
         if counted(bytes) > 0 && !fits {
             drop(clients);
             return Err(AppError::ResponsesFull);

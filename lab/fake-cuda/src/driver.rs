@@ -318,8 +318,12 @@ impl Driver {
     pub fn load_image(&mut self, image: &[u8]) -> Result<usize, Fault> {
         let Fatbin { ptx, generations } = Fatbin::read(image)?;
         let capability = self.capability();
-        let fits = |code: &usize| (capability / 10 * 10..=capability).contains(code);
-        if generations.iter().any(fits) { self.load_ptx(ptx) } else { self.load_module(ptx) }
+        let compatible = capability / 10 * 10..=capability;
+        if generations.iter().any(|code| compatible.contains(code)) {
+            self.load_ptx(ptx)
+        } else {
+            self.load_module(ptx)
+        }
     }
 
     /// Loads a PTX text, which a driver would compile.
@@ -414,21 +418,22 @@ impl Driver {
     }
 
     fn check_sizes(&self, function: usize, kernel: &Kernel, launch: &Launch) -> Result<(), Fault> {
-        let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
         for (what, sizes, most) in [("grid", launch.grid, GRID_MAX), ("block", launch.block, BLOCK_MAX)] {
             if sizes.iter().zip(most).any(|(&size, most)| size == 0 || size > most) {
-                return invalid(format!("a {what} of {sizes:?}; the maximum is {most:?} and the minimum 1"));
+                let message = format!("a {what} of {sizes:?}; the maximum is {most:?} and the minimum 1");
+                return Err(Fault::new(Code::InvalidValue, message));
             }
         }
         let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
         let most = kernel.threads_max().unwrap_or(THREADS_MAX);
         if threads > most {
-            return invalid(format!("a block of {threads} threads; the maximum is {most}"));
+            let message = format!("a block of {threads} threads; the maximum is {most}");
+            return Err(Fault::new(Code::InvalidValue, message));
         }
         let most = self.functions.get(&function).map_or(0, |function| function.dynamic_shared_max);
         let bytes = kernel.shared_bytes() + launch.dynamic_shared_bytes;
         if bytes > most.max(SHARED_MAX) {
-            return invalid(format!("{bytes} bytes of shared memory"));
+            return Err(Fault::new(Code::InvalidValue, format!("{bytes} bytes of shared memory")));
         }
         Ok(())
     }
@@ -587,11 +592,14 @@ impl Driver {
 
     /// Returns the milliseconds that the device needed from one event to another one.
     pub fn elapsed(&mut self, start: usize, end: usize) -> Result<f32, Fault> {
-        let reached = |event| self.events.get(&event).copied().flatten();
-        match (reached(start), reached(end)) {
+        match (self.event_time(start), self.event_time(end)) {
             (Some(start), Some(end)) => Ok(end.duration_since(start).as_secs_f32() * 1e3),
             _ => Err(Fault::new(Code::NotReady, "the device has not reached both events")),
         }
+    }
+
+    fn event_time(&self, event: usize) -> Option<Instant> {
+        self.events.get(&event).copied().flatten()
     }
 }
 

@@ -39,22 +39,27 @@ fn number(bytes: &[u8], at: usize, size: usize) -> Option<usize> {
 
 impl<'a> Fatbin<'a> {
     pub(crate) fn read(image: &'a [u8]) -> Result<Self, Fault> {
-        let invalid =
-            || Fault::new(Code::InvalidImage, "an image has no PTX, or is compressed or incomplete");
+        Self::parse(image).ok_or_else(|| {
+            Fault::new(Code::InvalidImage, "an image has no PTX, or is compressed or incomplete")
+        })
+    }
+
+    fn parse(image: &'a [u8]) -> Option<Self> {
         let (mut ptx, mut generations, mut at) = (None, Vec::new(), HEADER);
         while at < image.len() {
-            let part = |offset, size| number(image, at + offset, size).ok_or_else(invalid);
-            let (kind, payload, size) = (part(0, 2)?, at + part(4, 4)?, part(8, 8)?);
+            let kind = number(image, at, 2)?;
+            let payload = at + number(image, at + 4, 4)?;
+            let size = number(image, at + 8, 8)?;
             match kind {
                 PTX => {
                     ptx = image.get(payload..payload + size).and_then(|text| std::str::from_utf8(text).ok())
                 }
-                MACHINE_CODE => generations.push(part(28, 4)?),
+                MACHINE_CODE => generations.push(number(image, at + 28, 4)?),
                 _ => {}
             }
             at = payload + size;
         }
-        let ptx = ptx.filter(|text| text.contains(".version")).ok_or_else(invalid)?;
-        Ok(Self { ptx: ptx.trim_end_matches('\0'), generations })
+        let ptx = ptx.filter(|text| text.contains(".version"))?;
+        Some(Self { ptx: ptx.trim_end_matches('\0'), generations })
     }
 }

@@ -129,11 +129,14 @@ impl Memory {
 
     /// Makes the bytes of an allocation available to others. Its address stays valid until `retire`.
     pub fn release(&mut self, address: usize) -> Result<(), Fault> {
-        let live = self.live.get(&address).filter(|_| !self.released.contains(&address));
-        let bytes = live.ok_or_else(|| self.not_live(address))?.bytes;
-        self.used -= bytes;
-        self.released.insert(address);
-        Ok(())
+        match self.live.get(&address) {
+            Some(live) if !self.released.contains(&address) => {
+                self.used -= live.bytes;
+                self.released.insert(address);
+                Ok(())
+            }
+            _ => Err(self.not_live(address)),
+        }
     }
 
     /// Ends the use of a released allocation.
@@ -187,16 +190,16 @@ impl Memory {
     }
 
     fn nearest(&self, address: usize) -> String {
-        let is_freed = |&&(start, bytes): &&(usize, usize)| (start..start + bytes).contains(&address);
-        if let Some((start, bytes)) = self.freed.iter().rev().find(is_freed) {
-            return format!("; an allocation of {bytes} bytes at {start:#x} was freed");
+        for (start, bytes) in self.freed.iter().rev() {
+            if (*start..start + bytes).contains(&address) {
+                return format!("; an allocation of {bytes} bytes at {start:#x} was freed");
+            }
         }
         let below = self.live.range(..=address).next_back();
         let above = self.live.range(address..).next();
-        let distance = |(start, live): (&usize, &Live)| {
+        let nearest = [below, above].into_iter().flatten().min_by_key(|&(start, live)| {
             if address < *start { start - address } else { (address + 1).saturating_sub(start + live.bytes) }
-        };
-        let nearest = [below, above].into_iter().flatten().min_by_key(|&allocation| distance(allocation));
+        });
         nearest.map_or_else(String::new, |(start, Live { bytes, .. })| {
             let place = match address.checked_sub(*start) {
                 None => format!("{} bytes before its start", start - address),

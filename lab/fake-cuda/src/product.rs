@@ -62,6 +62,10 @@ pub struct Product {
     pub batch: i64,
 }
 
+fn invalid(message: impl Into<String>) -> Fault {
+    Fault::new(Code::InvalidValue, message)
+}
+
 impl Product {
     /// Computes the product; if `execute` is false, only checks it.
     pub fn run(&self, memory: &Memory, execute: bool) -> Result<(), Fault> {
@@ -87,23 +91,21 @@ impl Product {
     }
 
     fn check(&self, memory: &Memory) -> Result<(), Fault> {
-        let invalid = |message: String| Err(Fault::new(Code::InvalidValue, message));
         if self.m < 0 || self.n < 0 || self.k < 0 || self.batch < 0 {
-            return invalid("a negative size".to_owned());
+            return Err(invalid("a negative size"));
         }
         let shapes =
             [("a", self.a, self.m, self.k), ("b", self.b, self.k, self.n), ("c", self.c, self.m, self.n)];
         for (name, matrix, rows, columns) in shapes {
             let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
-            let within = |fault: Fault| fault.within(&format!("{name} of {rows} x {columns}"));
+            let subject = format!("{name} of {rows} x {columns}");
             if matrix.leading < rows.max(1) {
-                return invalid(format!(
-                    "{name} has {rows} rows, and {} elements from column to column",
-                    matrix.leading
-                ));
+                let leading = matrix.leading;
+                let message = format!("{name} has {rows} rows, and {leading} elements from column to column");
+                return Err(invalid(message));
             }
             if matrix.stride < 0 {
-                return invalid(format!("{name} has a negative stride"));
+                return Err(invalid(format!("{name} has a negative stride")));
             }
             if rows == 0 || columns == 0 || self.batch == 0 {
                 continue;
@@ -111,20 +113,19 @@ impl Product {
             let one = (columns - 1) * matrix.leading + rows;
             let elements = (self.batch - 1) * matrix.stride + one;
             let bytes = matrix.scalar.bytes();
-            memory.check("a matrix", matrix.address, elements as usize * bytes).map_err(within)?;
+            memory
+                .check("a matrix", matrix.address, elements as usize * bytes)
+                .map_err(|fault| fault.within(&subject))?;
             if !matrix.address.is_multiple_of(bytes) {
-                return Err(within(Fault::new(
-                    Code::MisalignedAddress,
-                    format!("{:#x} is not aligned", matrix.address),
-                )));
+                let message = format!("{:#x} is not aligned", matrix.address);
+                return Err(Fault::new(Code::MisalignedAddress, message).within(&subject));
             }
             let apart = matrix.stride >= one
                 || matrix.stride >= rows && matrix.leading >= (self.batch - 1) * matrix.stride + rows;
             if name == "c" && self.batch > 1 && !apart {
-                return invalid(format!(
-                    "results of {rows} x {columns} with a stride of {} overlap",
-                    matrix.stride
-                ));
+                let stride = matrix.stride;
+                let message = format!("results of {rows} x {columns} with a stride of {stride} overlap");
+                return Err(invalid(message));
             }
         }
         Ok(())
@@ -133,10 +134,12 @@ impl Product {
     /// Records which results have a value: those that depend on no element that nothing has written.
     fn set_written(&self, memory: &Memory, member: usize) -> Result<(), Fault> {
         let [m, n, k] = [self.m, self.n, self.k].map(|size| size as usize);
-        let extent = |matrix: &Matrix| memory.check("a matrix", matrix.address, 1);
-        let (rows, _) = self.a.written_lines(&extent(&self.a)?, member, m, k);
-        let (_, columns) = self.b.written_lines(&extent(&self.b)?, member, k, n);
-        let (c, bytes) = (extent(&self.c)?, self.c.scalar.bytes());
+        let extent_a = memory.check("a matrix", self.a.address, 1)?;
+        let (rows, _) = self.a.written_lines(&extent_a, member, m, k);
+        let extent_b = memory.check("a matrix", self.b.address, 1)?;
+        let (_, columns) = self.b.written_lines(&extent_b, member, k, n);
+        let c = memory.check("a matrix", self.c.address, 1)?;
+        let bytes = self.c.scalar.bytes();
         let all_rows = rows.iter().all(|is_written| *is_written);
         for (column, is_written) in columns.into_iter().enumerate() {
             if self.beta == 0.0 && (all_rows || !is_written) {

@@ -73,7 +73,10 @@ impl Sabotage {
     /// Changes the parameters of a launch.
     pub(crate) fn parameters(&self, kernel: &Kernel, parameters: &mut [Vec<u8>]) {
         const PAGE: usize = 4096;
-        let last = kernel.pointers().last().filter(|_| *self == Self::Pointer);
+        if *self != Self::Pointer {
+            return;
+        }
+        let last = kernel.pointers().last();
         let Some(parameter) = last.and_then(|index| parameters.get_mut(index)) else { return };
         if let Ok(bytes) = <[u8; 8]>::try_from(parameter.as_slice()) {
             *parameter = (usize::from_le_bytes(bytes) + PAGE).to_le_bytes().to_vec();

@@ -36,12 +36,13 @@ pub(crate) fn adapter(folder: &str, name: &str) -> Vec<u8> {
 /// Returns all files of one of the small checkpoints, including those in inner directories, or `None` if
 /// there is no such directory.
 pub(crate) fn checkpoint(folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-    let read = |place: &str| {
-        let mut files = BTreeMap::new();
-        add_files(&path(place).join(folder), "", &mut files)?;
-        Some(files)
-    };
-    read(TINY).or_else(|| read(HEADS))
+    files_of(TINY, folder).or_else(|| files_of(HEADS, folder))
+}
+
+fn files_of(parent: &str, folder: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    add_files(&path(parent).join(folder), "", &mut files)?;
+    Some(files)
 }
 
 fn add_files(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) -> Option<()> {

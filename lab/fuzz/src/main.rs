@@ -23,11 +23,10 @@ fn main() -> anyhow::Result<()> {
     let minutes: f64 = minutes.parse().context("MINUTES must be a number")?;
     let time = Duration::try_from_secs_f64(60.0 * minutes).context("MINUTES must be a duration")?;
     let seed = seed.first().map_or(Ok(1), |seed| seed.parse()).context("SEED must be an integer")?;
-    let known = || TARGETS.map(|target| target.name).join(", ");
     let targets = match target(name) {
         Some(target) => vec![target],
         None if name == "all" => TARGETS.to_vec(),
-        None => bail!("`{name}` is not one of {}", known()),
+        None => bail!("`{name}` is not one of {}", TARGETS.map(|target| target.name).join(", ")),
     };
     targets.into_iter().try_for_each(|target| report(target, seed, time))
 }

@@ -42,9 +42,9 @@ pub fn mutate(
 ) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..1 << random.random_range(0..4) {
-        match mutated_json(&bytes, words, random).filter(|_| random.random_bool(0.7)) {
-            Some(json) => bytes = json,
-            None => mutate_bytes(&mut bytes, other, words, random),
+        match mutated_json(&bytes, words, random) {
+            Some(json) if random.random_bool(0.7) => bytes = json,
+            _ => mutate_bytes(&mut bytes, other, words, random),
         }
     }
     bytes.truncate(bytes_max);

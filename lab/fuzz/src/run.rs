@@ -51,12 +51,15 @@ pub fn run(target: Target, seed: u64, amount: Amount) -> Result<Figures, Finding
     }
     let began = Instant::now();
     let mut pool = corpus.clone();
-    let goes_on = |done: usize| match amount {
-        Amount::Inputs(inputs) => done < inputs,
-        Amount::Time(time) => began.elapsed() < time,
-    };
     let mut done = 0;
-    while goes_on(done) {
+    loop {
+        let is_over = match amount {
+            Amount::Inputs(inputs) => done >= inputs,
+            Amount::Time(time) => began.elapsed() >= time,
+        };
+        if is_over {
+            break;
+        }
         let (Some(input), Some(other)) = (pool.choose(&mut random), corpus.choose(&mut random)) else {
             break;
         };
@@ -87,25 +90,23 @@ impl Reader {
         keep_panics_of_readers_quiet();
         let (inputs, to_read) = channel::<Vec<u8>>();
         let (read, results) = channel();
-        let work = move || {
-            for input in to_read {
-                let result = catch_unwind(AssertUnwindSafe(|| (target.read)(&input)));
-                if read.send(result.map_err(|panic| panic_text(&*panic))).is_err() {
-                    break;
-                }
-            }
-        };
         Builder::new()
             .name(READER.to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(work)
+            .spawn(move || {
+                for input in to_read {
+                    let result = catch_unwind(AssertUnwindSafe(|| (target.read)(&input)));
+                    if read.send(result.map_err(|panic| panic_text(&*panic))).is_err() {
+                        break;
+                    }
+                }
+            })
             .expect("a thread can be started");
         Self { figures: Figures::default(), inputs, results }
     }
 
     /// Reads one input.
     pub fn check(&mut self, input: &[u8]) -> Result<Outcome, Finding> {
-        let finding = |broken: String| Finding { input: input.to_vec(), broken };
         ALLOCATOR.reset_peak_usage();
         let before = ALLOCATOR.current_usage();
         let began = Instant::now();
@@ -113,11 +114,17 @@ impl Reader {
         let result = self.results.recv_timeout(TIME_MAX);
         let bytes = ALLOCATOR.peak_usage().saturating_sub(before);
         let time = began.elapsed();
-        let outcome = result.map_err(|_| finding(format!("it takes more than {TIME_MAX:?}")))?;
-        let outcome = outcome.map_err(|text| finding(format!("it panics: {text}")))?;
-        if bytes > BYTES_MAX {
-            return Err(finding(format!("it uses {} MiB", bytes >> 20)));
-        }
+        let outcome = match result {
+            Ok(Ok(outcome)) if bytes <= BYTES_MAX => outcome,
+            failure => {
+                let broken = match failure {
+                    Err(_) => format!("it takes more than {TIME_MAX:?}"),
+                    Ok(Err(text)) => format!("it panics: {text}"),
+                    Ok(Ok(_)) => format!("it uses {} MiB", bytes >> 20),
+                };
+                return Err(Finding { input: input.to_vec(), broken });
+            }
+        };
         self.figures.most_bytes = self.figures.most_bytes.max(bytes);
         self.figures.slowest = self.figures.slowest.max(time);
         match outcome {

@@ -1,4 +1,4 @@
-"""Serves the chat fixture, and puts the adapters on the module path."""
+"""Serves the chat fixture."""
 
 import os
 import sys
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-INTEGRATIONS = Path(__file__).parents[1]
-FOLDERS = [INTEGRATIONS / "deepeval", INTEGRATIONS / "inspect_ai", INTEGRATIONS.parents[1] / "server/conformance"]
-sys.path[:0] = map(str, FOLDERS)
+REPOSITORY = Path(__file__).parents[3]
+sys.path.insert(0, str(REPOSITORY / "server/conformance"))
 
 # Set before deepeval is imported: it sends no telemetry and reads no files of the user.
 os.environ |= {"DEEPEVAL_TELEMETRY_OPT_OUT": "1", "DEEPEVAL_DISABLE_DOTENV": "1", "DEEPEVAL_DISABLE_LEGACY_KEYFILE": "1"}

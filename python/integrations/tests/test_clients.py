@@ -91,8 +91,7 @@ def test_pydantic_ai_reads_answers_as_types(pydantic_ai, url, api):
 
 @pytest.mark.parametrize("provider", ["openai", "openai-api/ntl"])
 def test_inspect_ai_calls_tools_and_returns_their_results(url, provider):
-    # `inspect_ai` alone may be the directory of this repository.
-    pytest.importorskip("inspect_ai.model", reason="inspect_ai is not in this environment")
+    pytest.importorskip("inspect_ai", reason="inspect_ai is not in this environment")
     from inspect_ai.model import ChatMessageUser, GenerateConfig, execute_tools, get_model
     from inspect_ai.tool import tool
 

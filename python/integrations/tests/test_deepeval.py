@@ -12,7 +12,7 @@ from deepeval.test_case import LLMTestCase, SingleTurnParams
 from pydantic import BaseModel
 
 from conftest import OPENING, REASON, judge_of
-from ntl_deepeval import NoScore, NtlGEval, NtlJudge
+from ntl.integrations.deepeval import NoScore, NtlGEval, NtlJudge
 
 # deepeval only reads log-probabilities from models whose names it knows.
 NAME = "gpt-4.1"

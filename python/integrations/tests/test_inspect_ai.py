@@ -6,7 +6,7 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log
 
 from conftest import judge_of
-from ntl_inspect import expected_score
+from ntl.integrations.inspect_ai import expected_score
 
 RATINGS = {"4": 0.5, "5": 0.3, "2": 0.2}
 SAMPLES = [Sample(input="What is 12 + 7?", target="19"), Sample(input="What is 5 + 6?", target="11")]

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import INTEGRATIONS
+from conftest import REPOSITORY
+from ntl.integrations.lm_eval import TASKS as GROUP
 from served import Server
 
 EVAL = Path(os.environ.get("NTL_EVAL", Path(os.environ["NTL_SERVER"]).with_name("ntl-eval")))
-REVIEWS = INTEGRATIONS.parents[1] / "server/demo/reviews.jsonl"
+REVIEWS = REPOSITORY / "server/demo/reviews.jsonl"
 ITEMS = 60
 # For each of our tasks: the corresponding task of ntl-eval, its flags, and the names of each metric in both
 # programs.
@@ -66,7 +67,7 @@ def by_lm_eval(url, model, tasks, cache, out):
     command = [
         sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--tasks", tasks, "--limit", ITEMS,
         "--model_args", ",".join(f"{name}={value}" for name, value in arguments.items()),
-        "--include_path", INTEGRATIONS / "lm_eval/ntl", "--output_path", out, "--log_samples",
+        "--include_path", GROUP, "--output_path", out, "--log_samples",
     ]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(out / "hf"), "OPENAI_API_KEY": "-"}
     run(command, NTL_EVAL_DATA_CACHE=str(cache), **offline)
@@ -75,12 +76,11 @@ def by_lm_eval(url, model, tasks, cache, out):
     return json.loads(results.read_text())["results"], samples
 
 
-def by_wrapper(url, cache, home, **arguments):
-    """Runs GSM8K with 20 solved questions, which are more than 512 tokens, by `ntl_completions.py`."""
+def by_program(url, cache, home, **arguments):
+    """Runs GSM8K with 20 solved questions, which are more than 512 tokens, by the program of the adapter."""
     arguments = {"model": "t5-ntl-was", "base_url": f"{url}/v1/completions", "num_concurrent": 2, **arguments}
     command = [
-        sys.executable, INTEGRATIONS / "lm_eval/ntl_completions.py", "run", "--model", "ntl-completions", "--limit", "2",
-        "--tasks", "ntl_gsm8k", "--num_fewshot", "20", "--include_path", INTEGRATIONS / "lm_eval/ntl",
+        sys.executable, "-m", "ntl.integrations.lm_eval", "run", "--tasks", "ntl_gsm8k", "--num_fewshot", "20", "--limit", "2",
         "--model_args", ",".join(f"{name}={value}" for name, value in arguments.items()),
     ]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(home), "OPENAI_API_KEY": "-"}
@@ -88,13 +88,13 @@ def by_wrapper(url, cache, home, **arguments):
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment)
 
 
-def test_the_wrapper_takes_the_length_of_prompts_from_the_server(demo, cache, tmp_path):
-    ended = by_wrapper(demo.url, cache, tmp_path)
+def test_the_program_takes_the_length_of_prompts_from_the_server(demo, cache, tmp_path):
+    ended = by_program(demo.url, cache, tmp_path)
     assert ended.returncode == 0, ended.stderr[-5000:]
 
 
-def test_the_wrapper_reports_a_rejected_request_in_words(demo, cache, tmp_path):
-    ended = by_wrapper(demo.url, cache, tmp_path, max_length=4096)
+def test_the_program_reports_a_rejected_request_in_words(demo, cache, tmp_path):
+    ended = by_program(demo.url, cache, tmp_path, max_length=4096)
     _, found, after = ended.stderr.rpartition("\nerror: the server returned 400: prompt has ")
     assert ended.returncode == 1 and found and "Traceback" not in after, ended.stderr[-5000:]
 

@@ -22,10 +22,6 @@ impl ManualArgs {
     /// # Errors
     /// A file or folder cannot be written.
     pub fn write(&self, mut command: Command) -> io::Result<()> {
-        let folder = |below: &str| {
-            let folder = self.folder.join(below);
-            fs::create_dir_all(&folder).map(|()| folder)
-        };
         let name = command.get_name().to_owned();
         // `help COMMAND` needs no separate page.
         let pages = command.clone().disable_help_subcommand(true);
@@ -34,9 +30,15 @@ impl ManualArgs {
             (Shell::Zsh, "zsh/site-functions"),
             (Shell::Fish, "fish/vendor_completions.d"),
         ] {
-            clap_complete::generate_to(shell, &mut command, &name, folder(below)?)?;
+            clap_complete::generate_to(shell, &mut command, &name, self.create_folder(below)?)?;
         }
-        clap_mangen::generate_to(pages, folder("man/man1")?)
+        clap_mangen::generate_to(pages, self.create_folder("man/man1")?)
+    }
+
+    fn create_folder(&self, below: &str) -> io::Result<PathBuf> {
+        let folder = self.folder.join(below);
+        fs::create_dir_all(&folder)?;
+        Ok(folder)
     }
 }
 

@@ -5,7 +5,14 @@ const SIMILARITY_MIN: f64 = 0.7;
 
 /// Returns the known name that is most similar to `name`, or `None` if no name is similar enough to be meant.
 pub fn most_similar<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let similarity = |one: &str| strsim::jaro(name, one);
-    let best = known.into_iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    best.filter(|best| similarity(best) >= SIMILARITY_MIN)
+    let mut best = None;
+    let mut best_similarity = SIMILARITY_MIN;
+    for candidate in known {
+        let similarity = strsim::jaro(name, candidate);
+        if similarity >= best_similarity {
+            best = Some(candidate);
+            best_similarity = similarity;
+        }
+    }
+    best
 }

@@ -33,19 +33,21 @@ pub fn client_builder(ca_file: Option<&Path>) -> Result<ClientBuilder, TrustErro
 
 /// Returns at least one certificate.
 fn read(name: &'static str, file: &Path) -> Result<Vec<Certificate>, TrustError> {
-    let own = || file.to_owned();
     let bytes = regular_file::read(file, SMALL_BYTES_MAX).map_err(|source| TrustError::Unreadable {
         name,
-        file: own(),
+        file: file.to_owned(),
         source,
     })?;
-    let invalid = |source| TrustError::Invalid { name, file: own(), source };
+    let invalid = |source| TrustError::Invalid { name, file: file.to_owned(), source };
     let certificates = Certificate::from_pem_bundle(&bytes).map_err(invalid)?;
     if certificates.is_empty() {
-        return Err(TrustError::NoCertificates { name, file: own() });
+        return Err(TrustError::NoCertificates { name, file: file.to_owned() });
     }
     // Only a client reads the contents of the certificates.
-    let alone = Client::builder().tls_built_in_root_certs(false);
-    certificates.iter().cloned().fold(alone, ClientBuilder::add_root_certificate).build().map_err(invalid)?;
+    let mut client = Client::builder().tls_built_in_root_certs(false);
+    for certificate in &certificates {
+        client = client.add_root_certificate(certificate.clone());
+    }
+    client.build().map_err(invalid)?;
     Ok(certificates)
 }

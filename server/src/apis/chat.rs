@@ -82,34 +82,26 @@ pub(super) fn effort_variable(
 }
 
 fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, AppError> {
-    let field = |field: &str| format!("messages[{index}].{field}");
+    let path = format!("messages[{index}]");
+    let role = message.role.as_str();
     let roles = ROLES.join(", ");
-    check(&field("role"), ROLES.contains(&message.role.as_str()), format!("must be one of {roles}"))?;
-    fields::check_message(&field(""), &message.others)?;
+    check(&format!("{path}.role"), ROLES.contains(&role), format!("must be one of {roles}"))?;
+    fields::check_message(&format!("{path}."), &message.others)?;
     let calls = message.tool_calls.as_deref().unwrap_or_default();
-    check(&field("tool_calls"), calls.is_empty() || message.role == "assistant", "are for `assistant` only")?;
-    let has_id = message.tool_call_id.is_some();
-    check(&field("tool_call_id"), !has_id || message.role == "tool", "is for `tool` only")?;
-    let call = |(place, call): (usize, &ToolCall)| {
-        let call_field = |name: &str| field(&format!("tool_calls[{place}].{name}"));
-        check_kind(&call_field("type"), &call.kind)?;
-        called(call, &call_field("function.arguments"))
-    };
-    let tool_calls = calls.iter().enumerate().map(call).collect::<Result<Vec<_>, _>>()?;
+    let may_call = calls.is_empty() || role == "assistant";
+    check(&format!("{path}.tool_calls"), may_call, "are for `assistant` only")?;
+    let may_have_id = message.tool_call_id.is_none() || role == "tool";
+    check(&format!("{path}.tool_call_id"), may_have_id, "is for `tool` only")?;
+    let mut tool_calls = Vec::with_capacity(calls.len());
+    for (index, call) in calls.iter().enumerate() {
+        check_kind(&format!("{path}.tool_calls[{index}].type"), &call.kind)?;
+        tool_calls.push(called(call, &format!("{path}.tool_calls[{index}].function.arguments"))?);
+    }
     let content = match &message.content {
         None if !tool_calls.is_empty() => None,
         None => Some(String::new()),
         Some(ChatContent::Text(text)) => Some(text.clone()),
-        Some(ChatContent::Parts(parts)) => {
-            let text = |(part, content): (usize, &ContentPart)| {
-                let at = field(&format!("content[{part}]"));
-                let refusal = format!("is `{}`: this server reads texts only", content.kind);
-                check(&format!("{at}.type"), content.kind == "text", refusal)?;
-                fields::check_part(&format!("{at}."), &content.others)?;
-                content.text.clone().ok_or_else(|| AppError::field(&at, "has no `text`"))
-            };
-            Some(parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join(PART_SEPARATOR))
-        }
+        Some(ChatContent::Parts(parts)) => Some(joined_texts(&path, parts)?),
     };
     Ok(ChatMessage {
         role: message.role.clone(),
@@ -118,6 +110,22 @@ fn message(index: usize, message: &ChatRequestMessage) -> Result<ChatMessage, Ap
         tool_calls,
         tool_call_id: message.tool_call_id.clone(),
     })
+}
+
+/// The text of a message with several parts; `path` is the path of the message.
+fn joined_texts(path: &str, parts: &[ContentPart]) -> Result<String, AppError> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (index, part) in parts.iter().enumerate() {
+        let path = format!("{path}.content[{index}]");
+        let message = format!("is `{}`: this server reads texts only", part.kind);
+        check(&format!("{path}.type"), part.kind == "text", message)?;
+        fields::check_part(&format!("{path}."), &part.others)?;
+        let Some(text) = part.text.as_deref() else {
+            return Err(AppError::field(&path, "has no `text`"));
+        };
+        texts.push(text);
+    }
+    Ok(texts.join(PART_SEPARATOR))
 }
 
 /// The token ids of a conversation, by the checkpoint's chat template. `param` is the field with its
@@ -129,12 +137,11 @@ pub(crate) fn prompt_ids(
     tokenizer: &Tokenizer,
     profile: &ModelProfile,
 ) -> Result<Vec<u32>, AppError> {
-    let invalid = |error: String| AppError::invalid(param, error);
-    let template = tokenizer.chat_template().ok_or_else(|| {
+    let Some(template) = tokenizer.chat_template() else {
         let message = "the checkpoint of this model has no chat template; use /v1/completions, or start the server with \
                        one (--chat-template)";
-        invalid(message.to_owned())
-    })?;
+        return Err(AppError::invalid(param, message));
+    };
     let text = if profile.describes_tools && !template.reads_tools() {
         template.render_describing_tools(conversation)
     } else {
@@ -143,11 +150,11 @@ pub(crate) fn prompt_ids(
     let text = text.map_err(|error| match error {
         ChatError::NoTools => AppError::invalid("tools", format!("`tools`: {error}")),
         ChatError::NoDocuments => AppError::invalid("documents", format!("`documents`: {error}")),
-        error => invalid(error.to_string()),
+        error => AppError::invalid(param, error.to_string()),
     })?;
     profile.check_bytes(&text)?;
     // By default the template wrote the special tokens already.
-    tokenizer.encode(&text, add_special_tokens).map_err(|error| invalid(error.to_string()))
+    tokenizer.encode(&text, add_special_tokens).map_err(|error| AppError::invalid(param, error.to_string()))
 }
 
 /// Validates a request whose conversation became the token ids `prompt`. The second value is the format of
@@ -183,14 +190,14 @@ fn shared_fields(
     let others: CompletionRequest = from_value(Value::Object(request.others.into_iter().collect()))?;
     let max = profile.output_tokens_max;
     // `max_completion_tokens` replaces the older name, which must be valid nevertheless.
-    let fits = request.max_tokens.is_none_or(|asked| asked <= max);
+    let fits = request.max_tokens.is_none_or(|limit| limit <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
-    let asked = request.max_completion_tokens.or(request.max_tokens);
+    let limit = request.max_completion_tokens.or(request.max_tokens);
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
     let mut shared = CompletionRequest {
-        max_tokens: asked,
+        max_tokens: limit,
         n: request.n,
         stop: request.stop,
         logprobs: with_logprobs.then_some(top as i64),
@@ -199,7 +206,7 @@ fn shared_fields(
         number: request.number,
         ..others
     };
-    shared.max_tokens = asked.or_else(|| fields::message_tokens(&shared, is_call, room, max));
+    shared.max_tokens = limit.or_else(|| fields::message_tokens(&shared, is_call, room, max));
     Ok(shared)
 }
 
@@ -274,7 +281,8 @@ impl AnswerWriter for ChatAnswers {
 
     fn chunks(&self, mut piece: Piece) -> Vec<ChatChunk> {
         // The prompt is the same for all choices.
-        let prompt_token_ids = self.context.prompt_token_ids(&piece).filter(|_| piece.begins_response);
+        let prompt_token_ids =
+            if piece.begins_response { self.context.prompt_token_ids(&piece) } else { None };
         let role = piece.begins_choice.then(|| "assistant".to_owned());
         let is_end = piece.text.is_empty() && piece.finish_reason.is_some() && role.is_none();
         let echoed = role.as_ref().map_or("", |_| self.echoed.as_str());
@@ -287,10 +295,10 @@ impl AnswerWriter for ChatAnswers {
         let choice = ChatChunkChoice {
             index: piece.index,
             delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
-            logprobs: self.logprobs(&piece.tokens).filter(|_| has_tokens),
+            logprobs: if has_tokens { self.logprobs(&piece.tokens) } else { None },
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, piece.has_calls)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
-            token_ids: self.context.token_ids(&piece).filter(|_| has_tokens),
+            token_ids: if has_tokens { self.context.token_ids(&piece) } else { None },
             numbers,
             number: piece.number,
         };
@@ -343,20 +351,23 @@ impl AnswerWriter for ChatAnswers {
 
 /// The new parts of calls.
 fn deltas(calls: &[CallPart]) -> Option<Vec<ToolCallDelta>> {
-    let delta = |part: &CallPart| {
+    let mut deltas = Vec::new();
+    for part in calls {
         let begins = part.begins.as_ref();
         // A part may have only numbers.
-        (begins.is_some() || !part.arguments.is_empty()).then(|| ToolCallDelta {
-            index: part.index as u64,
-            id: begins.map(|call| call.id.clone()),
-            kind: begins.map(|_| FUNCTION.to_owned()),
-            function: FunctionCallDelta {
-                name: begins.map(|call| call.name.clone()),
-                arguments: part.arguments.clone(),
-            },
-        })
-    };
-    Some(calls.iter().filter_map(delta).collect()).filter(|deltas: &Vec<_>| !deltas.is_empty())
+        if begins.is_some() || !part.arguments.is_empty() {
+            deltas.push(ToolCallDelta {
+                index: part.index as u64,
+                id: begins.map(|call| call.id.clone()),
+                kind: begins.map(|_| FUNCTION.to_owned()),
+                function: FunctionCallDelta {
+                    name: begins.map(|call| call.name.clone()),
+                    arguments: part.arguments.clone(),
+                },
+            });
+        }
+    }
+    (!deltas.is_empty()).then_some(deltas)
 }
 
 fn whole_call(call: CallPart) -> Option<ToolCall> {

@@ -35,8 +35,10 @@ enum HeadInputs {
 
 /// Returns the labels that a model predicts.
 pub(crate) fn labels(model: &ModelInfo) -> Result<&Labels, AppError> {
-    let message = || format!("is of kind {}, which has no head that predicts labels", model.kind);
-    model.labels.as_ref().ok_or_else(|| AppError::field("model", message()))
+    model.labels.as_ref().ok_or_else(|| {
+        let message = format!("is of kind {}, which has no head that predicts labels", model.kind);
+        AppError::field("model", message)
+    })
 }
 
 /// Validates a request.

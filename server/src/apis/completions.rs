@@ -57,9 +57,9 @@ impl CompletionAnswers {
     /// them; the first one also has the list of numbers.
     fn part(&self, mut piece: Piece, is_whole: bool) -> Choice {
         let report = self.0.report;
-        let echoed = piece.prompt.as_ref().filter(|_| report.echo);
+        let echoed = if report.echo { piece.prompt.as_ref() } else { None };
         let has_tokens = is_whole || !piece.tokens.is_empty();
-        let logprobs = report.logprobs.filter(|_| has_tokens || echoed.is_some());
+        let logprobs = if has_tokens || echoed.is_some() { report.logprobs } else { None };
         Choice {
             index: piece.index,
             text: echoed.map(|prompt| prompt.text.as_str()).unwrap_or("").to_owned() + &piece.text,
@@ -67,7 +67,7 @@ impl CompletionAnswers {
             finish_reason: piece.finish_reason.map(|reason| finish_reason(reason, false)),
             stop_reason: piece.stop_reason.take().map(stop_reason),
             cumulative_logprob: piece.cumulative_logprob.map(finite_logprob),
-            token_ids: self.0.token_ids(&piece).filter(|_| has_tokens),
+            token_ids: if has_tokens { self.0.token_ids(&piece) } else { None },
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
             numbers: self.0.listed(piece.numbers, is_whole || piece.begins_choice),
@@ -82,23 +82,24 @@ impl CompletionAnswers {
         let mut top = Vec::new();
         let mut values = Vec::new();
         let mut masses = Vec::new();
-        let mut push = |id: u32, offset: u64, position: Option<&TokenText>| {
-            let number = position.and_then(number_of);
-            arrays.tokens.push(self.0.token_name(id));
-            arrays.token_logprobs.push(position.map(|token| finite_logprob(token.token.logprob)));
-            arrays.text_offset.push(offset);
-            top.push(position.map(|token| self.top(count, token)));
-            values.push(number.map(|number| number.value));
-            masses.push(number.map(|number| number.mass));
-        };
+        let mut positions = Vec::new();
         if let Some(PromptReport { ids, offsets, tokens, .. }) = echoed {
-            let positions = std::iter::once(None).chain(tokens.iter().map(Some));
-            for ((&id, &offset), position) in ids.iter().zip(offsets).zip(positions) {
-                push(id, offset, position);
+            let tokens = std::iter::once(None).chain(tokens.iter().map(Some));
+            for ((&id, &offset), token) in ids.iter().zip(offsets).zip(tokens) {
+                positions.push((id, offset, token));
             }
         }
         for TokenReport { token, offset } in tokens {
-            push(token.token.id, *offset, Some(token));
+            positions.push((token.token.id, *offset, Some(token)));
+        }
+        for (id, offset, token) in positions {
+            let number = token.and_then(number_of);
+            arrays.tokens.push(self.0.token_name(id));
+            arrays.token_logprobs.push(token.map(|token| finite_logprob(token.token.logprob)));
+            arrays.text_offset.push(offset);
+            top.push(token.map(|token| self.top(count, token)));
+            values.push(number.map(|number| number.value));
+            masses.push(number.map(|number| number.mass));
         }
         let with_numbers = self.0.report.number_tokens;
         Logprobs {

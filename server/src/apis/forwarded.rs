@@ -138,9 +138,11 @@ fn sequences(body: &Map<String, Value>) -> Result<u32, AppError> {
             }
         }
     }
-    let is_prompt = |value: &Value| value.is_string() || value.is_array();
     let prompts = match body.get("prompt") {
-        Some(Value::Array(prompts)) if prompts.iter().any(is_prompt) => prompts.len(),
+        // A list of numbers is one prompt.
+        Some(Value::Array(prompts)) if prompts.iter().any(|one| one.is_string() || one.is_array()) => {
+            prompts.len()
+        }
         _ => 1,
     };
     Ok(check_sequences(prompts, texts, field)? as u32)

@@ -83,8 +83,7 @@ impl Labels {
         } else {
             logprobs
         };
-        let probability = |id| logprobs.get(id).map_or(0.0, |logprob| logprob.exp());
-        self.ids.iter().map(probability).collect()
+        self.ids.iter().map(|id| logprobs.get(id).map_or(0.0, |logprob| logprob.exp())).collect()
     }
 
     /// The response of vLLM, which has the probability of the first label.

@@ -160,16 +160,17 @@ impl AnswerContext {
     fn logprobs(&self, tokens: &[TokenReport]) -> Option<Vec<ChatTokenLogprobs>> {
         let count = self.report.logprobs?;
         let with_numbers = self.report.number_tokens;
-        let entry = |TokenReport { token, .. }: &TokenReport| {
+        let mut entries = Vec::with_capacity(tokens.len());
+        for TokenReport { token, .. } in tokens {
             let number = number_of(token);
-            ChatTokenLogprobs {
+            entries.push(ChatTokenLogprobs {
                 token: self.chat_token(&token.token),
                 top_logprobs: token.top.iter().take(count).map(|top| self.chat_token(top)).collect(),
                 number_value: with_numbers.then(|| number.map(|number| number.value)),
                 number_mass: with_numbers.then(|| number.map(|number| number.mass)),
-            }
-        };
-        Some(tokens.iter().map(entry).collect())
+            });
+        }
+        Some(entries)
     }
 
     fn chat_token(&self, token: &TokenLogprob) -> ChatToken {
@@ -187,26 +188,38 @@ impl AnswerContext {
 
     /// The token ids of the prompt, with `return_token_ids`. Only the first piece of a choice has them.
     fn prompt_token_ids(&self, piece: &Piece) -> Option<Vec<u32>> {
-        piece.prompt.as_ref().filter(|_| self.report.token_ids).map(|prompt| prompt.ids.clone())
+        match &piece.prompt {
+            Some(prompt) if self.report.token_ids => Some(prompt.ids.clone()),
+            _ => None,
+        }
     }
 
     /// The `prompt_logprobs` of vLLM: for each position by token id, the most probable tokens and the token
     /// itself.
     fn prompt_logprobs(&self, piece: &Piece) -> Option<PromptLogprobs> {
         let (prompt, count) = piece.prompt.as_ref().zip(self.report.prompt_logprobs)?;
-        let entry = |token: &TokenText| {
-            let ranked = (1_u64..).zip(token.top.iter().take(count));
-            let top = ranked.map(|(rank, entry)| (entry, Some(rank)));
-            let mut by_id = BTreeMap::new();
-            for (entry, rank) in top.chain([(&token.token, token.rank.map(|rank| rank as u64))]) {
-                let decoded_token = self.tokenizer.token_text(entry.id);
-                let logprob = finite_logprob(entry.logprob);
-                by_id.entry(entry.id.to_string()).or_insert(PromptLogprob { logprob, rank, decoded_token });
-            }
-            by_id
-        };
-        let first = prompt.ids.first().map(|_| None);
-        Some(first.into_iter().chain(prompt.tokens.iter().map(|token| Some(entry(token)))).collect())
+        let mut positions = Vec::with_capacity(prompt.ids.len());
+        if !prompt.ids.is_empty() {
+            // Nothing comes before the first token.
+            positions.push(None);
+        }
+        for token in &prompt.tokens {
+            positions.push(Some(self.position_logprobs(token, count)));
+        }
+        Some(positions)
+    }
+
+    /// The `count` most probable tokens of a position and its own token, by token id.
+    fn position_logprobs(&self, token: &TokenText, count: usize) -> BTreeMap<String, PromptLogprob> {
+        let ranked = (1_u64..).zip(token.top.iter().take(count));
+        let top = ranked.map(|(rank, entry)| (entry, Some(rank)));
+        let mut by_id = BTreeMap::new();
+        for (entry, rank) in top.chain([(&token.token, token.rank.map(|rank| rank as u64))]) {
+            let decoded_token = self.tokenizer.token_text(entry.id);
+            let logprob = finite_logprob(entry.logprob);
+            by_id.entry(entry.id.to_string()).or_insert(PromptLogprob { logprob, rank, decoded_token });
+        }
+        by_id
     }
 }
 

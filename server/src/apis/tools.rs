@@ -87,14 +87,14 @@ pub(super) fn allowed_choice(
     path: &str,
 ) -> Result<Choice, AppError> {
     check("tool_choice.type", kind == "allowed_tools", "must be `function` or `allowed_tools`")?;
-    let field = |name: &str| format!("{path}.{name}");
-    check(&field("mode"), mode != ToolChoiceMode::None, "must be `auto` or `required`")?;
-    check(&field("tools"), !tools.is_empty(), "must not be an empty list")?;
+    check(&format!("{path}.mode"), mode != ToolChoiceMode::None, "must be `auto` or `required`")?;
+    let param = format!("{path}.tools");
+    check(&param, !tools.is_empty(), "must not be an empty list")?;
     for (index, (kind, _)) in tools.iter().enumerate() {
-        check_kind(&field(&format!("tools[{index}].type")), kind)?;
+        check_kind(&format!("{param}[{index}].type"), kind)?;
     }
     let names = tools.into_iter().map(|(_, name)| name).collect();
-    Ok(Choice::Allowed { mode, names, param: field("tools") })
+    Ok(Choice::Allowed { mode, names, param })
 }
 
 /// Validates functions; `path` is the path of each.
@@ -108,11 +108,9 @@ pub(super) fn offer(
     let mut bytes = 0;
     for (index, function) in functions.iter().enumerate() {
         let path = path(index);
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         let name = &function.name;
-        let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name);
         let message = format!("must be 1 to {NAME_BYTES_MAX} letters, digits, `_`, `-` or `.`");
-        check(&format!("{path}.name"), fits, message)?;
+        check(&format!("{path}.name"), is_function_name(name), message)?;
         let is_new = functions[..index].iter().all(|other| other.name != *name);
         check(&format!("{path}.name"), is_new, "is the name of an earlier tool, too")?;
         let size = described(function).to_string().len();
@@ -121,13 +119,11 @@ pub(super) fn offer(
     }
     check("tools", bytes <= ALL_BYTES_MAX, format!("must have at most {ALL_BYTES_MAX} bytes together"))?;
     let all: Vec<String> = functions.iter().map(|function| function.name.clone()).collect();
-    let of_mode =
-        |mode| if mode == ToolChoiceMode::Required { ToolChoice::Required } else { ToolChoice::Auto };
     let (choice, param, callable) = match choice {
         Choice::Mode(ToolChoiceMode::None) => return Ok(None),
-        Choice::Mode(mode) => (of_mode(mode), "tool_choice".to_owned(), all.clone()),
+        Choice::Mode(mode) => (choice_of(mode), "tool_choice".to_owned(), all.clone()),
         Choice::Function { name, param } => (ToolChoice::Function, param.to_owned(), vec![name]),
-        Choice::Allowed { mode, names, param } => (of_mode(mode), param, names),
+        Choice::Allowed { mode, names, param } => (choice_of(mode), param, names),
     };
     if functions.is_empty() {
         check("tool_choice", choice == ToolChoice::Auto && callable.is_empty(), "needs `tools`")?;
@@ -137,6 +133,15 @@ pub(super) fn offer(
         return Err(AppError::field(&param, format!("has `{unknown}`, which is not the name of a tool")));
     }
     Ok(Some(ToolOffer { functions, callable, choice, is_parallel: parallel.unwrap_or(true) }))
+}
+
+fn is_function_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
+fn choice_of(mode: ToolChoiceMode) -> ToolChoice {
+    if mode == ToolChoiceMode::Required { ToolChoice::Required } else { ToolChoice::Auto }
 }
 
 pub(super) fn check_kind(param: &str, kind: &str) -> Result<(), AppError> {
@@ -215,7 +220,7 @@ impl ToolOffer {
         let calls_max = if self.is_parallel { usize::MAX } else { 1 };
         let is_strict = self.offered().any(|function| function.strict == Some(true));
         let answer = match (&self.choice, request.guided.take()) {
-            (ToolChoice::Auto, None) => Some(Answer::Text).filter(|_| is_strict),
+            (ToolChoice::Auto, None) if is_strict => Some(Answer::Text),
             (ToolChoice::Auto, Some(Guided { constraint: Constraint::Json { schema, whitespace }, .. })) => {
                 Some(Answer::Json { schema, whitespace })
             }
@@ -259,7 +264,9 @@ impl ToolOffer {
 
 /// The name of a function and the schema of its arguments.
 fn schema(function: &FunctionDefinition) -> (String, Value) {
-    let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
-    let schema = function.parameters.clone().filter(|schema| !schema.is_empty());
-    (function.name.clone(), schema.map_or_else(none, Value::Object))
+    let schema = match &function.parameters {
+        Some(schema) if !schema.is_empty() => Value::Object(schema.clone()),
+        _ => json!({"type": "object", "properties": {}, "additionalProperties": false}),
+    };
+    (function.name.clone(), schema)
 }

@@ -47,8 +47,7 @@ fn size(text: &str) -> Result<u64, SizeError> {
     let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or(SizeError::NotASize)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_point = number.contains('.');
-    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty();
-    if !is_number(whole) || (has_point && (unit == 1 || !is_number(fraction))) {
+    if !is_digits(whole) || (has_point && (unit == 1 || !is_digits(fraction))) {
         return Err(SizeError::NotASize);
     }
     let whole: u64 = whole.parse().map_err(|_| SizeError::TooLarge)?;
@@ -59,6 +58,10 @@ fn size(text: &str) -> Result<u64, SizeError> {
         if digits.is_empty() { 0 } else { digits.parse().map_err(|_| SizeError::TooLarge)? };
     let bytes = u128::from(whole) * u128::from(unit) + fraction * u128::from(unit) / scale;
     u64::try_from(bytes).map_err(|_| SizeError::TooLarge)
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -19,9 +19,15 @@ pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
-        let variables = variables.into_iter().filter_map(named);
-        Self(variables.filter(|(name, _)| name.starts_with(PREFIX)).collect())
+        let mut values = BTreeMap::new();
+        for (name, value) in variables {
+            if let Ok(name) = name.into_string()
+                && name.starts_with(PREFIX)
+            {
+                values.insert(name, value);
+            }
+        }
+        Self(values)
     }
 
     /// Returns the values of variables with old names as flags, unless the command line or a variable with
@@ -72,11 +78,14 @@ impl Environment {
 
     /// Returns a note on the variables that set the flags which a message names, or an empty text.
     pub fn note(&self, message: &str, line: &[OsString]) -> String {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let words = message.split(|c| !is_part(c)).filter_map(|word| word.strip_prefix("--"));
-        let set =
-            words.filter(|flag| !is_typed(flag, line)).map(variable).find(|name| self.0.contains_key(name));
-        set.map(|name| format!(" (the environment variable {name} is set)")).unwrap_or_default()
+        for word in message.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
+            let Some(flag) = word.strip_prefix("--") else { continue };
+            let name = variable(flag);
+            if !is_typed(flag, line) && self.0.contains_key(&name) {
+                return format!(" (the environment variable {name} is set)");
+            }
+        }
+        String::new()
     }
 }
 
@@ -92,20 +101,24 @@ fn is_typed(flag: &str, line: &[OsString]) -> bool {
 
 /// Returns the text after `--flag=`, or the word after `--flag`.
 fn typed_value<'a>(flag: &str, line: &'a [OsString]) -> Option<&'a str> {
-    let (index, rest) = line.iter().enumerate().find_map(|(index, word)| {
-        let rest = word.to_str()?.strip_prefix("--")?.strip_prefix(flag)?;
-        (rest.is_empty() || rest.starts_with('=')).then_some((index, rest))
-    })?;
-    let next = || line.get(index + 1).and_then(|word| word.to_str()).unwrap_or_default();
-    Some(rest.strip_prefix('=').unwrap_or_else(next))
+    let mut words = line.iter().map(|word| word.to_str().unwrap_or_default());
+    while let Some(word) = words.next() {
+        let Some(rest) = word.strip_prefix("--").and_then(|name| name.strip_prefix(flag)) else { continue };
+        if rest.is_empty() {
+            return Some(words.next().unwrap_or_default());
+        }
+        if let Some(value) = rest.strip_prefix('=') {
+            return Some(value);
+        }
+    }
+    None
 }
 
 /// Returns the log format of a command line that may be invalid, so that its error has this format.
 pub fn log_format(line: &[OsString], environment: &Environment) -> LogFormat {
     let flag = "log-format";
-    let set = || environment.0.get(&variable(flag)).and_then(|value| value.to_str());
-    let format = typed_value(flag, line).or_else(set);
-    format.and_then(|name| LogFormat::from_str(name, false).ok()).unwrap_or(LogFormat::Compact)
+    let name = typed_value(flag, line).or_else(|| environment.0.get(&variable(flag))?.to_str());
+    name.and_then(|name| LogFormat::from_str(name, false).ok()).unwrap_or(LogFormat::Compact)
 }
 
 #[cfg(test)]

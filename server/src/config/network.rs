@@ -42,14 +42,15 @@ pub(super) fn allowed_hosts(flags: &[String], host: &str) -> Result<AllowedHosts
     if flags.iter().any(|name| name == "*") {
         return Ok(AllowedHosts { names: None, always });
     }
-    let is_name = |name: &str| {
-        name.parse::<Authority>().is_ok_and(|authority| authority.host() == name && !name.is_empty())
-    };
-    if let Some(wrong) = flags.iter().find(|name| !is_name(name)) {
+    if let Some(wrong) = flags.iter().find(|name| !is_host_name(name)) {
         return Err(ConfigError::UnusableHost(wrong.clone()));
     }
     let names = flags.iter().map(String::as_str).chain([host]).map(str::to_ascii_lowercase).collect();
     Ok(AllowedHosts { names: Some(names), always })
+}
+
+fn is_host_name(name: &str) -> bool {
+    name.parse::<Authority>().is_ok_and(|authority| authority.host() == name && !name.is_empty())
 }
 
 pub(super) fn origins(flags: &[String]) -> Result<Origins, ConfigError> {
@@ -59,19 +60,22 @@ pub(super) fn origins(flags: &[String]) -> Result<Origins, ConfigError> {
     if flags.iter().any(|origin| origin == "*") {
         return Ok(Origins::Any);
     }
-    let origins: Result<_, _> = flags.iter().map(|origin| self::origin(origin)).collect();
-    Ok(Origins::These(origins?))
+    let mut origins = Vec::new();
+    for text in flags {
+        let Some(origin) = origin(text) else { return Err(ConfigError::UnusableOrigin(text.clone())) };
+        origins.push(origin);
+    }
+    Ok(Origins::These(origins))
 }
 
 /// A scheme, a host and an optional port, as browsers send them.
-fn origin(text: &str) -> Result<HeaderValue, ConfigError> {
-    let unusable = || ConfigError::UnusableOrigin(text.to_owned());
-    let (scheme, authority) = text.split_once("://").ok_or_else(unusable)?;
+fn origin(text: &str) -> Option<HeaderValue> {
+    let (scheme, authority) = text.split_once("://")?;
     let is_authority = authority.parse::<Authority>().is_ok() && !authority.contains('@');
     if scheme.is_empty() || !is_authority {
-        return Err(unusable());
+        return None;
     }
-    HeaderValue::from_str(text).map_err(|_| unusable())
+    HeaderValue::from_str(text).ok()
 }
 
 #[cfg(test)]

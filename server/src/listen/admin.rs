@@ -20,12 +20,14 @@ impl AdminListener {
     pub(crate) async fn answer(self, router: Router, closing: watch::Receiver<bool>) {
         let (_stop, stopped) = oneshot::channel::<()>();
         let (ended, end) = oneshot::channel::<()>();
-        let serve = move || {
-            let served = self.serve(router, closing, stopped);
+        let thread = thread::Builder::new().name("admin".to_owned()).spawn(move || {
+            let result = self.serve(router, closing, stopped);
             drop(ended);
-            served.unwrap_or_else(|error| tracing::error!(%error, "the operators' port cannot be served"));
-        };
-        if let Err(error) = thread::Builder::new().name("admin".to_owned()).spawn(serve) {
+            if let Err(error) = result {
+                tracing::error!(%error, "the operators' port cannot be served");
+            }
+        });
+        if let Err(error) = thread {
             tracing::error!(%error, "the operating system refused the thread of the operators' port");
         }
         // An error: the thread drops its end.

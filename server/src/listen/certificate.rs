@@ -48,8 +48,11 @@ impl<'a> Element<'a> {
             0..0x80 => (usize::from(first), rest),
             _ => {
                 let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                let add = |length: usize, &byte: &u8| length.checked_mul(256)?.checked_add(usize::from(byte));
-                (bytes.iter().try_fold(0, add)?, rest)
+                let mut length = 0_usize;
+                for &byte in bytes {
+                    length = length.checked_mul(256)?.checked_add(usize::from(byte))?;
+                }
+                (length, rest)
             }
         };
         let (content, rest) = rest.split_at_checked(length)?;

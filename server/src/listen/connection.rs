@@ -251,14 +251,14 @@ impl Connection {
     /// Returns once the connection is to be closed; with `is_going_away` once it is to be closed now.
     #[expect(clippy::expect_used, reason = "`self` keeps the sender alive")]
     pub(super) async fn closed(&self, is_going_away: bool) -> Closing {
-        let is_news = |closing: &Option<Closing>| match closing {
+        let mut receiver = self.closing.subscribe();
+        let closing = receiver.wait_for(|closing| match closing {
             Some(Closing::Now(_)) => true,
             Some(Closing::Gracefully(_)) => !is_going_away,
             None => false,
-        };
-        let mut closing = self.closing.subscribe();
-        let closing = *closing.wait_for(is_news).await.expect("the sender is a field of `self`");
-        closing.expect("`is_news` is false for `None`")
+        });
+        let closing = *closing.await.expect("the sender is a field of `self`");
+        closing.expect("the wait does not end with `None`")
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -51,15 +51,20 @@ impl OpenConnections {
     /// The one whose client the server has waited for longest, for at least `evict_after`.
     fn slowest(&self, evict_after: Duration, among: Among) -> Option<u64> {
         let now = Instant::now();
-        let is_among = |open: &OpenConnection| match among {
-            Among::All => true,
-            Among::Address(address) => address == open.address,
-        };
-        let connections = self.connections.iter().filter(|(_, open)| is_among(open));
-        let waiting =
-            connections.filter_map(|(&id, open)| Some((open.connection.state().waiting_since()?, id)));
-        let (since, slowest) = waiting.min()?;
-        (now.saturating_duration_since(since) >= evict_after).then_some(slowest)
+        let mut slowest = None;
+        for (&id, open) in &self.connections {
+            if let Among::Address(address) = among
+                && address != open.address
+            {
+                continue;
+            }
+            let Some(since) = open.connection.state().waiting_since() else { continue };
+            if slowest.is_none_or(|earliest| (since, id) < earliest) {
+                slowest = Some((since, id));
+            }
+        }
+        let (since, id) = slowest?;
+        (now.saturating_duration_since(since) >= evict_after).then_some(id)
     }
 
     fn close(&mut self, id: u64, closing: Closing) {
@@ -127,12 +132,14 @@ impl ConnectionTable {
     pub(super) fn close_overdue(&self) {
         let now = Instant::now();
         let mut open = self.open();
-        let overdue = |(&id, open): (&u64, &OpenConnection)| {
-            let mut state = open.connection.state();
+        let mut overdue = Vec::new();
+        for (&id, connection) in &open.connections {
+            let mut state = connection.connection.state();
             state.end_overdue_streams(&self.settings, now);
-            state.overdue(&self.settings, now).map(|closing| (id, closing))
-        };
-        let overdue: Vec<_> = open.connections.iter().filter_map(overdue).collect();
+            if let Some(closing) = state.overdue(&self.settings, now) {
+                overdue.push((id, closing));
+            }
+        }
         for (id, closing) in overdue {
             open.close(id, closing);
         }

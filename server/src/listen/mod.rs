@@ -167,9 +167,13 @@ impl Listener {
             ..self.settings
         };
         // The socket leaves this runtime.
-        let tcp = self.admin.take()?.into_std();
-        let failed = |error| tracing::error!(%error, "the operators' port cannot be served");
-        Some(AdminListener { tcp: tcp.map_err(failed).ok()?, settings })
+        match self.admin.take()?.into_std() {
+            Ok(tcp) => Some(AdminListener { tcp, settings }),
+            Err(error) => {
+                tracing::error!(%error, "the operators' port cannot be served");
+                None
+            }
+        }
     }
 
     pub fn admin_addr(&self) -> Option<SocketAddr> {

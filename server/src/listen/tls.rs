@@ -107,9 +107,10 @@ impl TlsFiles {
     fn read(&self) -> Result<CertifiedKey, TlsError> {
         let certificates = certificates(&self.certificate)?;
         self.warn_of_expiry(certificates.first());
-        let wrong_key = |error| wrong("private key", &self.key, error);
-        let key = read(&self.key, SMALL_BYTES_MAX).map_err(pem::Error::Io).map_err(wrong_key)?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(wrong_key)?;
+        let key = read(&self.key, SMALL_BYTES_MAX)
+            .map_err(pem::Error::Io)
+            .and_then(|text| PrivateKeyDer::from_pem_slice(&text))
+            .map_err(|error| wrong("private key", &self.key, error))?;
         CertifiedKey::from_der(certificates, key, &ring::default_provider())
             .map_err(|source| self.unusable(source))
     }
@@ -135,12 +136,13 @@ impl TlsFiles {
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const WHAT: &str = "certificate";
     let pem = read(file, SMALL_BYTES_MAX).map_err(|error| wrong(WHAT, file, pem::Error::Io(error)))?;
-    let found = CertificateDer::pem_slice_iter(&pem);
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(WHAT, file, error))?;
-    if found.is_empty() {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| wrong(WHAT, file, error))?;
+    if certificates.is_empty() {
         return Err(wrong(WHAT, file, pem::Error::NoItemsFound));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 fn wrong(what: &'static str, file: &Path, error: pem::Error) -> TlsError {

@@ -80,12 +80,12 @@ impl<S> WaitingList<S> {
         let in_turn = (overdue..self.connections.len()).chain((0..overdue).rev());
         let mut full = HashSet::new();
         let mut served = Vec::new();
-        for place in in_turn {
-            let address = self.connections[place].address;
+        for index in in_turn {
+            let address = self.connections[index].address;
             if full.contains(&address) {
                 continue;
             }
-            let slot = if place >= overdue {
+            let slot = if index >= overdue {
                 table.add(address)
             } else if now < self.next_eviction {
                 table.add_to_free_place(address)
@@ -94,17 +94,17 @@ impl<S> WaitingList<S> {
                 table.add(address)
             };
             match slot {
-                Some(slot) => served.push((place, slot)),
+                Some(slot) => served.push((index, slot)),
                 None => {
                     full.insert(address);
                 }
             }
         }
         // From the last one, so that the others keep their numbers.
-        served.sort_unstable_by_key(|&(place, _)| std::cmp::Reverse(place));
-        for (place, slot) in served {
-            if let Some(one) = self.connections.remove(place) {
-                serve(one.stream, slot);
+        served.sort_unstable_by_key(|&(index, _)| std::cmp::Reverse(index));
+        for (index, slot) in served {
+            if let Some(connection) = self.connections.remove(index) {
+                serve(connection.stream, slot);
             }
         }
     }

@@ -19,17 +19,9 @@ pub(crate) enum Format {
 impl Format {
     /// The format that an `Accept` header prefers; the text format where it has no preference.
     pub(crate) fn accepted(accept: &str) -> Self {
-        let weight = |wanted: &str| {
-            let weights = accept.split(',').filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let is_wanted = parts.next()?.eq_ignore_ascii_case(wanted);
-                let q = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f64>().ok());
-                is_wanted.then(|| q.unwrap_or(1.0))
-            });
-            weights.fold(0.0, f64::max)
-        };
-        let openmetrics = weight("application/openmetrics-text");
-        if openmetrics > 0.0 && openmetrics >= weight("text/plain") { Self::OpenMetrics } else { Self::Text }
+        let openmetrics = weight(accept, "application/openmetrics-text");
+        let text = weight(accept, "text/plain");
+        if openmetrics > 0.0 && openmetrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
     pub(crate) fn content_type(self) -> &'static str {
@@ -51,6 +43,19 @@ impl Format {
             }
         }
     }
+}
+
+/// The weight that an `Accept` header gives a media type; 0 without one.
+fn weight(accept: &str, media_type: &str) -> f64 {
+    let mut weight = 0.0_f64;
+    for range in accept.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        if parts.next().is_some_and(|name| name.eq_ignore_ascii_case(media_type)) {
+            let q = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f64>().ok());
+            weight = weight.max(q.unwrap_or(1.0));
+        }
+    }
+    weight
 }
 
 fn openmetrics(families: &[MetricFamily]) -> Result<String, std::fmt::Error> {

@@ -51,9 +51,13 @@ fn is_allowed(host: &str, local: IpAddr, allowed: &AllowedHosts) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().to_ascii_lowercase();
     let name = name.strip_suffix('.').unwrap_or(&name);
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse().ok();
-    let is_own = |address: IpAddr| address.is_loopback() || address == local.to_canonical();
-    name == "localhost" || address.is_some_and(is_own) || names.iter().any(|known| known == name)
+    if name == "localhost" || names.iter().any(|known| known == name) {
+        return true;
+    }
+    match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        Ok(address) => address.is_loopback() || address == local.to_canonical(),
+        Err(_) => false,
+    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(crate) async fn drop_unusable(mut request: Request) -> Request {
 }
 
 fn is_plain(id: &[u8]) -> bool {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
-    (1..=BYTES_MAX).contains(&id.len()) && id.iter().all(plain)
+    (1..=BYTES_MAX).contains(&id.len())
+        && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte))
 }
 
 /// Makes a UUID without hyphens for a request without an id.

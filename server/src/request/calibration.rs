@@ -26,8 +26,8 @@ impl ModelCalibration {
         let mut differences = Vec::new();
         if (self.settings.coverage - request.coverage).abs() > 1e-9 {
             // 1 - alpha, without its rounding.
-            let own = (self.settings.coverage * 1e9).round() / 1e9;
-            differences.push(format!("an `interval` of {own}"));
+            let coverage = (self.settings.coverage * 1e9).round() / 1e9;
+            differences.push(format!("an `interval` of {coverage}"));
         }
         let fields = self.settings.different_fields(request);
         differences.extend(fields.into_iter().map(|field| format!("another `{field}`")));
@@ -38,11 +38,11 @@ impl ModelCalibration {
 /// Returns the first calibration that applies. If none does, returns the differences of the calibrations with
 /// the fewest; `None` without calibrations.
 pub(crate) fn matching<'a>(
-    all: &'a [ModelCalibration],
+    calibrations: &'a [ModelCalibration],
     request: &IntervalSettings,
 ) -> Result<&'a ModelCalibration, Option<String>> {
     let mut nearest: Vec<Vec<String>> = Vec::new();
-    for calibration in all {
+    for calibration in calibrations {
         let differences = calibration.differences(request);
         if differences.is_empty() {
             return Ok(calibration);
@@ -60,8 +60,8 @@ pub(crate) fn matching<'a>(
         1 => "calibration of this model is",
         _ => "nearest calibrations of this model are",
     };
-    let each: Vec<String> = nearest.iter().map(|differences| differences.join(" and ")).collect();
-    Err(Some(format!("the {subject} for {}", each.join(", or for "))))
+    let requests: Vec<String> = nearest.iter().map(|differences| differences.join(" and ")).collect();
+    Err(Some(format!("the {subject} for {}", requests.join(", or for "))))
 }
 
 impl IntervalSettings {
@@ -109,9 +109,11 @@ fn in_method(a: &NumberMethod, b: &NumberMethod) -> Vec<Compared> {
             ("number.nodes_max", own_nodes_max == nodes_max),
             ("number.precision", own_precision == precision),
         ],
-        (Sample { samples: own, .. }, Sample { samples, .. }) => vec![("number.samples", own == samples)],
-        (Beam { beams: own }, Beam { beams }) => vec![("number.beams", own == beams)],
-        (own, other) => vec![("number.method", own == other)],
+        (Sample { samples: own_samples, .. }, Sample { samples, .. }) => {
+            vec![("number.samples", own_samples == samples)]
+        }
+        (Beam { beams: own_beams }, Beam { beams }) => vec![("number.beams", own_beams == beams)],
+        (a, b) => vec![("number.method", a == b)],
     }
 }
 
@@ -122,19 +124,20 @@ fn in_text(a: Option<&AfterMarker>, b: Option<&AfterMarker>) -> Vec<Compared> {
         (Some(a), Some(b)) => (a, b),
         (None, Some(_)) | (Some(_), None) => return vec![("number.after", false)],
     };
-    let own = &a.sampling;
-    let other = &b.sampling;
+    let markers = ("number.after", a.marker == b.marker);
+    let rationales = ("number.rationales", a.rationales == b.rationales);
+    let (a, b) = (&a.sampling, &b.sampling);
     // Greedy text has nothing to draw from.
-    let is_greedy = own.temperature <= 0.0 && other.temperature <= 0.0;
+    let is_greedy = a.temperature <= 0.0 && b.temperature <= 0.0;
     vec![
-        ("number.after", a.marker == b.marker),
-        ("number.rationales", a.rationales == b.rationales),
-        ("temperature", is_same(own.temperature, other.temperature)),
-        ("top_p", is_greedy || is_same(own.top_p, other.top_p)),
-        ("top_k", is_greedy || own.top_k == other.top_k),
-        ("min_p", is_greedy || is_same(own.min_p, other.min_p)),
-        ("presence_penalty", is_same(own.presence_penalty, other.presence_penalty)),
-        ("frequency_penalty", is_same(own.frequency_penalty, other.frequency_penalty)),
-        ("repetition_penalty", is_same(own.repetition_penalty, other.repetition_penalty)),
+        markers,
+        rationales,
+        ("temperature", is_same(a.temperature, b.temperature)),
+        ("top_p", is_greedy || is_same(a.top_p, b.top_p)),
+        ("top_k", is_greedy || a.top_k == b.top_k),
+        ("min_p", is_greedy || is_same(a.min_p, b.min_p)),
+        ("presence_penalty", is_same(a.presence_penalty, b.presence_penalty)),
+        ("frequency_penalty", is_same(a.frequency_penalty, b.frequency_penalty)),
+        ("repetition_penalty", is_same(a.repetition_penalty, b.repetition_penalty)),
     ]
 }

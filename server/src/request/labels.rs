@@ -1,5 +1,7 @@
 //! Prompts of two parts, one of which they share, and their conversion to tokens.
 
+use std::fmt::Display;
+
 use ntl_core::{Prompt, Token};
 use ntl_text::tokenizer::Tokenizer;
 
@@ -25,8 +27,11 @@ impl LabelPrompts {
     /// Bytes that have to be tokenized.
     pub(crate) fn text_bytes(&self) -> usize {
         let query = self.query.text_bytes();
-        let item = |item: &PromptInput| query.saturating_add(item.text_bytes());
-        self.items.iter().map(item).fold(0, usize::saturating_add)
+        let mut bytes = 0_usize;
+        for item in &self.items {
+            bytes = bytes.saturating_add(query.saturating_add(item.text_bytes()));
+        }
+        bytes
     }
 
     pub(crate) fn into_prompts(
@@ -59,13 +64,14 @@ impl LabelPrompts {
                     })
                 }
             };
-            let got = prompt.len();
-            check(&param, !(profile.encoder_decoder && got == 0), "must not be empty together with `query`")?;
+            let length = prompt.len();
+            let fits = !profile.encoder_decoder || length > 0;
+            check(&param, fits, "must not be empty together with `query`")?;
             let message = format!(
-                "has {got} tokens together with `query`; the model takes at most {max} before a label"
+                "has {length} tokens together with `query`; the model takes at most {max} before a label"
             );
-            check(&param, got <= max, message)?;
-            total += got;
+            check(&param, length <= max, message)?;
+            total += length;
             let message = format!("have more than {TOKENS_MAX} tokens, each together with `query`");
             check("items", total <= TOKENS_MAX, message)?;
             prompts.push(Prompt { tokens: prompt });
@@ -90,7 +96,10 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// The text of a prompt that is tokenized as a whole.
     fn joined(&self, prompts: &LabelPrompts, item: &PromptInput) -> Option<String> {
-        let (query, item) = prompts.query.text().zip(item.text()).filter(|_| self.joins_texts)?;
+        if !self.joins_texts {
+            return None;
+        }
+        let (query, item) = (prompts.query.text()?, item.text()?);
         Some(if prompts.item_first { format!("{item}{query}") } else { format!("{query}{item}") })
     }
 
@@ -98,10 +107,9 @@ impl Parts<'_> {
         match part {
             PromptInput::Text(text) => {
                 check_wanted()?;
-                let invalid = |error: String| AppError::invalid(param, format!("`{param}`: {error}"));
-                self.profile.check_bytes(text).map_err(|error| invalid(error.to_string()))?;
+                self.profile.check_bytes(text).map_err(|error| invalid_text(param, &error))?;
                 let prompt = self.tokenizer.encode_prompt(text, special);
-                Ok(prompt.map_err(|error| invalid(error.to_string()))?.tokens)
+                Ok(prompt.map_err(|error| invalid_text(param, &error))?.tokens)
             }
             PromptInput::Ids(ids) => {
                 let ids = self.profile.prompt_ids(param, ids.clone())?;
@@ -120,4 +128,8 @@ impl Parts<'_> {
         }
         tokens
     }
+}
+
+fn invalid_text(param: &str, error: &impl Display) -> AppError {
+    AppError::invalid(param, format!("`{param}`: {error}"))
 }

@@ -124,7 +124,8 @@ impl ReportOptions {
 
     /// How many alternatives to each prompt token have to be computed.
     pub(crate) fn prompt_alternatives(self) -> Option<usize> {
-        self.prompt_logprobs.max(self.logprobs.filter(|_| self.echo))
+        let echoed = if self.echo { self.logprobs } else { None };
+        self.prompt_logprobs.max(echoed)
     }
 }
 

@@ -47,37 +47,41 @@ impl GenerationRequest {
         let id = if report.token_ids { ID_BYTES } else { 0 };
         let echoed = if report.echo { positions(report.logprobs) } else { 0 };
         let prompt_token = echoed.saturating_add(positions(report.prompt_logprobs)) + id;
-        let prompt = |(prompt, text): (&Prompt, &Option<String>)| {
-            let text = text.as_ref().map_or(prompt.len() * TEXT_BYTES, String::len);
-            let text = if report.echo { text } else { 0 };
-            prompt.len().saturating_mul(prompt_token).saturating_add(text)
-        };
-        let reported = prompts.iter().zip(texts).map(prompt).fold(0, usize::saturating_add);
+        let mut reported = 0_usize;
+        for (prompt, text) in prompts.iter().zip(texts) {
+            reported = reported.saturating_add(prompt.len().saturating_mul(prompt_token));
+            if report.echo {
+                let bytes = text.as_ref().map_or(prompt.len() * TEXT_BYTES, String::len);
+                reported = reported.saturating_add(bytes);
+            }
+        }
         let choices = self.choices_per_prompt();
         let numbers = match &self.decoding {
             // A number and what ends it have at least one token each.
             Request::Text(job) if job.fields.is_some() => number.saturating_mul(job.max_tokens.div_ceil(2)),
             _ => number,
         };
-        let mut fields = Vec::new();
-        let mut add = |field, is_set: bool| fields.extend(is_set.then_some(field));
-        add("prompt_logprobs", report.prompt_logprobs.is_some());
-        add("logprobs", report.logprobs.is_some() && (report.echo || !self.is_streamed));
-        add("echo", report.echo);
+        let is_whole = !self.is_streamed;
+        let causes = [
+            ("prompt_logprobs", report.prompt_logprobs.is_some()),
+            ("logprobs", report.logprobs.is_some() && (report.echo || is_whole)),
+            ("echo", report.echo),
+            ("max_tokens", is_whole && (number == 0 || numbers > number)),
+            ("n", is_whole && choices > 1),
+            ("number.support", is_whole && number > 0),
+            ("number.quantiles", is_whole && number > 0),
+            ("prompt", true),
+        ];
+        let fields = causes.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect();
         let bytes = if self.is_streamed {
             reported
         } else {
-            add("max_tokens", number == 0 || numbers > number);
-            add("n", choices > 1);
-            add("number.support", number > 0);
-            add("number.quantiles", number > 0);
             let token = TEXT_BYTES + positions(report.logprobs) + id;
             let tokens = self.decoding.tokens_max();
             let choice = tokens.saturating_mul(token).saturating_add(numbers).saturating_add(ITEM_BYTES);
             let all = choice.saturating_mul(prompts.len()).saturating_add(reported);
             all.saturating_mul(choices as usize)
         };
-        add("prompt", true);
         ResponseSize { bytes, fields }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
-use futures::future::Abortable;
+use futures::future::{Abortable, Aborted};
 use http_body_util::BodyExt;
 use ntl_common::printable::shortened;
 use serde::Serialize;
@@ -63,9 +63,13 @@ impl FromRequest<AppState> for RawRequest {
             // While the server waits for the body, the connection may be evicted.
             let _waiting = parts.extensions.get().map(InFlightRequest::wait_for_body);
             let reading = Abortable::new(read(body, settings.body_bytes_max, &charge), registration);
-            let late = |_| AppError::BodyTooSlow { seconds_max: settings.body_time_max.as_secs() };
-            let body = tokio::time::timeout(settings.body_time_max, reading).await.map_err(late)?;
-            body.map_err(|_| AppError::BodiesFull)??
+            match tokio::time::timeout(settings.body_time_max, reading).await {
+                Ok(Ok(body)) => body?,
+                Ok(Err(Aborted)) => return Err(AppError::BodiesFull),
+                Err(_) => {
+                    return Err(AppError::BodyTooSlow { seconds_max: settings.body_time_max.as_secs() });
+                }
+            }
         };
         let client = client(app, &parts);
         let (body, charge) = decompress(client.id, body, coding, settings.body_bytes_max, charge).await?;
@@ -116,18 +120,19 @@ impl<T: DeserializeOwned + Serialize + Send + 'static> FromRequest<AppState> for
 
 /// Reads a body of at most `bytes_max`. A length that the header states is checked before any byte is read.
 async fn read(mut body: Body, bytes_max: usize, charge: &BodyCharge) -> Result<Vec<u8>, AppError> {
-    let too_large = || AppError::BodyTooLarge { bytes_max };
     if body.size_hint().lower() > bytes_max as u64 {
-        return Err(too_large());
+        return Err(AppError::BodyTooLarge { bytes_max });
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let unreadable =
-            |_| AppError::Invalid { message: "the body could not be read".to_owned(), param: None };
-        let Ok(data) = frame.map_err(unreadable)?.into_data() else { continue };
+        let Ok(frame) = frame else {
+            let message = "the body could not be read".to_owned();
+            return Err(AppError::Invalid { message, param: None });
+        };
+        let Ok(data) = frame.into_data() else { continue };
         let needed = bytes.len() + data.len();
         if needed > bytes_max {
-            return Err(too_large());
+            return Err(AppError::BodyTooLarge { bytes_max });
         }
         if needed > bytes.capacity() {
             let capacity = needed.max(2 * bytes.capacity()).min(bytes_max);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{ClassificationRequest, ClassificationResponse, PoolingResponse, Usage};
-use ntl_core::Prompt;
 use ntl_core::contract::{Event, Job, Request};
 use ntl_core::labels::Labels;
 use serde::Serialize;
@@ -92,9 +91,10 @@ async fn predict(
     let reserved = memory.into_response(classify_size(prompts.len(), names))?;
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     let cache_salt = requester.client.cache_salt(None);
-    let job = |prompt: Prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) };
     let mut values = vec![Vec::new(); prompts.len()];
-    let mut events = model.submit(INPUT, prompts.into_iter().map(job).collect(), requester)?;
+    let jobs =
+        prompts.into_iter().map(|prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) }).collect();
+    let mut events = model.submit(INPUT, jobs, requester)?;
     while let Some((index, event)) = events.next().await? {
         if let Event::Labels(predicted) = event {
             values[index] = predicted;

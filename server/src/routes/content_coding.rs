@@ -101,15 +101,11 @@ fn read_all(
     bytes_max: usize,
     mut reserve: impl FnMut(usize) -> Result<(), AppError>,
 ) -> Result<Vec<u8>, AppError> {
-    let invalid = |error: io::Error| AppError::Invalid {
-        message: format!("the body is not valid {}: {error}", coding.name()),
-        param: None,
-    };
-    let mut reader = coding.reader(body).map_err(invalid)?;
+    let mut reader = coding.reader(body).map_err(|error| invalid(coding, &error))?;
     let mut whole = Vec::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        let read = reader.read(&mut chunk).map_err(invalid)?;
+        let read = reader.read(&mut chunk).map_err(|error| invalid(coding, &error))?;
         if read == 0 {
             return Ok(whole);
         }
@@ -124,6 +120,10 @@ fn read_all(
         }
         whole.extend_from_slice(&chunk[..read]);
     }
+}
+
+fn invalid(coding: ContentCoding, error: &io::Error) -> AppError {
+    AppError::Invalid { message: format!("the body is not valid {}: {error}", coding.name()), param: None }
 }
 
 #[cfg(test)]

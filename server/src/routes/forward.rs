@@ -73,21 +73,22 @@ pub(super) async fn forward(
     drop(memory);
     let deadline = Instant::from_std(requester.started + requester.time_max);
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
-    let late = |_| AppError::from(EngineError::Deadline { after_ms });
     // A copy is sent.
     let bytes = 2 * bodies.size() as u64;
     let turn = remote.jobs.begin_text(requester.client.id, sequences, bytes);
-    let mut turn = timeout_at(deadline, turn).await.map_err(late)??;
-    let sending = timeout_at(deadline, bodies.send(upstream, route)).await;
-    let response = match sending.map_err(late) {
+    let Ok(turn) = timeout_at(deadline, turn).await else {
+        return Err(EngineError::Deadline { after_ms }.into());
+    };
+    let mut turn = turn?;
+    let response = match timeout_at(deadline, bodies.send(upstream, route)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             turn.end(EndReason::Error);
             return Err(failed(route, error).into());
         }
-        Err(late) => {
+        Err(_) => {
             turn.end(EndReason::Deadline);
-            return Err(late);
+            return Err(EngineError::Deadline { after_ms }.into());
         }
     };
     turn.release_memory();
@@ -95,6 +96,10 @@ pub(super) async fn forward(
     let usage = EngineUsage::new(is_stream, hides_usage);
     let passing = Passing { response, usage, turn: Some(turn), model, record: requester.record, deadline };
     Ok(passing.into_response())
+}
+
+fn to_json(fields: &Map<String, Value>) -> Result<Vec<u8>, AppError> {
+    serde_json::to_vec(fields).map_err(|_| AppError::Internal)
 }
 
 /// The body of a request, and the one without the limit of tokens that the server added.
@@ -105,12 +110,11 @@ struct Bodies {
 
 impl Bodies {
     fn new(mut fields: Map<String, Value>, added_limit: Option<&str>) -> Result<Self, AppError> {
-        let json = |fields: &Map<String, Value>| serde_json::to_vec(fields).map_err(|_| AppError::Internal);
-        let limited = json(&fields)?;
+        let limited = to_json(&fields)?;
         let unlimited = match added_limit {
             Some(name) => {
                 fields.remove(name);
-                Some(json(&fields)?)
+                Some(to_json(&fields)?)
             }
             None => None,
         };

@@ -59,9 +59,9 @@ pub(super) async fn answer<A: AnswerWriter>(
     let GenerationRequest { truncation, add_special_tokens, report, .. } = request;
     let inputs = std::mem::take(&mut request.prompts);
     // The text of a truncated prompt is decoded from its tokens.
-    let echoed =
-        |input: &PromptInput| input.text().filter(|_| report.echo && truncation.is_none()).map(str::to_owned);
-    let texts: Vec<Option<String>> = inputs.iter().map(echoed).collect();
+    let keeps_texts = report.echo && truncation.is_none();
+    let texts: Vec<Option<String>> =
+        inputs.iter().map(|input| if keeps_texts { input.text().map(str::to_owned) } else { None }).collect();
     let bytes = inputs.iter().map(PromptInput::text_bytes).sum();
     let prompts: Vec<Prompt> = model
         .with_tokenizer(client, bytes, move |tokenizer, profile| {
@@ -73,21 +73,22 @@ pub(super) async fn answer<A: AnswerWriter>(
     let prompt_tokens = prompts.iter().map(Prompt::len).sum();
     let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
     let (prompts, reports) = if report.includes_prompt() {
-        let report = move |prompts: Vec<Prompt>| {
-            let all = prompts.iter().zip(texts);
-            let reports =
-                all.map(|(prompt, text)| PromptReport::new(prompt, text, report, &decoder)).collect();
-            (prompts, reports)
-        };
-        json_body::build(client, size_of::<u32>() * prompt_tokens, move || Ok(report(prompts))).await?
+        json_body::build(client, size_of::<u32>() * prompt_tokens, move || {
+            let mut reports = Vec::with_capacity(prompts.len());
+            for (prompt, text) in prompts.iter().zip(texts) {
+                reports.push(PromptReport::new(prompt, text, report, &decoder));
+            }
+            Ok((prompts, reports))
+        })
+        .await?
     } else {
         (prompts, Vec::new())
     };
     let assembler = Assembler::new(&request, prompt_tokens, reports);
     let mut choices = choices(prompts.len(), request.choices_per_prompt());
     let cache_salt = requester.client.cache_salt(request.cache_salt.as_deref());
-    let job = |prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) };
-    let jobs = prompts.into_iter().map(job).collect();
+    let jobs =
+        prompts.into_iter().map(|prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) }).collect();
     let events = model.submit(PROMPT, jobs, requester)?;
     let mut pieces = Pieces::new(writer, events, assembler);
     if request.is_streamed {

@@ -44,8 +44,9 @@ pub(super) async fn respond(
     let reserved = memory.into_response(size)?;
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).sum();
     let request = labels.request();
-    let job = |prompt| Job { cache_salt, ..Job::new(prompt, request.clone()) };
-    let mut events = model.submit("items", prompts.into_iter().map(job).collect(), requester)?;
+    let jobs =
+        prompts.into_iter().map(|prompt| Job { cache_salt, ..Job::new(prompt, request.clone()) }).collect();
+    let mut events = model.submit("items", jobs, requester)?;
     let mut outcomes = Vec::new();
     while let Some((index, event)) = events.next().await? {
         if let Event::Scored(outcome) = event {

@@ -43,9 +43,10 @@ pub(crate) async fn load(
             return Err(taken(&name));
         }
         let folder = allowed(app.settings.adapters_from.as_deref(), Path::new(&lora_path))?;
-        let unusable = |error| AppError::invalid("lora_path", format!("`lora_path`: {error}"));
-        let model = app.models.adapted(&name, None, &AdapterFolder::Checked(folder.clone()));
-        let model = model.map_err(unusable)?;
+        let model = app
+            .models
+            .adapted(&name, None, &AdapterFolder::Checked(folder.clone()))
+            .map_err(|error| AppError::invalid("lora_path", format!("`lora_path`: {error}")))?;
         app.models.add_adapter(model, replaces).map_err(|_| taken(&name))?;
         tracing::info!(adapter = name, folder = %folder.display(), "an adapter was loaded");
         Ok(format!("Success: LoRA adapter '{name}' added successfully."))
@@ -93,11 +94,13 @@ fn taken(name: &str) -> AppError {
 /// Returns the resolved path of a directory, if it is within the allowed one. The error does not reveal
 /// whether another path exists.
 fn allowed(from: Option<&Path>, path: &Path) -> Result<PathBuf, AppError> {
-    let outside =
-        || AppError::field("lora_path", "is not a directory within the directory of --adapters-from");
     let root = from.and_then(|from| from.canonicalize().ok()).ok_or_else(outside)?;
-    let found = root.join(path).canonicalize().map_err(|_| outside())?;
-    if found.starts_with(&root) && found.is_dir() { Ok(found) } else { Err(outside()) }
+    let folder = root.join(path).canonicalize().map_err(|_| outside())?;
+    if folder.starts_with(&root) && folder.is_dir() { Ok(folder) } else { Err(outside()) }
+}
+
+fn outside() -> AppError {
+    AppError::field("lora_path", "is not a directory within the directory of --adapters-from")
 }
 
 #[cfg(test)]

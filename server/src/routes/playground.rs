@@ -84,7 +84,10 @@ pub(crate) async fn file(
 }
 
 fn send(app: &AppState, file: Option<&'static File>) -> Result<impl IntoResponse + use<>, AppError> {
-    let file = file.filter(|_| app.settings.playground).ok_or(AppError::RouteNotFound)?;
+    let Some(file) = file else { return Err(AppError::RouteNotFound) };
+    if !app.settings.playground {
+        return Err(AppError::RouteNotFound);
+    }
     let headers = [
         (header::CONTENT_TYPE, file.content_type),
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -3,7 +3,6 @@
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{ResponsesEvent, ResponsesRequest, ResponsesResponse};
-use ntl_text::tokenizer::Tokenizer;
 
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, remote_texts_of};
@@ -14,7 +13,6 @@ use crate::apis::responses::{
 };
 use crate::error::AppError;
 use crate::paths::RESPONSES;
-use crate::request::ModelProfile;
 use crate::state::AppState;
 
 /// Responds to a conversation, with the checkpoint's chat template. Nothing is stored.
@@ -38,10 +36,11 @@ pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) ->
     let tools = tool_offer(&body)?;
     let conversation = conversation(&mut body, tools.as_ref(), &model.profile)?;
     // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
-    let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        prompt_ids("input", &conversation, false, tokenizer, profile)
-    };
-    let prompt = model.with_tokenizer(requester.client.id, usize::MAX, render).await?;
+    let prompt = model
+        .with_tokenizer(requester.client.id, usize::MAX, move |tokenizer, profile| {
+            prompt_ids("input", &conversation, false, tokenizer, profile)
+        })
+        .await?;
     let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
     let (request, number) = generation_request(&body, prompt, tools.as_ref(), room, &model.profile)?;
     let writer = ResponseAnswers::new(&model, request.report, number, settings(&body));

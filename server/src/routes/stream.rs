@@ -77,8 +77,8 @@ impl<A: AnswerWriter> Stream<A> {
     async fn events(&mut self, piece: Piece) -> Bytes {
         let writer = Arc::clone(&self.pieces.writer);
         let bytes = piece.bytes();
-        let write = move || Ok(events_of::<A>(&writer.chunks(piece)));
-        match json_body::build(self.reserved.client(), bytes, write).await {
+        let client = self.reserved.client();
+        match json_body::build(client, bytes, move || Ok(events_of::<A>(&writer.chunks(piece)))).await {
             Ok(events) => events,
             Err(error) => self.failure(&error),
         }

@@ -35,12 +35,13 @@ pub(crate) async fn tokenize(
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let text = TextToSplit::new(body, &model.profile)?;
     let bytes = text.bytes();
-    let encode = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        let tokens = text.into_prompt(tokenizer, profile)?;
-        let reserved = memory.into_response(tokenized_size(tokens.len()))?;
-        Ok(JsonBody::of(&describe(tokenizer, profile, &tokens))?.into_response(reserved))
-    };
-    model.with_tokenizer(requester.client.id, bytes, encode).await
+    model
+        .with_tokenizer(requester.client.id, bytes, move |tokenizer, profile| {
+            let tokens = text.into_prompt(tokenizer, profile)?;
+            let reserved = memory.into_response(tokenized_size(tokens.len()))?;
+            Ok(JsonBody::of(&describe(tokenizer, profile, &tokens))?.into_response(reserved))
+        })
+        .await
 }
 
 /// Tokens to text.
@@ -55,12 +56,14 @@ pub(crate) async fn detokenize(
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let tokens = model.profile.prompt_ids("tokens", body.tokens)?;
     let bytes = tokens.len();
-    let decode = move |tokenizer: &Tokenizer, _: &ModelProfile| {
-        let text = tokenizer.decode(&tokens);
-        let reserved = memory.into_response(detokenized_size(&text))?;
-        Ok(JsonBody::of(&DetokenizeResponse { prompt: text.clone(), content: text })?.into_response(reserved))
-    };
-    model.with_tokenizer(requester.client.id, bytes, decode).await
+    model
+        .with_tokenizer(requester.client.id, bytes, move |tokenizer, _| {
+            let text = tokenizer.decode(&tokens);
+            let reserved = memory.into_response(detokenized_size(&text))?;
+            let response = DetokenizeResponse { prompt: text.clone(), content: text };
+            Ok(JsonBody::of(&response)?.into_response(reserved))
+        })
+        .await
 }
 
 /// The properties of a tokenizer that a client uses over HTTP.
@@ -79,26 +82,32 @@ pub(crate) async fn info(
     let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
     let model = resolve(&app, query.model.as_deref(), &record)?;
     let tokenizer = &model.tokenizer;
-    let token = |purpose| tokenizer.special_token(purpose).map(str::to_owned);
     Ok(Json(TokenizerInfo {
         model: model.name.to_string(),
         number_encoding: model.info().number_encoding.name().to_owned(),
-        bos_token: token("bos_token"),
-        eos_token: token("eos_token"),
-        pad_token: token("pad_token"),
-        unk_token: token("unk_token"),
+        bos_token: special_token(tokenizer, "bos_token"),
+        eos_token: special_token(tokenizer, "eos_token"),
+        pad_token: special_token(tokenizer, "pad_token"),
+        unk_token: special_token(tokenizer, "unk_token"),
         model_max_length: model.info().prompt_tokens_max as u64,
         chat_template: tokenizer.chat_template().map(|template| template.source().to_owned()),
     }))
 }
 
-fn describe(tokenizer: &Tokenizer, profile: &ModelProfile, prompt: &Prompt) -> TokenizeResponse {
-    let number_value = |token: &Token| match token.value {
+fn special_token(tokenizer: &Tokenizer, purpose: &str) -> Option<String> {
+    tokenizer.special_token(purpose).map(str::to_owned)
+}
+
+fn number_value(tokenizer: &Tokenizer, token: &Token) -> Option<f64> {
+    match token.value {
         // The shortest decimal number that reads back as the `f32`.
         Some(value) => value.to_string().parse().ok(),
         None => tokenizer.number_value(token.id),
-    };
-    let number_values = prompt.tokens.iter().map(number_value).collect();
+    }
+}
+
+fn describe(tokenizer: &Tokenizer, profile: &ModelProfile, prompt: &Prompt) -> TokenizeResponse {
+    let number_values = prompt.tokens.iter().map(|token| number_value(tokenizer, token)).collect();
     let tokens: Vec<u32> = prompt.ids().collect();
     TokenizeResponse {
         token_strs: tokens.iter().map(|&id| tokenizer.token_text(id)).collect(),

@@ -104,10 +104,13 @@ impl AdapterMemory {
 
     fn hold(&self, bytes: u64) -> Result<Held, AdapterError> {
         let max = self.bytes_max;
-        let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= max);
-        let held = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
-        held.map_err(|used| AdapterError::NoMemory { needs: bytes, used, max })?;
-        Ok(Held { bytes, used: Arc::clone(&self.used) })
+        let update = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+            used.checked_add(bytes).filter(|&sum| sum <= max)
+        });
+        match update {
+            Ok(_) => Ok(Held { bytes, used: Arc::clone(&self.used) }),
+            Err(used) => Err(AdapterError::NoMemory { needs: bytes, used, max }),
+        }
     }
 
     /// Reads the adapter of a directory for one of these models, by name.
@@ -154,20 +157,24 @@ fn base_of<'a, R>(
     stated: Option<String>,
     models: &[(&'a str, &'a R)],
 ) -> Result<(&'a str, &'a R), AdapterError> {
-    let found = match models {
+    match models {
         [] => return Err(AdapterError::NoBase),
-        [only] => Some(only),
-        _ => stated.as_deref().and_then(|stated| {
-            let last = |name: &'a str| name.trim_end_matches('/').rsplit('/').next();
-            let is_same = |name: &str| name == stated;
-            let exact = models.iter().find(|(name, _)| is_same(name));
-            exact.or_else(|| {
-                models.iter().find(|(name, _)| last(name) == stated.trim_end_matches('/').rsplit('/').next())
-            })
-        }),
-    };
-    let models = || models.iter().map(|(name, _)| (*name).to_owned()).collect();
-    found.copied().ok_or_else(|| AdapterError::UnknownBase { stated, models: models() })
+        [only] => return Ok(*only),
+        _ => {}
+    }
+    if let Some(stated) = stated.as_deref() {
+        let exact = models.iter().find(|(name, _)| *name == stated);
+        let base = exact.or_else(|| models.iter().find(|(name, _)| last_part(name) == last_part(stated)));
+        if let Some(base) = base {
+            return Ok(*base);
+        }
+    }
+    let models = models.iter().map(|(name, _)| (*name).to_owned()).collect();
+    Err(AdapterError::UnknownBase { stated, models })
+}
+
+fn last_part(name: &str) -> Option<&str> {
+    name.trim_end_matches('/').rsplit('/').next()
 }
 
 #[cfg(test)]

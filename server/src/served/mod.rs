@@ -41,13 +41,14 @@ impl Models {
 
     /// Serves these models from now on, within the limits of the server. Only the first call counts.
     pub fn publish(&self, models: Vec<ServedModel>) {
-        let limited = |model: ServedModel| Arc::new(model.limited(self.output_tokens_max, self.logprobs_max));
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_some() {
             tracing::error!("models were published twice");
             return;
         }
-        *loaded = Some(models.into_iter().map(limited).collect());
+        let models = models.into_iter();
+        let models = models.map(|model| Arc::new(model.limited(self.output_tokens_max, self.logprobs_max)));
+        *loaded = Some(models.collect());
     }
 
     pub fn are_loaded(&self) -> bool {
@@ -90,9 +91,8 @@ impl Models {
     /// Replaces an adapter by what its directory has become. Returns `false` if it is no longer served.
     pub(crate) fn replace_adapter(&self, old: &ServedModel, new: ServedModel) -> bool {
         let replaced = self.change(|models| {
-            let is_it = |model: &&mut Arc<ServedModel>| std::ptr::eq(&***model, old);
-            let place = models.iter_mut().find(is_it).ok_or(())?;
-            *place = Arc::new(new);
+            let model = models.iter_mut().find(|model| std::ptr::eq(&***model, old)).ok_or(())?;
+            *model = Arc::new(new);
             Ok::<_, ()>(())
         });
         replaced.is_ok()
@@ -114,8 +114,8 @@ impl Models {
     /// Stops serving an adapter. Returns `false` if no adapter has this name.
     pub(crate) fn remove_adapter(&self, name: &str) -> bool {
         let removed = self.change(|models| {
-            let is_it = |model: &Arc<ServedModel>| *model.name == *name && model.lora.is_some();
-            let index = models.iter().position(is_it).ok_or(())?;
+            let index =
+                models.iter().position(|model| *model.name == *name && model.lora.is_some()).ok_or(())?;
             Ok::<_, ()>(models.remove(index))
         });
         removed.is_ok()

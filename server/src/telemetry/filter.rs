@@ -113,8 +113,11 @@ fn check_target(target: &str, is_alone: bool) -> Result<(), FilterError> {
     if package.is_empty() || TARGETS.contains(&package) || FOREIGN_TARGETS.contains(&package) {
         return Ok(());
     }
-    let levels = LEVELS.into_iter().filter(|_| is_alone);
-    let near = most_similar(package, TARGETS.into_iter().chain(levels));
+    let near = if is_alone {
+        most_similar(package, TARGETS.into_iter().chain(LEVELS))
+    } else {
+        most_similar(package, TARGETS)
+    };
     if near.is_none() && !is_alone {
         return Ok(());
     }

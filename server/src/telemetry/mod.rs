@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use clap::ValueEnum;
-use tracing::{Metadata, field};
+use tracing::field;
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -173,8 +173,8 @@ where
             lines.with_timer(Milliseconds).json().flatten_event(true).with_span_list(false).boxed()
         }
     };
-    let has_line = move |metadata: &Metadata<'_>| metadata.target() != TRACE && foreign.allow(metadata);
-    lines.with_filter(filter_fn(has_line)).boxed()
+    let filter = filter_fn(move |metadata| metadata.target() != TRACE && foreign.allow(metadata));
+    lines.with_filter(filter).boxed()
 }
 
 /// Writes the error that ends the program to standard error, on one line in the format of the log.

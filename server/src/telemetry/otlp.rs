@@ -33,15 +33,10 @@ impl Traces {
 
 pub(super) fn start(endpoint: Option<&str>) -> Result<Option<(Traces, BoxedLayer)>, TelemetryError> {
     let Some(endpoint) = endpoint else { return Ok(None) };
-    let failed = |error: &dyn std::error::Error| TelemetryError::Traces {
-        endpoint: endpoint.to_owned(),
-        reason: error.to_string(),
-    };
-    let exporter = SpanExporter::builder()
-        .with_http()
-        .with_endpoint(address(endpoint))
-        .build()
-        .map_err(|error| failed(&error))?;
+    let exporter =
+        SpanExporter::builder().with_http().with_endpoint(address(endpoint)).build().map_err(|error| {
+            TelemetryError::Traces { endpoint: endpoint.to_owned(), reason: error.to_string() }
+        })?;
     let version = KeyValue::new("service.version", crate::VERSION);
     let resource = Resource::builder().with_service_name(SERVICE).with_attribute(version).build();
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();

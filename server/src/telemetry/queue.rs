@@ -51,8 +51,10 @@ impl LineQueue {
             let mut state = self.lock();
             state.is_writing = false;
             self.changed.notify_all();
-            let is_empty = |state: &mut State| state.waiting.is_empty();
-            let mut state = self.changed.wait_while(state, is_empty).unwrap_or_else(PoisonError::into_inner);
+            let mut state = self
+                .changed
+                .wait_while(state, |state| state.waiting.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
             let lines = std::mem::take(&mut state.waiting);
             state.is_writing = true;
             drop(state);
@@ -63,9 +65,10 @@ impl LineQueue {
 
     /// Waits until all lines are written, for at most `time_max`.
     pub(super) fn flush(&self, time_max: Duration) {
-        let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
         // Whether the time is over makes no difference: lines that are still waiting are lost.
-        let _ = self.changed.wait_timeout_while(self.lock(), time_max, is_busy);
+        let _ = self
+            .changed
+            .wait_timeout_while(self.lock(), time_max, |state| state.is_writing || !state.waiting.is_empty());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -52,6 +52,10 @@ fn scalar(number: c_int) -> Result<Scalar, Fault> {
         .ok_or_else(|| Fault::new(Code::NotSupported, format!("a product of element type {number}")))
 }
 
+fn scalars([a, b, c]: [c_int; 3]) -> Result<[Scalar; 3], Fault> {
+    Ok([scalar(a)?, scalar(b)?, scalar(c)?])
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasGemmStridedBatchedEx(
     handle: usize,
@@ -81,23 +85,22 @@ unsafe extern "C" fn cublasGemmStridedBatchedEx(
     // All types with 32-bit accumulation; their factors are f32.
     const COMPUTE_F32: std::ops::RangeInclusive<c_uint> = 68..=69;
     const COMPUTE_F32_FAST: std::ops::RangeInclusive<c_uint> = 74..=78;
-    let run = || {
-        if !COMPUTE_F32.contains(&compute) && !COMPUTE_F32_FAST.contains(&compute) {
-            return Err(Fault::new(Code::NotSupported, format!("a product of compute type {compute}")));
-        }
-        let a = matrix(a, scalar(type_a)?, leading_a, stride_a, operation_a);
-        let b = matrix(b, scalar(type_b)?, leading_b, stride_b, operation_b);
-        let c = matrix(c, scalar(type_c)?, leading_c, stride_c, 0);
-        // SAFETY: the caller passes factors of the compute type.
-        let (alpha, beta) = unsafe { (f64::from(*alpha), f64::from(*beta)) };
-        let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
-        driver().product_of(
-            handle,
-            "cublasGemmStridedBatchedEx",
-            &Product { m, n, k, alpha, beta, a, b, c, batch },
-        )
+    if !COMPUTE_F32.contains(&compute) && !COMPUTE_F32_FAST.contains(&compute) {
+        let message = format!("a product of compute type {compute}");
+        return status(Err(Fault::new(Code::NotSupported, message)));
+    }
+    let [scalar_a, scalar_b, scalar_c] = match scalars([type_a, type_b, type_c]) {
+        Ok(scalars) => scalars,
+        Err(fault) => return status(Err(fault)),
     };
-    status(run())
+    let a = matrix(a, scalar_a, leading_a, stride_a, operation_a);
+    let b = matrix(b, scalar_b, leading_b, stride_b, operation_b);
+    let c = matrix(c, scalar_c, leading_c, stride_c, 0);
+    // SAFETY: the caller passes factors of the compute type.
+    let (alpha, beta) = unsafe { (f64::from(*alpha), f64::from(*beta)) };
+    let [m, n, k, batch] = [m, n, k, batch].map(i64::from);
+    let product = Product { m, n, k, alpha, beta, a, b, c, batch };
+    status(driver().product_of(handle, "cublasGemmStridedBatchedEx", &product))
 }
 
 #[unsafe(no_mangle)]

@@ -18,11 +18,12 @@ use crate::fault::{Code, Fault};
 impl Kernel {
     /// Decodes an entry. `globals` contains the addresses of the module's variables.
     pub fn decode(module: &Module, name: &str, globals: &HashMap<String, u64>) -> Result<Self, Fault> {
-        let within = |fault: Fault| fault.within(&format!("kernel {name}"));
-        let words = module.function(name)?.filter(|_| module.has_entry(name));
-        let words = words.ok_or_else(|| Fault::new(Code::NotFound, format!("there is no kernel {name}")))?;
+        let words = match module.function(name)? {
+            Some(words) if module.has_entry(name) => words,
+            _ => return Err(Fault::new(Code::NotFound, format!("there is no kernel {name}"))),
+        };
         let mut decoder = Decoder::new(module, globals);
-        decoder.entry(&words).map_err(within)?;
+        decoder.entry(&words).map_err(|fault| fault.within(&format!("kernel {name}")))?;
         Ok(Self {
             name: name.to_owned(),
             threads_max: module.threads_max(name),
@@ -79,6 +80,18 @@ type Guard = Option<(Register, bool)>;
 
 fn invalid(message: impl Into<String>) -> Fault {
     Fault::new(Code::InvalidPtx, message)
+}
+
+fn unknown_instruction(words: &[&str]) -> Fault {
+    Fault::new(Code::NotSupported, format!("unknown instruction '{}'", words.join(" ")))
+}
+
+/// The operand of an instruction that has to be a single word.
+fn word_of<'a>(operands: &[Vec<&'a str>], index: usize, parts: &[&str]) -> Result<&'a str, Fault> {
+    match operands.get(index).map(Vec::as_slice) {
+        Some([word]) => Ok(word),
+        _ => Err(invalid(format!("operand {index} of {}", parts.join(".")))),
+    }
 }
 
 impl<'a> Decoder<'a> {
@@ -166,7 +179,6 @@ impl<'a> Decoder<'a> {
     }
 
     fn statement(&mut self, words: &[&str], labels: &mut Labels) -> Result<(), Fault> {
-        let unknown = || Fault::new(Code::NotSupported, format!("unknown instruction '{}'", words.join(" ")));
         match words[0] {
             ".reg" => return self.declare_registers(&words[1..]),
             ".shared" | ".local" | ".param" => {
@@ -176,12 +188,14 @@ impl<'a> Decoder<'a> {
             ".pragma" | ".loc" | ".file" => return Ok(()),
             _ => {}
         }
-        let (guard, words) = match words {
+        let (guard, instruction) = match words {
             ["@", "!", predicate, rest @ ..] => (Some((self.register(predicate)?, false)), rest),
             ["@", predicate, rest @ ..] => (Some((self.register(predicate)?, true)), rest),
             _ => (None, words),
         };
-        let (name, operands) = words.split_first().ok_or_else(unknown)?;
+        let Some((name, operands)) = instruction.split_first() else {
+            return Err(unknown_instruction(words));
+        };
         let parts: Vec<&str> = name.split('.').collect();
         if parts[0] == "call" {
             return self.call(guard, operands);
@@ -191,23 +205,22 @@ impl<'a> Decoder<'a> {
             self.push(guard, action);
             return Ok(());
         }
-        match parts[0] {
-            "ld" | "ldu" => self.load(guard, &parts, &operands),
-            "st" => self.store(guard, &parts, &operands),
+        let known = match parts[0] {
+            "ld" | "ldu" => return self.load(guard, &parts, &operands),
+            "st" => return self.store(guard, &parts, &operands),
             "mov" if operands.iter().any(|operand| operand[0] == "{") => {
-                self.move_parts(guard, &parts, &operands)
+                return self.move_parts(guard, &parts, &operands);
             }
-            "cvta" => self.change_window(guard, &parts, &operands),
-            "atom" | "red" => {
-                self.atomic(guard, &parts, &operands).and_then(|known| known.ok_or_else(unknown))
-            }
+            "cvta" => return self.change_window(guard, &parts, &operands),
+            "atom" | "red" => self.atomic(guard, &parts, &operands)?,
             "add" | "addc" | "sub" | "subc" | "mad" | "madc"
                 if parts.contains(&"cc") || parts[0].ends_with('c') =>
             {
-                self.carry(guard, &parts, &operands).and_then(|known| known.ok_or_else(unknown))
+                self.carry(guard, &parts, &operands)?
             }
-            _ => self.compute(guard, &parts, &operands).and_then(|known| known.ok_or_else(unknown)),
-        }
+            _ => self.compute(guard, &parts, &operands)?,
+        };
+        known.ok_or_else(|| unknown_instruction(words))
     }
 
     /// Decodes branches, exits, barriers, and exchanges between the threads of a warp.
@@ -217,15 +230,9 @@ impl<'a> Decoder<'a> {
         operands: &[Vec<&str>],
         labels: &mut Labels,
     ) -> Result<Option<Action>, Fault> {
-        let one = |index: usize| -> Result<&str, Fault> {
-            match operands.get(index).map(Vec::as_slice) {
-                Some([word]) => Ok(word),
-                _ => Err(invalid(format!("operand {index} of {}", parts.join(".")))),
-            }
-        };
         Ok(Some(match parts {
             ["bra", ..] => {
-                labels.branches.push((self.code.len(), one(0)?.to_owned()));
+                labels.branches.push((self.code.len(), word_of(operands, 0, parts)?.to_owned()));
                 Action::Branch(usize::MAX)
             }
             ["ret", ..] if self.depth > 0 => {
@@ -243,7 +250,7 @@ impl<'a> Decoder<'a> {
                 Action::Barrier
             }
             ["membar" | "fence", ..] => return Ok(Some(Action::Converge { members: self.constant(0) })),
-            ["activemask", "b32"] => Action::ActiveMask { to: self.register(one(0)?)? },
+            ["activemask", "b32"] => Action::ActiveMask { to: self.register(word_of(operands, 0, parts)?)? },
             ["vote", "sync", how, _] => {
                 let how = match *how {
                     "all" => Vote::All,
@@ -256,7 +263,7 @@ impl<'a> Decoder<'a> {
                     words => (self.operand(words, Type::Pred)?, true),
                 };
                 let members = self.operand(&operands[2], Type::U32)?;
-                Action::Vote { how, to: self.register(one(0)?)?, value, members }
+                Action::Vote { how, to: self.register(word_of(operands, 0, parts)?)?, value, members }
             }
             ["shfl", "sync", how, "b32"] => {
                 let how = match *how {
@@ -452,18 +459,16 @@ impl<'a> Decoder<'a> {
             .into_iter()
             .map(|list| list.into_iter().filter(|word| !["(", ")", ","].contains(word)).collect())
             .collect();
-        let named = |list: &Vec<&str>| matches!(list.as_slice(), [name] if self.find(&[name]).is_none());
-        let at = lists.iter().position(named).ok_or_else(|| invalid("a call has no name"))?;
-        let name = lists[at][0];
-        let returned = lists[..at].concat();
-        let given = lists[at + 1..].concat();
-        let place = |decoder: &Self, name: &str| match decoder.find(&[name]) {
-            Some(Name::Local(offset)) => Ok(offset),
-            _ => Err(invalid(format!("the parameter {name} of a call"))),
-        };
+        let index = lists
+            .iter()
+            .position(|list| matches!(list.as_slice(), [name] if self.find(&[name]).is_none()))
+            .ok_or_else(|| invalid("a call has no name"))?;
+        let name = lists[index][0];
+        let returned = lists[..index].concat();
+        let given = lists[index + 1..].concat();
         if name == "__assertfail" {
             let first = given.first().ok_or_else(|| invalid("an assertion has no parameters"))?;
-            let parameters = place(self, first)? as usize;
+            let parameters = self.parameter_offset(first)? as usize;
             self.push(guard, Action::Assert { parameters });
             return Ok(());
         }
@@ -482,7 +487,7 @@ impl<'a> Decoder<'a> {
         }
         let declared = function.returned.iter().zip(&returned).chain(function.parameters.iter().zip(&given));
         for (declared, given) in declared {
-            scope.insert(declared.name.clone(), Name::Local(place(self, given)?));
+            scope.insert(declared.name.clone(), Name::Local(self.parameter_offset(given)?));
         }
         let outer = std::mem::replace(&mut self.names, vec![scope]);
         self.depth += 1;
@@ -514,20 +519,22 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
+    fn parameter_offset(&self, name: &str) -> Result<u64, Fault> {
+        match self.find(&[name]) {
+            Some(Name::Local(offset)) => Ok(offset),
+            _ => Err(invalid(format!("the parameter {name} of a call"))),
+        }
+    }
+
     fn declare(&mut self, variable: &Variable) {
-        let bytes = variable.bytes.unwrap_or(0);
-        let place = |end: &mut usize| {
-            // A variable without a size starts at the beginning of the dynamic memory.
-            let align = if variable.bytes.is_none() { variable.align.max(16) } else { variable.align.max(1) };
-            let at = end.next_multiple_of(align);
-            *end = at + bytes;
-            at as u64
-        };
-        let name = if variable.space == "shared" {
-            Name::Shared(place(&mut self.shared_bytes))
-        } else {
-            Name::Local(place(&mut self.local_bytes))
-        };
+        // A variable without a size starts at the beginning of the dynamic memory.
+        let align = if variable.bytes.is_none() { variable.align.max(16) } else { variable.align.max(1) };
+        let is_shared = variable.space == "shared";
+        let end = if is_shared { &mut self.shared_bytes } else { &mut self.local_bytes };
+        let offset = end.next_multiple_of(align);
+        *end = offset + variable.bytes.unwrap_or(0);
+        let offset = offset as u64;
+        let name = if is_shared { Name::Shared(offset) } else { Name::Local(offset) };
         self.define(&variable.name, name);
     }
 
@@ -574,28 +581,32 @@ impl<'a> Decoder<'a> {
 
     /// Returns the register of an operand: a register, a number, or the address of a variable.
     fn operand(&mut self, words: &[&str], kind: Type) -> Result<Register, Fault> {
-        let unknown = || Fault::new(Code::NotSupported, format!("unknown operand '{}'", words.join(" ")));
         let value = match self.find(words) {
             Some(Name::Register(register)) => return Ok(register),
-            Some(Name::Shared(at) | Name::Local(at) | Name::Global(at)) => at,
-            Some(Name::Parameter(_)) => return Err(unknown()),
+            Some(Name::Shared(address) | Name::Local(address) | Name::Global(address)) => Some(address),
+            Some(Name::Parameter(_)) => None,
             None => {
                 let word = words.concat();
                 let value = if word == "WARP_SZ" { Some(32) } else { literal(&word) };
                 let mask = if kind == Type::Pred { 1 } else { u64::MAX >> (64 - 8 * kind.bytes()) };
-                value.ok_or_else(unknown)? & mask
+                value.map(|value| value & mask)
             }
         };
-        Ok(self.constant(value))
+        match value {
+            Some(value) => Ok(self.constant(value)),
+            None => {
+                let message = format!("unknown operand '{}'", words.join(" "));
+                Err(Fault::new(Code::NotSupported, message))
+            }
+        }
     }
 
     fn address(&mut self, parts: &[&str], words: &[&str], offset: i64) -> Result<Address, Fault> {
-        let named = |space: &&str| parts.contains(space);
-        let space = if ["global", "const"].iter().any(named) {
+        let space = if parts.contains(&"global") || parts.contains(&"const") {
             Space::Global
-        } else if named(&"shared") {
+        } else if parts.contains(&"shared") {
             Space::Shared
-        } else if ["local", "param"].iter().any(named) {
+        } else if parts.contains(&"local") || parts.contains(&"param") {
             Space::Local
         } else {
             Space::Generic
@@ -612,14 +623,14 @@ fn kind(parts: &[&str]) -> Result<Type, Fault> {
 
 /// Splits `[base + offset]`.
 fn address_words<'a, 'b>(words: &'b [&'a str]) -> Result<(&'b [&'a str], i64), Fault> {
-    let unknown = || invalid(format!("the address '{}'", words.concat()));
-    let ["[", inside @ .., "]"] = words else { return Err(unknown()) };
+    split_address(words).ok_or_else(|| invalid(format!("the address '{}'", words.concat())))
+}
+
+fn split_address<'a, 'b>(words: &'b [&'a str]) -> Option<(&'b [&'a str], i64)> {
+    let ["[", inside @ .., "]"] = words else { return None };
     match inside.iter().position(|word| *word == "+") {
-        None => Ok((inside, 0)),
-        Some(at) => {
-            let offset = literal(&inside[at + 1..].concat()).ok_or_else(unknown)?;
-            Ok((&inside[..at], offset as i64))
-        }
+        None => Some((inside, 0)),
+        Some(plus) => Some((&inside[..plus], literal(&inside[plus + 1..].concat())? as i64)),
     }
 }
 

@@ -45,15 +45,18 @@ pub(crate) fn launch(
     memory: &Memory,
     execution: Execution,
 ) -> Result<(), Fault> {
-    let within = |fault: Fault| fault.within(&format!("kernel {}", kernel.name));
-    let parameters = arrange(kernel, launch).map_err(within)?;
-    check_pointers(kernel, launch, memory).map_err(within)?;
+    run(kernel, launch, memory, execution).map_err(|fault| fault.within(&format!("kernel {}", kernel.name)))
+}
+
+fn run(kernel: &Kernel, launch: &Launch, memory: &Memory, execution: Execution) -> Result<(), Fault> {
+    let parameters = arrange(kernel, launch)?;
+    check_pointers(kernel, launch, memory)?;
     if execution == Execution::Skipped {
         return Ok(());
     }
     let mut block = Block::new(kernel, launch, memory, parameters);
     block.is_wrong = execution == Execution::Wrong;
-    block.run_all().map_err(within)
+    block.run_all()
 }
 
 /// Returns the parameters at their offsets.
@@ -125,8 +128,11 @@ fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 }
 
 fn mask_of(values: &Lanes, wanted: bool) -> u32 {
-    let bit = |lane: usize| u32::from((values[lane] & 1 == 1) == wanted) << lane;
-    (0..LANES).fold(0, |mask, lane| mask | bit(lane))
+    let mut mask = 0;
+    for (lane, value) in values.iter().enumerate() {
+        mask |= u32::from((value & 1 == 1) == wanted) << lane;
+    }
+    mask
 }
 
 impl<'a> Block<'a> {
@@ -345,34 +351,37 @@ impl<'a> Block<'a> {
             space => (space, target),
         };
         let target = target as usize;
-        let who = || format!("{}: {what}", warp.thread(lane));
-        let inside = |length: usize, name: &str| {
-            if target.checked_add(bytes).is_some_and(|end| end <= length) {
-                return Ok(());
-            }
-            let message =
-                format!("{} of {bytes} bytes at {target} of {length} bytes of {name} memory", who());
-            Err(Fault::new(Code::IllegalAddress, message))
-        };
         if !target.is_multiple_of(bytes.min(16)) {
-            let message = format!("{} of {bytes} bytes at {target:#x}, which is not aligned", who());
+            let thread = warp.thread(lane);
+            let message = format!("{thread}: {what} of {bytes} bytes at {target:#x}, which is not aligned");
             return Err(Fault::new(Code::MisalignedAddress, message));
         }
-        match space {
-            Space::Shared => inside(self.shared.len(), "shared").map(|()| Place::Shared(target)),
-            Space::Local => inside(self.kernel.local_bytes, "local")
-                .map(|()| Place::Local(lane * self.kernel.local_bytes + target)),
+        let (length, name, place) = match space {
+            Space::Shared => (self.shared.len(), "shared", Place::Shared(target)),
+            Space::Local => {
+                let length = self.kernel.local_bytes;
+                (length, "local", Place::Local((lane * length).saturating_add(target)))
+            }
             _ => {
                 let known = self.extents[at].filter(|extent| extent.holds(target, bytes));
-                let found = known.or_else(|| self.memory.find(target, bytes));
-                let extent = match found {
+                let extent = match known.or_else(|| self.memory.find(target, bytes)) {
                     Some(extent) => extent,
-                    None => self.memory.check(&who(), target, bytes)?,
+                    None => {
+                        let subject = format!("{}: {what}", warp.thread(lane));
+                        self.memory.check(&subject, target, bytes)?
+                    }
                 };
                 self.extents[at] = Some(extent);
-                Ok(Place::Global(target, extent))
+                return Ok(Place::Global(target, extent));
             }
+        };
+        if target.checked_add(bytes).is_none_or(|end| end > length) {
+            let thread = warp.thread(lane);
+            let message =
+                format!("{thread}: {what} of {bytes} bytes at {target} of {length} bytes of {name} memory");
+            return Err(Fault::new(Code::IllegalAddress, message));
         }
+        Ok(place)
     }
 
     /// Records an access. Fails if it reads global memory that nothing has written, or races with an access

@@ -90,8 +90,7 @@ impl Module {
     pub(super) fn threads_max(&self, name: &str) -> Option<u64> {
         let head = &self.text[self.functions.get(name)?.head.clone()];
         let (_, sizes) = head.split_once(".maxntid")?;
-        let is_size = |next: char| next.is_ascii_digit() || [',', ' '].contains(&next);
-        let sizes = sizes.split(|next| !is_size(next)).next()?;
+        let sizes = sizes.split(|c: char| !c.is_ascii_digit() && ![',', ' '].contains(&c)).next()?;
         sizes.split(',').map(|size| size.trim().parse::<u64>().ok()).product()
     }
 
@@ -109,18 +108,10 @@ impl Module {
         let head = words(&self.text[function.head.clone()]);
         let at =
             head.iter().position(|word| *word == name).ok_or_else(|| invalid("a function has no name"))?;
-        let lists = |words: &[&str]| {
-            let inside: Vec<&str> = words.iter().copied().filter(|word| !["(", ")"].contains(word)).collect();
-            let declared = inside.split(|word| *word == ",").filter_map(|list| {
-                let begin = list.iter().position(|word| *word == ".param")?;
-                Some(variable(&list[begin..]))
-            });
-            declared.collect::<Result<Vec<_>, _>>()
-        };
         let after = head[at + 1..].iter().position(|word| *word == ")").map_or(at + 1, |end| at + 1 + end);
         Ok(Some(Words {
-            parameters: lists(&head[at + 1..after])?,
-            returned: lists(&head[..at])?,
+            parameters: parameters(&head[at + 1..after])?,
+            returned: parameters(&head[..at])?,
             body: words(&self.text[function.body.clone()]),
         }))
     }
@@ -128,6 +119,17 @@ impl Module {
 
 fn invalid(message: impl Into<String>) -> Fault {
     Fault::new(Code::InvalidPtx, message)
+}
+
+fn parameters(words: &[&str]) -> Result<Vec<Variable>, Fault> {
+    let words: Vec<&str> = words.iter().copied().filter(|word| !["(", ")"].contains(word)).collect();
+    let mut parameters = Vec::new();
+    for list in words.split(|word| *word == ",") {
+        if let Some(begin) = list.iter().position(|word| *word == ".param") {
+            parameters.push(variable(&list[begin..])?);
+        }
+    }
+    Ok(parameters)
 }
 
 fn is_variable(head: &str) -> bool {
@@ -148,8 +150,10 @@ fn function_name(head: &str) -> Option<&str> {
 
 /// Parses a declaration without its semicolon.
 pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
-    let what = || invalid(format!("the declaration '{}'", words.join(" ")));
-    let number = |word: &str| word.parse::<usize>().map_err(|_| what());
+    parse_variable(words).ok_or_else(|| invalid(format!("the declaration '{}'", words.join(" "))))
+}
+
+fn parse_variable(words: &[&str]) -> Option<Variable> {
     let (declared, values) = match words.iter().position(|word| *word == "=") {
         Some(at) => (&words[..at], &words[at + 1..]),
         None => (words, &[][..]),
@@ -159,30 +163,30 @@ pub(super) fn variable(words: &[&str]) -> Result<Variable, Fault> {
     let mut kind = None;
     let mut name = None;
     let mut count = Some(1);
-    let mut at = declared.iter();
-    while let Some(&word) = at.next() {
+    let mut rest = declared.iter();
+    while let Some(&word) = rest.next() {
         match word {
-            ".align" => align = Some(number(at.next().ok_or_else(what)?)?),
+            ".align" => align = Some(rest.next()?.parse().ok()?),
             ".visible" | ".extern" | ".weak" => {}
             ".global" | ".const" | ".shared" | ".local" | ".param" => space = word[1..].to_owned(),
             "[" => {
-                let length = *at.next().ok_or_else(what)?;
-                count = if length == "]" { None } else { Some(number(length)?) };
+                let length = *rest.next()?;
+                count = if length == "]" { None } else { Some(length.parse().ok()?) };
             }
             "]" => {}
-            _ if word.starts_with('.') => kind = Some(Type::parse(&word[1..]).ok_or_else(what)?),
+            _ if word.starts_with('.') => kind = Some(Type::parse(&word[1..])?),
             _ => name = Some(word.to_owned()),
         }
     }
-    let kind = kind.ok_or_else(what)?;
-    let name = name.ok_or_else(what)?;
+    let kind = kind?;
+    let name = name?;
     let mut initial = Vec::new();
     for value in values.iter().filter(|word| !["{", "}", ","].contains(word)) {
-        let value = super::types::literal(value).ok_or_else(what)?;
+        let value = super::types::literal(value)?;
         initial.extend_from_slice(&value.to_le_bytes()[..kind.bytes()]);
     }
     let align = align.unwrap_or(kind.bytes());
-    Ok(Variable { space, align, bytes: count.map(|count| count * kind.bytes()), name, initial })
+    Some(Variable { space, align, bytes: count.map(|count| count * kind.bytes()), name, initial })
 }
 
 /// Returns the text with blanks in place of comments.
@@ -223,9 +227,12 @@ fn closing_brace(text: &str, open: usize) -> Option<usize> {
     None
 }
 
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_$%.".contains(&byte)
+}
+
 /// Splits a text into names with their dots, numbers, strings, and single characters.
 pub(super) fn words(text: &str) -> Vec<&str> {
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_$%.".contains(&byte);
     let bytes = text.as_bytes();
     let mut out = Vec::new();
     let mut at = 0;

@@ -21,13 +21,15 @@ const TABLE: &str = "table";
 pub(super) const ADAPTER: Target = Target {
     name: "adapter",
     corpus: || {
-        let files = |folder: &&str| {
+        let mut corpus = Vec::new();
+        for folder in ADAPTERS {
             let (config, weights) = (adapter(folder, CONFIG), adapter(folder, WEIGHTS));
             let (table, _) = split(&weights);
-            let named = |file: &str, content: &[u8]| named(&format!("{folder}/{file}"), content);
-            [named(CONFIG, &config), named(TABLE, table), named(WEIGHTS, &weights)]
-        };
-        ADAPTERS.iter().flat_map(files).collect()
+            for (file, content) in [(CONFIG, &*config), (TABLE, table), (WEIGHTS, &*weights)] {
+                corpus.push(named(&format!("{folder}/{file}"), content));
+            }
+        }
+        corpus
     },
     words: &[
         "peft_type",
@@ -63,12 +65,14 @@ pub(super) const ADAPTER: Target = Target {
 };
 
 static READERS: LazyLock<BTreeMap<&str, AdapterReader>> = LazyLock::new(|| {
-    let reader = |folder| {
+    let mut readers = BTreeMap::new();
+    for folder in ADAPTERS {
         let files = CheckpointFiles::memory("model", checkpoint(folder).expect("a fixture"));
         let options = LoadOptions { device: DeviceChoice::Cpu, ..LoadOptions::default() };
-        (folder, load(&files, options).unwrap().adapters.expect("the model can have adapters"))
-    };
-    ADAPTERS.into_iter().map(reader).collect()
+        let reader = load(&files, options).unwrap().adapters.expect("the model can have adapters");
+        readers.insert(folder, reader);
+    }
+    readers
 });
 
 /// Reads an adapter with one file replaced.

@@ -115,9 +115,10 @@ pub(super) const CONFIG: Target = Target {
             REGRESSLM_HEAD,
         ];
         let configs = checkpoints.iter().map(|folder| (*folder, "config.json"));
-        let has_tokenizer = |folder: &&&str| ![REGRESSLM, REGRESSLM_HEAD].contains(folder);
-        let tokenizers =
-            checkpoints.iter().filter(has_tokenizer).map(|folder| (*folder, "tokenizer_config.json"));
+        let tokenizers = checkpoints
+            .iter()
+            .filter(|folder| ![REGRESSLM, REGRESSLM_HEAD].contains(folder))
+            .map(|folder| (*folder, "tokenizer_config.json"));
         let inner = [(REGRESSLM, "p10_vocab.json"), (REGRESSLM, "encoder_tokenizer/tokenizer_config.json")];
         let described = ["regresslm-pt", "regresslm-pt-gemma"].map(|folder| (folder, "ntl.json"));
         let pairs = configs.chain(tokenizers).chain(inner).chain(described);
@@ -276,9 +277,10 @@ fn tokenizer(file: &str, input: &[u8]) -> Outcome {
 /// Loads a small checkpoint with one file replaced, and prefills a prompt.
 fn config(input: &[u8]) -> Outcome {
     let Some((name, content)) = split_named(input) else { return Outcome::Refused };
-    let Some((folder, file)) = name.split_once('/').filter(|_| !name.contains("..")) else {
+    let Some((folder, file)) = name.split_once('/') else { return Outcome::Refused };
+    if name.contains("..") {
         return Outcome::Refused;
-    };
+    }
     let Some(mut files) = checkpoint(folder) else { return Outcome::Refused };
     files.insert(file.to_owned(), content.to_vec());
     let files = CheckpointFiles::memory("fuzzed", files);

@@ -14,18 +14,12 @@ const IDS: [u32; 4] = [2, 32, 33, 34];
 pub(super) const ENGINES: Target = Target {
     name: "engines",
     corpus: || {
-        let recorded = |name: &str| file(&format!("models/remote/tests/recorded/{name}.json"));
-        let llama_cpp = |name: &str, value: &str| {
-            format!(
-                r#"[{{"index":1,"completion_probabilities":[{{"id":3,"top_{name}s":[{{"id":3,"{name}":{value}}},{{"id":32,"{name}":{value}}}]}}]}},{{"index":0,"completion_probabilities":[]}}]"#
-            )
-        };
         vec![
             named("vllm ids", &recorded("vllm-ids")),
             named("vllm best", &recorded("vllm-top")),
             named("text", &recorded("vllm-write")),
-            named("llama-cpp best", llama_cpp("logprob", "-0.75").as_bytes()),
-            named("llama-cpp ids", llama_cpp("prob", "0.25").as_bytes()),
+            named("llama-cpp best", llama_cpp_response("logprob", "-0.75").as_bytes()),
+            named("llama-cpp ids", llama_cpp_response("prob", "0.25").as_bytes()),
             named(
                 "llama-cpp text",
                 br#"{"content":"It is","tokens":[3,4],"stop_type":"word"}"#,
@@ -62,6 +56,17 @@ pub(super) const ENGINES: Target = Target {
     ],
     read: engines,
 };
+
+fn recorded(name: &str) -> Vec<u8> {
+    file(&format!("models/remote/tests/recorded/{name}.json"))
+}
+
+/// Two items, the first of which has two alternatives, whose field `name` has this value.
+fn llama_cpp_response(name: &str, value: &str) -> String {
+    format!(
+        r#"[{{"index":1,"completion_probabilities":[{{"id":3,"top_{name}s":[{{"id":3,"{name}":{value}}},{{"id":32,"{name}":{value}}}]}}]}},{{"index":0,"completion_probabilities":[]}}]"#
+    )
+}
 
 /// Checks that accepted reports are parts of a distribution over the vocabulary, and that no combination of
 /// them panics.

@@ -27,11 +27,13 @@ pub(super) const REQUESTS: Target = Target {
     name: "requests",
     corpus: || {
         let routes = LazyLock::force(&API)["paths"].as_object().unwrap();
-        let example = |(route, methods): (&String, &Value)| {
+        let mut corpus = Vec::new();
+        for (route, methods) in routes {
             let example = &methods["post"]["requestBody"]["content"]["application/json"]["example"];
-            (!example.is_null()).then(|| named(route, example.to_string().as_bytes()))
-        };
-        let mut corpus: Vec<_> = routes.iter().filter_map(example).collect();
+            if !example.is_null() {
+                corpus.push(named(route, example.to_string().as_bytes()));
+            }
+        }
         assert_eq!(corpus.len(), 11, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus

@@ -116,17 +116,12 @@ fn read(input: &[u8]) -> Outcome {
             Ok(template) => template.unwrap(),
             Err(error) => return outcome(Err::<(), _>(error), "chat_template.jinja"),
         };
-    let say = |role: &str, content: &str| ChatMessage {
-        role: role.to_owned(),
-        content: Some(content.to_owned()),
-        ..ChatMessage::default()
-    };
     let conversation = Conversation {
         messages: vec![
-            say("system", "Be brief."),
-            say("user", " What is 3 x 4?\n"),
-            say("assistant", "12"),
-            say("user", "é"),
+            message("system", "Be brief."),
+            message("user", " What is 3 x 4?\n"),
+            message("assistant", "12"),
+            message("user", "é"),
         ],
         tools: Vec::new(),
         documents: Vec::new(),
@@ -135,4 +130,8 @@ fn read(input: &[u8]) -> Outcome {
         variables: BTreeMap::from([("enable_thinking".to_owned(), json!(false))]),
     };
     outcome(template.render(&conversation), "chat template")
+}
+
+fn message(role: &str, content: &str) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: Some(content.to_owned()), ..ChatMessage::default() }
 }

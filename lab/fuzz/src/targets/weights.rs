@@ -108,17 +108,17 @@ fn read_with(
     open: impl for<'a> Fn(&'a CheckpointFiles, &str) -> Result<Weights<'a>, LoadError>,
 ) -> Outcome {
     let files = CheckpointFiles::memory("fuzzed", [(file.to_owned(), bytes)]);
-    let all = || -> Result<(), LoadError> {
-        let weights = open(&files, file)?;
-        weights.summary();
-        let tensors: Vec<(String, Vec<usize>)> =
-            weights.shapes().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
-        for (name, shape) in tensors {
-            weights.tensor(&name, &shape, DType::F32, &Device::Cpu)?;
-        }
-        Ok(())
-    };
-    super::outcome(all(), file)
+    super::outcome(open(&files, file).and_then(|weights| read_tensors(&weights)), file)
+}
+
+fn read_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
+    weights.summary();
+    let tensors: Vec<(String, Vec<usize>)> =
+        weights.shapes().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
+    for (name, shape) in tensors {
+        weights.tensor(&name, &shape, DType::F32, &Device::Cpu)?;
+    }
+    Ok(())
 }
 
 /// Returns the input itself, or a file with the input as its header.

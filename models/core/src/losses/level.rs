@@ -14,8 +14,8 @@ const POWER_MAX: i32 = 19;
 /// Returns one loss per number, at its first digit. The other positions have none.
 ///
 /// `digits`: one entry per label of a target, `None` for a label that is not a digit. `reweigh`: like
-/// [`NumberLoss::reweigh`](super::NumberLoss::reweigh), with the mass of the first digit. The loss is 1 if one
-/// of the number's positions has no probability on digits (ntloss returns NaN).
+/// [`NumberLoss::reweigh`](super::NumberLoss::reweigh), with the mass of the first digit. The loss is 1 if
+/// one of the number's positions has no probability on digits (ntloss returns NaN).
 pub fn level_losses(digits: &[Option<DigitScore>], reweigh: bool) -> Vec<Option<f64>> {
     let mut losses = Vec::with_capacity(digits.len());
     for run in digits.chunk_by(|left, right| left.is_some() == right.is_some()) {

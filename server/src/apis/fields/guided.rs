@@ -2,7 +2,7 @@
 
 use ntl_api::{CompletionRequest, ResponseFormat, StructuredOutputs};
 use ntl_text::guide::{Constraint, StructuralFormat, Whitespace, forbid_additional_properties};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::{AppError, check};
 use crate::request::Guided;
@@ -17,24 +17,24 @@ const CHOICES_MAX: usize = 1024;
 pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppError> {
     let (whitespace_param, whitespace) = whitespace(request)?;
     let fields = request.structured_outputs.as_ref();
-    let mut found = structured(fields, &whitespace)?;
-    found.extend(older_names(request, &whitespace)?);
+    let mut constraints = structured(fields, &whitespace)?;
+    constraints.extend(older_names(request, &whitespace)?);
     const FORMAT: &str = "response_format";
     match &request.response_format {
         None | Some(ResponseFormat::Text {}) => {}
-        Some(ResponseFormat::JsonObject {}) => found.push(json_object(FORMAT, &whitespace)),
+        Some(ResponseFormat::JsonObject {}) => constraints.push(json_object(FORMAT, &whitespace)),
         Some(ResponseFormat::JsonSchema { json_schema }) => {
-            found.push(json_constraint(FORMAT, &json_schema.schema, &whitespace)?);
+            constraints.push(json_constraint(FORMAT, &json_schema.schema, &whitespace)?);
         }
         Some(ResponseFormat::StructuralTag { format, structures, triggers }) => {
             let tag = json!({"format": format, "structures": structures, "triggers": triggers});
-            found.push(structural_constraint(FORMAT, &tag)?);
+            constraints.push(structural_constraint(FORMAT, &tag)?);
         }
     }
-    if let Some(second) = found.get(1) {
+    if let Some(second) = constraints.get(1) {
         return Err(AppError::field(second.param, "is not allowed with another constraint on the text"));
     }
-    let mut guided = found.pop();
+    let mut guided = constraints.pop();
     let is_closed = fields.is_some_and(|fields| fields.disable_additional_properties == Some(true));
     match guided.as_mut().map(|guided| &mut guided.constraint) {
         Some(Constraint::Json { schema, .. }) if is_closed => forbid_additional_properties(schema),
@@ -57,50 +57,63 @@ pub(super) fn has_schema(request: &CompletionRequest) -> bool {
 
 /// The constraints of `structured_outputs`.
 fn structured(fields: Option<&StructuredOutputs>, whitespace: &Whitespace) -> Result<Vec<Guided>, AppError> {
-    let mut found = Vec::new();
-    let Some(fields) = fields else { return Ok(found) };
+    let mut constraints = Vec::new();
+    let Some(fields) = fields else { return Ok(constraints) };
     if let Some(schema) = &fields.json {
-        found.push(json_constraint("structured_outputs.json", schema, whitespace)?);
+        constraints.push(json_constraint("structured_outputs.json", schema, whitespace)?);
     }
     if let Some(regex) = &fields.regex {
-        found.push(regex_constraint("structured_outputs.regex", regex)?);
+        constraints.push(regex_constraint("structured_outputs.regex", regex)?);
     }
     if let Some(choices) = &fields.choice {
         let param = "structured_outputs.choice";
         check(param, !choices.is_empty(), "must not be an empty list")?;
-        found.push(choice_constraint(param, choices)?);
+        constraints.push(choice_constraint(param, choices)?);
     }
     if let Some(grammar) = &fields.grammar {
-        found.push(grammar_constraint("structured_outputs.grammar", grammar)?);
+        constraints.push(grammar_constraint("structured_outputs.grammar", grammar)?);
     }
     if let Some(tag) = &fields.structural_tag {
-        found.push(structural_constraint("structured_outputs.structural_tag", tag)?);
+        constraints.push(structural_constraint("structured_outputs.structural_tag", tag)?);
     }
     if fields.json_object == Some(true) {
-        found.push(json_object("structured_outputs.json_object", whitespace));
+        constraints.push(json_object("structured_outputs.json_object", whitespace));
     }
-    Ok(found)
+    Ok(constraints)
 }
 
 /// The constraints of the `guided_*` fields. Clients send empty strings, lists and objects to mean none.
 fn older_names(request: &CompletionRequest, whitespace: &Whitespace) -> Result<Vec<Guided>, AppError> {
-    let mut found = Vec::new();
-    if let Some(regex) = request.guided_regex.as_ref().filter(|regex| !regex.is_empty()) {
-        found.push(regex_constraint("guided_regex", regex)?);
+    let mut constraints = Vec::new();
+    if let Some(regex) = &request.guided_regex
+        && !regex.is_empty()
+    {
+        constraints.push(regex_constraint("guided_regex", regex)?);
     }
-    if let Some(choices) = request.guided_choice.as_ref().filter(|choices| !choices.is_empty()) {
-        found.push(choice_constraint("guided_choice", choices)?);
+    if let Some(choices) = &request.guided_choice
+        && !choices.is_empty()
+    {
+        constraints.push(choice_constraint("guided_choice", choices)?);
     }
-    let is_empty = |schema: &Value| {
-        schema.as_str().is_some_and(str::is_empty) || schema.as_object().is_some_and(Map::is_empty)
-    };
-    if let Some(schema) = request.guided_json.as_ref().filter(|schema| !is_empty(schema)) {
-        found.push(json_constraint("guided_json", schema, whitespace)?);
+    if let Some(schema) = &request.guided_json
+        && !is_empty(schema)
+    {
+        constraints.push(json_constraint("guided_json", schema, whitespace)?);
     }
-    if let Some(grammar) = request.guided_grammar.as_ref().filter(|grammar| !grammar.is_empty()) {
-        found.push(grammar_constraint("guided_grammar", grammar)?);
+    if let Some(grammar) = &request.guided_grammar
+        && !grammar.is_empty()
+    {
+        constraints.push(grammar_constraint("guided_grammar", grammar)?);
     }
-    Ok(found)
+    Ok(constraints)
+}
+
+fn is_empty(schema: &Value) -> bool {
+    match schema {
+        Value::String(text) => text.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
 }
 
 /// The whitespace of JSON, and the field that sets it.

@@ -165,8 +165,8 @@ fn check_prompts(
 pub(super) fn check_sequences(prompts: usize, texts: u64, multiplier: &str) -> Result<u64, AppError> {
     let sequences = (prompts as u64).saturating_mul(texts);
     let param = if texts > 1 { multiplier } else { "prompt" };
-    let asked = format!("asks for {sequences} texts with {prompts} prompts; at most {SEQUENCES_MAX}");
-    check(param, sequences <= SEQUENCES_MAX, asked)?;
+    let message = format!("asks for {sequences} texts with {prompts} prompts; at most {SEQUENCES_MAX}");
+    check(param, sequences <= SEQUENCES_MAX, message)?;
     Ok(sequences)
 }
 

@@ -116,9 +116,9 @@ fn terminator(wanted: Option<TerminatorOption>) -> Result<Terminator, AppError> 
 }
 
 fn values(options: &NumberOptions, method: MethodName) -> Result<NumberValues, AppError> {
-    if let Some(asked) = &options.scale {
+    if let Some(option) = &options.scale {
         check("number.scale", options.range.is_none(), "is not allowed with `number.range`")?;
-        let scale = scale(asked)?;
+        let scale = scale(option)?;
         check_scale(&scale, limits(options)?, method)?;
         return Ok(NumberValues::Scale(scale));
     }
@@ -140,10 +140,9 @@ pub(super) fn number_format(
     method: MethodName,
     values: NumberValues,
 ) -> Result<NumberFormat, AppError> {
-    let inside = |q: f64| q > 0.0 && q < 1.0;
     let objective = options.objective.unwrap_or(ObjectiveOption::Named(ObjectiveName::Mean));
     if let ObjectiveOption::Quantile { quantile } = objective {
-        check("number.objective", inside(quantile), "must have a quantile above 0 and below 1")?;
+        check("number.objective", is_quantile(quantile), "must have a quantile above 0 and below 1")?;
     }
     let (is_rating, support) = match values {
         NumberValues::Scale(scale) => (true, SUPPORT.max(scale.count() as u64)),
@@ -151,7 +150,7 @@ pub(super) fn number_format(
     };
     let mass_min = in_range("number.mass_min", options.mass_min, 0.0, 0.0..=1.0)?;
     let quantiles = options.quantiles.clone().unwrap_or_else(|| QUANTILES.to_vec());
-    let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| inside(q));
+    let fit = quantiles.len() <= QUANTILES_MAX && quantiles.iter().all(|&q| is_quantile(q));
     check("number.quantiles", fit, format!("must be at most {QUANTILES_MAX} numbers above 0 and below 1"))?;
     let support = in_range("number.support", options.support, support, 0..=SUPPORT_MAX)?;
     let decimals = options
@@ -172,6 +171,10 @@ pub(super) fn number_format(
         interval: None,
         is_of_fields: false,
     })
+}
+
+fn is_quantile(q: f64) -> bool {
+    q > 0.0 && q < 1.0
 }
 
 #[cfg(test)]

@@ -31,11 +31,14 @@ pub(in crate::apis) fn message_tokens(
     max: u64,
 ) -> Option<u64> {
     let wants_number = wants_number(request.number.as_ref());
+    if wants_number && !is_call && !has_schema(request) {
+        return None;
+    }
+    let Some(room) = room else { return Some(max) };
     // The search of a number looks further than the text.
     let beyond = if wants_number { FIELD_TOKENS_MAX } else { 0 };
     // If there is no room at all, the engine rejects the request: it knows both lengths.
-    let fits = |room: usize| (room.saturating_sub(beyond) as u64).clamp(1, max);
-    (!wants_number || is_call || has_schema(request)).then(|| room.map_or(max, fits))
+    Some((room.saturating_sub(beyond) as u64).clamp(1, max))
 }
 
 /// The JSON schema of a constraint.

@@ -50,14 +50,20 @@ pub(super) fn logit_bias(
     const FIELD: &str = "logit_bias";
     let Some(bias) = bias else { return Ok(Arc::from([])) };
     check(FIELD, bias.len() <= IDS_MAX, format!("must name at most {IDS_MAX} token ids"))?;
-    let entry = |(key, &bias): (&String, &f64)| {
-        let id = key.parse::<u32>().ok().filter(|&id| (id as usize) < profile.tokens);
-        let message = || format!("has the key {key:?}, which is not a token id below {}", profile.tokens);
-        let id = id.ok_or_else(|| AppError::field(FIELD, message()))?;
-        check(FIELD, (-100.0..=100.0).contains(&bias), "must have values from -100 to 100")?;
-        Ok((id, bias as f32))
-    };
-    bias.iter().map(entry).collect()
+    let mut entries = Vec::with_capacity(bias.len());
+    for (key, &value) in bias {
+        let id = match key.parse::<u32>() {
+            Ok(id) if (id as usize) < profile.tokens => id,
+            _ => {
+                let message =
+                    format!("has the key {key:?}, which is not a token id below {}", profile.tokens);
+                return Err(AppError::field(FIELD, message));
+            }
+        };
+        check(FIELD, (-100.0..=100.0).contains(&value), "must have values from -100 to 100")?;
+        entries.push((id, value as f32));
+    }
+    Ok(entries.into())
 }
 
 /// `allowed_token_ids` and `bad_words`.
@@ -68,9 +74,9 @@ pub(super) fn token_rules(
     let allowed =
         profile.known_ids("allowed_token_ids", request.allowed_token_ids.clone().unwrap_or_default())?;
     let bad_words = request.bad_words.clone().unwrap_or_default();
-    let fits = |word: &String| (1..=STOP_BYTES_MAX).contains(&word.len());
-    let message = format!("must be at most {IDS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes");
-    check("bad_words", bad_words.len() <= IDS_MAX && bad_words.iter().all(fits), message)?;
+    let fit =
+        bad_words.len() <= IDS_MAX && bad_words.iter().all(|word| (1..=STOP_BYTES_MAX).contains(&word.len()));
+    check("bad_words", fit, format!("must be at most {IDS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes"))?;
     Ok(TokenRules { allowed, bad_words })
 }
 

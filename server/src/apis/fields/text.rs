@@ -252,10 +252,10 @@ fn logprob_ids(
 }
 
 /// Returns the number of alternatives to a token that a field requests; -1 requests the whole vocabulary.
-fn alternatives(param: &str, asked: Option<i64>, profile: &ModelProfile) -> Result<Option<usize>, AppError> {
-    let Some(asked) = asked else { return Ok(None) };
+fn alternatives(param: &str, option: Option<i64>, profile: &ModelProfile) -> Result<Option<usize>, AppError> {
+    let Some(number) = option else { return Ok(None) };
     let max = profile.logprobs_max.unwrap_or(profile.tokens);
-    let count = if asked == -1 { Some(profile.tokens) } else { usize::try_from(asked).ok() };
+    let count = if number == -1 { Some(profile.tokens) } else { usize::try_from(number).ok() };
     if let Some(count) = count.filter(|&count| count <= max) {
         return Ok(Some(count));
     }

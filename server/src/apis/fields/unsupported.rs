@@ -160,29 +160,32 @@ type Others = BTreeMap<String, Value>;
 /// Checks the fields of a completion that its wire type does not have.
 pub(in crate::apis) fn check_completion(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<CompletionRequest>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().try_for_each(|(name, value)| {
+    for (name, value) in others {
         let neutral = neutral_of(name, &[&COMPLETION_FIELDS]);
-        check_field("", name, value, neutral, &WITHOUT_EFFECT, known)
-    })
+        check_field("", name, value, neutral, &WITHOUT_EFFECT, &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// Checks the fields of a chat that neither its wire type has nor that of completions.
 pub(in crate::apis) fn check_chat(others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(chat_field_names);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().filter(|(name, _)| !is_shared(name)).try_for_each(|(name, value)| {
-        let neutral = neutral_of(name, &[&CHAT_FIELDS, &COMPLETION_FIELDS]);
-        check_field("", name, value, neutral, &WITHOUT_EFFECT, known)
-    })
+    for (name, value) in others {
+        if !is_shared(name) {
+            let neutral = neutral_of(name, &[&CHAT_FIELDS, &COMPLETION_FIELDS]);
+            check_field("", name, value, neutral, &WITHOUT_EFFECT, &KNOWN)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks the fields of a request for a response that its wire type does not have.
 pub(in crate::apis) fn check_responses(others: &Others) -> Result<(), AppError> {
-    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesRequest>);
-    let known = || KNOWN.iter().map(String::as_str).chain(RESPONSES_SHARED);
-    let mut own = others.iter().filter(|(name, _)| !RESPONSES_SHARED.contains(&name.as_str()));
-    own.try_for_each(|(name, value)| {
+    static KNOWN: LazyLock<Vec<String>> = LazyLock::new(responses_field_names);
+    for (name, value) in others {
+        if RESPONSES_SHARED.contains(&name.as_str()) {
+            continue;
+        }
         if name == "previous_response_id" && !value.is_null() {
             let message =
                 "is not supported: the server stores no responses; send the whole conversation as `input`";
@@ -190,46 +193,48 @@ pub(in crate::apis) fn check_responses(others: &Others) -> Result<(), AppError> 
         }
         if name == "stream_options" {
             // No option has an effect: the last event always has the usage.
-            return from_value::<CompletionRequest>(json!({ name: value })).map(drop);
+            from_value::<CompletionRequest>(json!({ name: value }))?;
+            continue;
         }
-        check_field("", name, value, neutral_of(name, &[&RESPONSES_FIELDS]), &WITHOUT_EFFECT, known)
-    })
+        check_field("", name, value, neutral_of(name, &[&RESPONSES_FIELDS]), &WITHOUT_EFFECT, &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// Checks the fields of an item of the input at a path such as `input[0].`.
 pub(in crate::apis) fn check_response_item(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesInputItem>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().try_for_each(|(name, value)| {
-        check_field(path, name, value, Some(Null), &RESPONSE_ITEM_WITHOUT_EFFECT, known)
-    })
+    for (name, value) in others {
+        check_field(path, name, value, Some(Null), &RESPONSE_ITEM_WITHOUT_EFFECT, &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// Checks the fields of a part of an item at a path such as `input[0].content[0].`.
 pub(in crate::apis) fn check_response_part(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ResponsesPart>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().try_for_each(|(name, value)| {
-        check_field(path, name, value, None, &RESPONSE_PART_WITHOUT_EFFECT, known)
-    })
+    for (name, value) in others {
+        check_field(path, name, value, None, &RESPONSE_PART_WITHOUT_EFFECT, &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// Checks the fields of a message at a path such as `messages[0].`.
 pub(in crate::apis) fn check_message(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ChatRequestMessage>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others.iter().try_for_each(|(name, value)| {
-        check_field(path, name, value, neutral_of(name, &[&MESSAGE_FIELDS]), &[], known)
-    })
+    for (name, value) in others {
+        check_field(path, name, value, neutral_of(name, &[&MESSAGE_FIELDS]), &[], &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// Checks the fields of a part of a message at a path such as `messages[0].content[0].`.
 pub(in crate::apis) fn check_part(path: &str, others: &Others) -> Result<(), AppError> {
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(field_names::<ContentPart>);
-    let known = || KNOWN.iter().map(String::as_str);
-    others
-        .iter()
-        .try_for_each(|(name, value)| check_field(path, name, value, None, &PART_WITHOUT_EFFECT, known))
+    for (name, value) in others {
+        check_field(path, name, value, None, &PART_WITHOUT_EFFECT, &KNOWN)?;
+    }
+    Ok(())
 }
 
 /// The fields of a chat: its own and those that it shares with completions.
@@ -237,6 +242,13 @@ fn chat_field_names() -> Vec<String> {
     let shared = field_names::<CompletionRequest>().into_iter().filter(|name| name != "prompt");
     let mut names = field_names::<ChatRequest>();
     names.extend(shared);
+    names
+}
+
+/// The fields of a response: its own and those that it shares with completions.
+fn responses_field_names() -> Vec<String> {
+    let mut names = field_names::<ResponsesRequest>();
+    names.extend(RESPONSES_SHARED.map(str::to_owned));
     names
 }
 
@@ -259,36 +271,39 @@ fn neutral_of(name: &str, tables: &[&[(&str, Neutral)]]) -> Option<Neutral> {
 }
 
 /// Passes a field without effect and the neutral value of a refused one. `path` is the prefix of the name.
-fn check_field<'a, K: Iterator<Item = &'a str>>(
+fn check_field(
     path: &str,
     name: &str,
     value: &Value,
     neutral: Option<Neutral>,
     without_effect: &[&str],
-    known: impl Fn() -> K,
+    known: &[String],
 ) -> Result<(), AppError> {
     if without_effect.contains(&name) {
         return Ok(());
     }
     let param = format!("{path}{name}");
-    let Some(neutral) = neutral else { return Err(unknown_field(&param, known())) };
-    let own = foreign_name(name).filter(|own| known().any(|known| known == *own));
-    let hint = own.map(|own| format!("; see `{own}`")).unwrap_or_default();
+    let Some(neutral) = neutral else {
+        return Err(unknown_field(&param, known.iter().map(String::as_str)));
+    };
+    let hint = match foreign_name(name) {
+        Some(ours) if known.iter().any(|known| known == ours) => format!("; see `{ours}`"),
+        _ => String::new(),
+    };
     let passes = value.is_null() || neutral.is(value);
     check(&param, passes, format!("is not supported by this version{hint}"))
 }
 
 impl Neutral {
     fn is(self, value: &Value) -> bool {
-        let same = |a: f64, b: f64| a.total_cmp(&b).is_eq();
         match self {
             Null => false,
             False => *value == Value::Bool(false),
             True => *value == Value::Bool(true),
             // Adding 0 turns -0 into 0.
-            Numbers(numbers) => {
-                value.as_f64().is_some_and(|got| numbers.iter().any(|&one| same(one, got + 0.0)))
-            }
+            Numbers(numbers) => value
+                .as_f64()
+                .is_some_and(|value| numbers.iter().any(|number| number.total_cmp(&(value + 0.0)).is_eq())),
             Empty => match value {
                 Value::String(text) => text.is_empty(),
                 Value::Array(items) => items.is_empty(),

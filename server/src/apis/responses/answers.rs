@@ -69,14 +69,15 @@ impl ResponseAnswers {
     }
 
     fn response(&self, status: ResponsesStatus, output: Vec<ResponsesOutputItem>) -> ResponsesResponse {
-        let incomplete = || IncompleteDetails { reason: "max_output_tokens".to_owned() };
+        let incomplete_details = (status == ResponsesStatus::Incomplete)
+            .then(|| IncompleteDetails { reason: "max_output_tokens".to_owned() });
         ResponsesResponse {
             id: self.context.id.clone(),
             object: "response".to_owned(),
             created_at: self.context.created,
             status,
             error: None,
-            incomplete_details: (status == ResponsesStatus::Incomplete).then(incomplete),
+            incomplete_details,
             output,
             model: self.context.model.clone(),
             usage: None,
@@ -219,11 +220,11 @@ impl AnswerWriter for ResponseAnswers {
     }
 
     fn first_chunks(&self) -> Vec<ResponsesEvent> {
-        let response = || Box::new(self.response(ResponsesStatus::InProgress, Vec::new()));
+        let response = self.response(ResponsesStatus::InProgress, Vec::new());
         self.events(|_| {
             vec![
-                ResponsesEventBody::Created { response: response() },
-                ResponsesEventBody::InProgress { response: response() },
+                ResponsesEventBody::Created { response: Box::new(response.clone()) },
+                ResponsesEventBody::InProgress { response: Box::new(response) },
             ]
         })
     }

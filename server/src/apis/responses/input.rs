@@ -1,6 +1,6 @@
 //! The input of a response as messages of a conversation.
 
-use ntl_api::{FunctionCall, ResponsesContent, ResponsesInput, ResponsesInputItem, ResponsesPart, ToolCall};
+use ntl_api::{FunctionCall, ResponsesContent, ResponsesInput, ResponsesInputItem, ToolCall};
 use ntl_text::chat::ChatMessage;
 
 use super::super::fields;
@@ -20,11 +20,11 @@ pub(super) fn messages(
     input: Option<ResponsesInput>,
 ) -> Result<Vec<ChatMessage>, AppError> {
     let mut messages: Vec<ChatMessage> =
-        instructions.map(|text| said("system", text.to_owned())).into_iter().collect();
+        instructions.map(|text| chat_message("system", text.to_owned())).into_iter().collect();
     let items = match input {
         None => return Err(AppError::field("input", "is missing")),
         Some(ResponsesInput::Text(text)) => {
-            messages.push(said("user", text));
+            messages.push(chat_message("user", text));
             return Ok(messages);
         }
         Some(ResponsesInput::Items(items)) => items,
@@ -57,7 +57,7 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-fn said(role: &str, content: String) -> ChatMessage {
+fn chat_message(role: &str, content: String) -> ChatMessage {
     ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
 }
 
@@ -66,24 +66,26 @@ fn message(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError
     let roles = ROLES.join(", ");
     check(&format!("{path}role"), ROLES.contains(&role.as_str()), format!("must be one of {roles}"))?;
     let content = item.content.ok_or_else(|| AppError::field(&format!("{path}content"), "is missing"))?;
-    Ok(said(&role, text(&format!("{path}content"), content)?))
+    Ok(chat_message(&role, text(&format!("{path}content"), content)?))
 }
 
 fn call(path: &str, item: ResponsesInputItem) -> Result<serde_json::Value, AppError> {
-    let needed = |name: &str, value: Option<String>| {
-        value.ok_or_else(|| AppError::field(&format!("{path}{name}"), "is missing"))
-    };
-    let arguments = needed("arguments", item.arguments)?;
-    let function = FunctionCall { name: needed("name", item.name)?, arguments };
-    let call = ToolCall { id: needed("call_id", item.call_id)?, kind: "function".to_owned(), function };
+    let arguments = required(path, "arguments", item.arguments)?;
+    let function = FunctionCall { name: required(path, "name", item.name)?, arguments };
+    let id = required(path, "call_id", item.call_id)?;
+    let call = ToolCall { id, kind: "function".to_owned(), function };
     called(&call, &format!("{path}arguments"))
 }
 
+/// The value of the field `name` of the item at `path`.
+fn required<T>(path: &str, name: &str, value: Option<T>) -> Result<T, AppError> {
+    value.ok_or_else(|| AppError::field(&format!("{path}{name}"), "is missing"))
+}
+
 fn output(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError> {
-    let field = |name: &str| format!("{path}{name}");
-    let id = item.call_id.ok_or_else(|| AppError::field(&field("call_id"), "is missing"))?;
-    let output = item.output.ok_or_else(|| AppError::field(&field("output"), "is missing"))?;
-    Ok(ChatMessage { tool_call_id: Some(id), ..said("tool", text(&field("output"), output)?) })
+    let id = required(path, "call_id", item.call_id)?;
+    let output = text(&format!("{path}output"), required(path, "output", item.output)?)?;
+    Ok(ChatMessage { tool_call_id: Some(id), ..chat_message("tool", output) })
 }
 
 fn text(path: &str, content: ResponsesContent) -> Result<String, AppError> {
@@ -91,13 +93,13 @@ fn text(path: &str, content: ResponsesContent) -> Result<String, AppError> {
         ResponsesContent::Text(text) => return Ok(text),
         ResponsesContent::Parts(parts) => parts,
     };
-    let text = |(index, part): (usize, ResponsesPart)| {
-        let at = format!("{path}[{index}]");
+    let mut texts = Vec::with_capacity(parts.len());
+    for (index, part) in parts.into_iter().enumerate() {
+        let path = format!("{path}[{index}]");
         let message = format!("is `{}`: this server reads texts only", part.kind);
-        check(&format!("{at}.type"), PARTS.contains(&part.kind.as_str()), message)?;
-        fields::check_response_part(&format!("{at}."), &part.others)?;
-        part.text.ok_or_else(|| AppError::field(&at, "has no `text`"))
-    };
-    let texts: Vec<String> = parts.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
+        check(&format!("{path}.type"), PARTS.contains(&part.kind.as_str()), message)?;
+        fields::check_response_part(&format!("{path}."), &part.others)?;
+        texts.push(part.text.ok_or_else(|| AppError::field(&path, "has no `text`"))?);
+    }
     Ok(texts.join(PART_SEPARATOR))
 }

@@ -170,15 +170,14 @@ const OWN_NAMES: [(&str, &str); 3] =
 
 /// An error about a field under its name in this API.
 fn own_field(error: AppError) -> AppError {
-    let AppError::Invalid { message, param } = error else { return error };
-    let quoted = |name: &str| format!("`{name}`");
-    let message =
-        OWN_NAMES.iter().fold(message, |message, (name, own)| message.replace(&quoted(name), &quoted(own)));
-    let own = |param: String| {
-        let found = OWN_NAMES.iter().find(|(name, _)| *name == param);
-        found.map_or(param, |(_, own)| (*own).to_owned())
-    };
-    AppError::Invalid { message, param: param.map(own) }
+    let AppError::Invalid { mut message, mut param } = error else { return error };
+    for (completion_name, name) in OWN_NAMES {
+        message = message.replace(&format!("`{completion_name}`"), &format!("`{name}`"));
+        if param.as_deref() == Some(completion_name) {
+            param = Some(name.to_owned());
+        }
+    }
+    AppError::Invalid { message, param }
 }
 
 /// The fields that the response repeats.

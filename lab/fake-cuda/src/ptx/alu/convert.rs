@@ -35,7 +35,6 @@ pub(super) fn compare(name: &str, types: &[Type], rest: &[&str]) -> Option<Opera
         Type::U32 | Type::S32 => u64::from(u32::MAX),
         _ => return None,
     };
-    let pick = move |holds: bool| if holds { truth } else { 0 };
     let compute = if operand.is_float() {
         let test: fn(f64, f64) -> bool = match base {
             "eq" => |a, b| a.partial_cmp(&b) == Some(Ordering::Equal),
@@ -51,20 +50,24 @@ pub(super) fn compare(name: &str, types: &[Type], rest: &[&str]) -> Option<Opera
         for_float!(operand, T => map2(move |a: T, b: T| {
             let a = a.wide();
             let b = b.wide();
-            pick(test(a, b) || unordered && (a.is_nan() || b.is_nan()))
+            choose(test(a, b) || unordered && (a.is_nan() || b.is_nan()), truth)
         }))
     } else {
         for_integer!(operand, T => match base {
-            "eq" => map2(move |a: T, b: T| pick(a == b)),
-            "ne" => map2(move |a: T, b: T| pick(a != b)),
-            "lt" => map2(move |a: T, b: T| pick(a < b)),
-            "le" => map2(move |a: T, b: T| pick(a <= b)),
-            "gt" => map2(move |a: T, b: T| pick(a > b)),
-            "ge" => map2(move |a: T, b: T| pick(a >= b)),
+            "eq" => map2(move |a: T, b: T| choose(a == b, truth)),
+            "ne" => map2(move |a: T, b: T| choose(a != b, truth)),
+            "lt" => map2(move |a: T, b: T| choose(a < b, truth)),
+            "le" => map2(move |a: T, b: T| choose(a <= b, truth)),
+            "gt" => map2(move |a: T, b: T| choose(a > b, truth)),
+            "ge" => map2(move |a: T, b: T| choose(a >= b, truth)),
             _ => return None,
         })
     };
     Some(Operation { operands: 2, result, operand, compute })
+}
+
+fn choose(holds: bool, truth: u64) -> u64 {
+    if holds { truth } else { 0 }
 }
 
 /// Returns the rounding function of a conversion to an integer or to a narrower floating-point type.
@@ -82,15 +85,6 @@ pub(super) fn convert(types: &[Type], rest: &[&str]) -> Option<Operation> {
     let &[result, operand] = types else { return None };
     let saturate = rest.contains(&"sat");
     let modes: Vec<&str> = rest.iter().copied().filter(|part| *part != "sat").collect();
-    let clamp = move |value: f64| {
-        if !saturate {
-            value
-        } else if value.is_nan() {
-            0.0
-        } else {
-            value.clamp(0.0, 1.0)
-        }
-    };
     let compute = match (result.is_float(), operand.is_float(), modes.as_slice()) {
         (false, false, []) if !saturate => {
             for_integer!(operand, A => for_integer!(result, R => map1(|a: A| a as R)))
@@ -104,13 +98,25 @@ pub(super) fn convert(types: &[Type], rest: &[&str]) -> Option<Operation> {
             _ => for_integer!(operand, A => for_float!(result, R => map1(|a: A| R::narrow(a as f64)))),
         },
         (true, true, [] | ["rn"]) => {
-            for_float!(operand, A => for_float!(result, R => map1(move |a: A| R::narrow(clamp(a.wide())))))
+            for_float!(operand, A => for_float!(result, R => map1(move |a: A| {
+                R::narrow(clamped(a.wide(), saturate))
+            })))
         }
         (true, true, [mode]) if result == operand => {
             let round = rounding(mode)?;
-            for_float!(operand, A => map1(move |a: A| A::narrow(clamp(round(a.wide())))))
+            for_float!(operand, A => map1(move |a: A| A::narrow(clamped(round(a.wide()), saturate))))
         }
         _ => return None,
     };
     Some(Operation { operands: 1, result, operand, compute })
+}
+
+fn clamped(value: f64, saturate: bool) -> f64 {
+    if !saturate {
+        value
+    } else if value.is_nan() {
+        0.0
+    } else {
+        value.clamp(0.0, 1.0)
+    }
 }

@@ -59,13 +59,15 @@ fn clear_sign(kind: Type) -> Compute {
 }
 
 fn approximation(name: &str, kind: Type, flush: bool) -> Option<(usize, Compute)> {
-    let fix = move |value: f64| {
-        let subnormal = value.abs() < f64::from(f32::MIN_POSITIVE) && kind == Type::F32;
-        if flush && subnormal { 0f64.copysign(value) } else { value }
-    };
+    let flush = flush && kind == Type::F32;
     if name == "div" {
-        return (kind == Type::F32)
-            .then(|| (2, map2(move |a: f32, b: f32| fix(fix(f64::from(a)) / fix(f64::from(b))) as f32)));
+        if kind != Type::F32 {
+            return None;
+        }
+        let divide = map2(move |a: f32, b: f32| {
+            flushed(flushed(a.into(), flush) / flushed(b.into(), flush), flush) as f32
+        });
+        return Some((2, divide));
     }
     let exact: fn(f64) -> f64 = match name {
         "ex2" => f64::exp2,
@@ -78,7 +80,16 @@ fn approximation(name: &str, kind: Type, flush: bool) -> Option<(usize, Compute)
         "tanh" => f64::tanh,
         _ => return None,
     };
-    Some((1, for_float!(kind, T => map1(move |a: T| T::narrow(fix(exact(fix(a.wide()))))))))
+    let compute = for_float!(kind, T => map1(move |a: T| {
+        T::narrow(flushed(exact(flushed(a.wide(), flush)), flush))
+    }));
+    Some((1, compute))
+}
+
+/// Returns 0 in place of a subnormal f32, if `flush`.
+fn flushed(value: f64, flush: bool) -> f64 {
+    let is_subnormal = value.abs() < f64::from(f32::MIN_POSITIVE);
+    if flush && is_subnormal { 0f64.copysign(value) } else { value }
 }
 
 /// Returns the greatest f32 that does not exceed the value.

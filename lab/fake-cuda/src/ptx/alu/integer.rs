@@ -52,25 +52,15 @@ pub(super) fn bitwise(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
             }),
         ),
         // The last operand is a table with the result for each combination of three bits.
-        ("lop3", []) => (
-            4,
-            map4(move |a, b, c, table| {
-                let term = |index: u64| {
-                    let pick = |from: u64, bit: u64| if index & bit != 0 { from } else { !from };
-                    if table >> index & 1 == 1 { pick(a, 4) & pick(b, 2) & pick(c, 1) } else { 0 }
-                };
-                (0..8).map(term).fold(0, |out, term| out | term) & mask
-            }),
-        ),
+        ("lop3", []) => (4, map4(move |a, b, c, table| look_up(a, b, c, table) & mask)),
         ("shf", [direction, mode]) => {
             let left = *direction == "l";
             let wrap = *mode == "wrap";
-            let amount = move |by: u32| if wrap { by & 31 } else { by.min(32) };
             (
                 3,
                 map3(move |low: u32, high: u32, by: u32| {
                     let both = u64::from(low) | u64::from(high) << 32;
-                    let by = amount(by);
+                    let by = if wrap { by & 31 } else { by.min(32) };
                     if left { ((both << by) >> 32) as u32 } else { (both >> by) as u32 }
                 }),
             )
@@ -93,6 +83,20 @@ fn bit_field(kind: Type, value: u64, position: u32, length: u32) -> u64 {
     } else {
         field
     }
+}
+
+/// Combines three numbers bit by bit with a table of the results.
+fn look_up(a: u64, b: u64, c: u64, table: u64) -> u64 {
+    let mut out = 0;
+    for index in 0..8_u64 {
+        if table >> index & 1 == 1 {
+            let a = if index & 4 != 0 { a } else { !a };
+            let b = if index & 2 != 0 { b } else { !b };
+            let c = if index & 1 != 0 { c } else { !c };
+            out |= a & b & c;
+        }
+    }
+    out
 }
 
 pub(super) fn integer(name: &str, rest: &[&str], kind: Type) -> Option<(usize, Compute)> {
@@ -132,18 +136,22 @@ pub(super) fn integer(name: &str, rest: &[&str], kind: Type) -> Option<(usize, C
                 if by < bits { a >> by } else if i128::from(a) < 0 { !0 } else { 0 }
             })),
         ),
-        ("dp4a", []) => (
-            3,
-            map3(move |a: u32, b: u32, c: u32| {
-                let byte = |word: u32, index: u32| {
-                    let byte = (word >> (8 * index)) as u8;
-                    if kind.is_signed() { i32::from(byte as i8) } else { i32::from(byte) }
-                };
-                (0..4).fold(c as i32, |sum, index| sum.wrapping_add(byte(a, index) * byte(b, index))) as u32
-            }),
-        ),
+        ("dp4a", []) => (3, map3(move |a: u32, b: u32, c: u32| dot_product(a, b, c, kind.is_signed()))),
         _ => return None,
     })
+}
+
+/// Adds the products of the four bytes of `a` and `b` to `sum`.
+fn dot_product(a: u32, b: u32, sum: u32, is_signed: bool) -> u32 {
+    let mut sum = sum as i32;
+    for (a, b) in a.to_le_bytes().into_iter().zip(b.to_le_bytes()) {
+        sum = sum.wrapping_add(if is_signed {
+            i32::from(a as i8) * i32::from(b as i8)
+        } else {
+            i32::from(a) * i32::from(b)
+        });
+    }
+    sum as u32
 }
 
 pub(super) fn multiply_wide(kind: Type, add: bool) -> Option<Operation> {
@@ -176,17 +184,16 @@ pub(in crate::ptx) fn with_carry(parts: &[&str]) -> Option<(usize, Sum)> {
     if modifiers.last() != Some(&"u32") {
         return None;
     }
-    let carries_in = name.ends_with('c');
-    let carry = move |flag: u64| if carries_in { flag & 1 } else { 0 };
+    let carry = u64::from(name.ends_with('c'));
     let modifiers: Vec<&str> =
         modifiers.iter().copied().filter(|part| !["cc", "u32"].contains(part)).collect();
     Some(match (name.trim_end_matches('c'), modifiers.as_slice()) {
-        ("add", []) => (2, Arc::new(move |a, b, _, flag| a + b + carry(flag))),
+        ("add", []) => (2, Arc::new(move |a, b, _, flag| a + b + (flag & carry))),
         ("sub", []) => {
-            (2, Arc::new(move |a, b, _, flag| a.wrapping_sub(b).wrapping_sub(carry(flag)) & 0x1_ffff_ffff))
+            (2, Arc::new(move |a, b, _, flag| a.wrapping_sub(b).wrapping_sub(flag & carry) & 0x1_ffff_ffff))
         }
-        ("mad", ["lo"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) & 0xffff_ffff) + c + carry(flag))),
-        ("mad", ["hi"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) >> 32) + c + carry(flag))),
+        ("mad", ["lo"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) & 0xffff_ffff) + c + (flag & carry))),
+        ("mad", ["hi"]) => (3, Arc::new(move |a, b, c, flag| ((a * b) >> 32) + c + (flag & carry))),
         _ => return None,
     })
 }

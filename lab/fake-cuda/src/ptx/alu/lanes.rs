@@ -56,18 +56,19 @@ pub(super) fn map4<R: Value>(f: impl Fn(u64, u64, u64, u64) -> R + Send + Sync +
 /// Computes the low and the high 16 bits of a 32-bit register separately.
 pub(super) fn in_halves(operands: usize, compute: Compute) -> Compute {
     Box::new(move |registers, from| {
-        let half = |shift: u32| {
+        let mut result = [0; LANES];
+        for shift in [0, 16] {
             let halves: [Lanes; 4] = std::array::from_fn(|index| match from.get(index) {
                 Some(&register) if index < operands => {
                     registers[register as usize].map(|value| value >> shift & 0xffff)
                 }
                 _ => [0; LANES],
             });
-            compute(&halves, &[0, 1, 2, 3])
-        };
-        let low = half(0);
-        let high = half(16);
-        std::array::from_fn(|lane| high[lane] << 16 | low[lane])
+            for (lane, half) in result.iter_mut().zip(compute(&halves, &[0, 1, 2, 3])) {
+                *lane |= half << shift;
+            }
+        }
+        result
     })
 }
 

@@ -21,10 +21,6 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
     let (name, modifiers) = parts.split_first()?;
     let types: Vec<Type> = modifiers.iter().filter_map(|part| Type::parse(part)).collect();
     let rest: Vec<&str> = modifiers.iter().copied().filter(|part| Type::parse(part).is_none()).collect();
-    let simple = |operands, compute| {
-        let result = types[0];
-        Some(Operation { operands, result, operand: result, compute })
-    };
     if let Some(half) = modifiers.iter().find_map(|part| packed_type(part)) {
         return packed(name, half, &types, &rest);
     }
@@ -38,7 +34,7 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
         return None;
     }
     match (*name, rest.as_slice()) {
-        ("mov" | "cvta", []) => simple(1, map1(|a: u64| a)),
+        ("mov" | "cvta", []) => simple(kind, 1, map1(|a: u64| a)),
         ("selp", []) => Some(Operation {
             operands: 3,
             result: kind,
@@ -48,7 +44,8 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
         ("mul", ["wide"]) => integer::multiply_wide(kind, false),
         ("mad", ["wide"]) => integer::multiply_wide(kind, true),
         ("copysign", []) => {
-            simple(2, for_float!(kind, T => map2(|a: T, b: T| T::narrow(b.wide().copysign(a.wide())))))
+            let compute = for_float!(kind, T => map2(|a: T, b: T| T::narrow(b.wide().copysign(a.wide()))));
+            simple(kind, 2, compute)
         }
         _ => {
             let (operands, compute) = if kind == Type::Pred || integer::is_bitwise(name) {
@@ -58,9 +55,14 @@ pub(super) fn operation(parts: &[&str]) -> Option<Operation> {
             } else {
                 integer::integer(name, &rest, kind)?
             };
-            simple(operands, compute)
+            simple(kind, operands, compute)
         }
     }
+}
+
+/// An operation whose result has the type of its operands.
+fn simple(kind: Type, operands: usize, compute: Compute) -> Option<Operation> {
+    Some(Operation { operands, result: kind, operand: kind, compute })
 }
 
 /// Returns the type of the halves of a packed type.
@@ -77,11 +79,8 @@ fn packed(name: &str, half: Type, types: &[Type], rest: &[&str]) -> Option<Opera
     let rest: Vec<&str> = rest.iter().copied().filter(|part| packed_type(part).is_none()).collect();
     let (operands, operand, compute) = match (name, types, rest.as_slice()) {
         ("cvt", [Type::F32], ["rn"]) => {
-            let narrow = move |a: f32| match half {
-                Type::F16 => f16::from_f32(a).to_bits64(),
-                _ => bf16::from_f32(a).to_bits64(),
-            };
-            (2, Type::F32, map2(move |high: f32, low: f32| narrow(high) << 16 | narrow(low)))
+            let compute = map2(move |high: f32, low: f32| narrow(high, half) << 16 | narrow(low, half));
+            (2, Type::F32, compute)
         }
         (_, [], rest) => {
             let (operands, compute) = float::float(name, rest, half)?;
@@ -90,6 +89,13 @@ fn packed(name: &str, half: Type, types: &[Type], rest: &[&str]) -> Option<Opera
         _ => return None,
     };
     Some(Operation { operands, result: Type::U32, operand, compute })
+}
+
+fn narrow(value: f32, half: Type) -> u64 {
+    match half {
+        Type::F16 => f16::from_f32(value).to_bits64(),
+        _ => bf16::from_f32(value).to_bits64(),
+    }
 }
 
 /// Computes the new value in memory of an atomic instruction from the old value and its operands.

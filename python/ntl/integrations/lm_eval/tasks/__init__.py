@@ -1,0 +1,1 @@
+"""The task group `ntl` of lm-evaluation-harness, which loads its files by their paths."""
