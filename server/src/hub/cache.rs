@@ -73,6 +73,9 @@ impl RepositoryCache {
         let target = format!("{above}blobs/{}", hash.text());
         match std::os::unix::fs::symlink(&target, &link) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if fs::read_link(&link).is_ok_and(|found| found == Path::new(&target)) {
+                    return Ok(());
+                }
                 fs::remove_file(&link)?;
                 std::os::unix::fs::symlink(target, link)
             }

@@ -5,20 +5,11 @@
 //! in place of each label's. The loss is the symmetric relative error `|e - y| / (|e| + |y|)`, from 0 to 1.
 
 use super::number_loss::TEXT_COST;
+use super::position::DigitScore;
 
 /// Maximum power of ten, as in ntloss (`max_number_length=20`). The first digits of a longer number all have
 /// this power.
 const POWER_MAX: i32 = 19;
-
-/// A label that is a digit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DigitScore {
-    pub digit: f64,
-    /// Sum over the digits of renormalised probability times value; `None` if no digit has any probability.
-    pub expected: Option<f64>,
-    /// Probability of all digits together.
-    pub mass: f64,
-}
 
 /// Returns one loss per number, at its first digit. The other positions have none.
 ///

@@ -17,9 +17,9 @@ mod tokens;
 mod tests;
 
 pub use grid::{dist2, log_softmax, raft};
-pub use level::{DigitScore, level_losses};
+pub use level::level_losses;
 pub use number_loss::{NumberLoss, NumberLossKind};
 pub use placed_digit::PlacedDigit;
-pub use position::Position;
+pub use position::{DigitScore, Position};
 pub use reduce::{ReducedLoss, Reduction, reduce};
 pub use tokens::NumberTokens;

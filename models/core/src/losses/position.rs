@@ -4,7 +4,6 @@
 //! Everything is computed in `f64`, unlike in [`crate::numbers::Softmax`]: a loss may be the logarithm of
 //! nearly 1, or the square of a small difference.
 
-use super::level::DigitScore;
 use super::tokens::NumberTokens;
 use crate::report::NextTokenReport;
 
@@ -47,6 +46,16 @@ fn numbers_alone(logits: impl Iterator<Item = f64> + Clone, whole: Normaliser) -
     let Some(own) = Normaliser::of(logits.clone()) else { return (Vec::new(), 0.0) };
     let shares = logits.map(|logit| (logit - own.max - own.log_sum).exp()).collect();
     (shares, (own.max - whole.max + own.log_sum - whole.log_sum).exp().min(1.0))
+}
+
+/// A label that is a digit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DigitScore {
+    pub digit: f64,
+    /// Sum over the digits of renormalised probability times value; `None` if no digit has any probability.
+    pub expected: Option<f64>,
+    /// Probability of all digits together.
+    pub mass: f64,
 }
 
 impl<'a> Position<'a> {
