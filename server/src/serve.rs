@@ -19,8 +19,9 @@ use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
 use ntl_text::chat::{ChatError, ChatTemplate, TextTemplate};
 use ntl_text::checkpoint::{
-    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
+    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, files_fingerprint,
 };
+use ntl_text::gguf::part_paths;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -481,7 +482,7 @@ fn fingerprint(model: &ModelConfig) -> Result<String, LoadError> {
     match &model.source {
         ModelSource::Demo => demo::files()?.fingerprint(),
         ModelSource::Path(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
-        ModelSource::Path(path) => file_fingerprint(path),
+        ModelSource::Path(path) => files_fingerprint(&part_paths(path)),
         ModelSource::Remote(_) => Err(LoadError::NoFolder(model.name.clone().into())),
     }
 }
