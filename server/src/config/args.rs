@@ -134,8 +134,8 @@ pub(crate) struct ModelArgs {
         value_delimiter = ','
     )]
     pub(crate) decision_templates: Vec<String>,
-    /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at
-    /// load; needs a build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
+    /// Which implementation runs models: native, mistralrs (more architectures, quantisation at load; needs a
+    /// build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(
         long,
         env = "NTL_BACKEND",
