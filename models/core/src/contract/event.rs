@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::answers::NumberAnswers;
 use super::error::EngineError;
 use super::options::OptionsOutcome;
 use crate::guide::NumberField;
@@ -132,6 +133,8 @@ pub struct NumberOutcome {
     /// The reason why the first text, the one that is sent, ended without the marker; `None` if it reached
     /// the marker.
     pub first_text_end: Option<FinishReason>,
+    /// The answers of another engine that the distribution was estimated from.
+    pub answers: Option<NumberAnswers>,
 }
 
 impl NumberOutcome {
@@ -141,6 +144,7 @@ impl NumberOutcome {
             distribution: distribution.clone(),
             further: Vec::new(),
             refused: self.refused.clone(),
+            answers: self.answers.clone(),
             ..*self
         };
         std::iter::once(&self.distribution).chain(&self.further).map(of).collect()
@@ -166,6 +170,7 @@ impl NumberOutcome {
             reached: 1,
             missed: 0,
             first_text_end: None,
+            answers: None,
         }
     }
 }
