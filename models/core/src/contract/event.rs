@@ -134,7 +134,7 @@ pub struct NumberOutcome {
     /// the marker.
     pub first_text_end: Option<FinishReason>,
     /// The answers of another engine that the distribution was estimated from.
-    pub answers: Option<NumberAnswers>,
+    pub answers: Option<Box<NumberAnswers>>,
 }
 
 impl NumberOutcome {

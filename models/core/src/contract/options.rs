@@ -140,8 +140,8 @@ impl OptionsOutcome {
     /// The shares of sampled answers.
     pub fn of_answers(answers: OptionAnswers) -> Self {
         let samples = &answers.samples;
-        let share = 1.0 / samples.samples().max(1) as f64;
-        let closed: Vec<f64> = samples.counts().iter().map(|&count| count as f64 * share).collect();
+        let total = samples.samples().max(1) as f64;
+        let closed: Vec<f64> = samples.counts().iter().map(|&count| count as f64 / total).collect();
         let all: Arc<[u32]> = (0..closed.len() as u32).collect();
         let open = vec![OpenMass { mass: samples.open(), options: all }];
         let nodes = usize::try_from(answers.usage.completion_tokens).unwrap_or(usize::MAX);

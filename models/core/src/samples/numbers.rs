@@ -28,21 +28,23 @@ impl NumberSamples {
     /// `readings` has one entry for each sample of the look, in their order. Also returns the empirical
     /// distribution.
     pub fn new(readings: &[NumberReading], look: Look) -> (Self, Distribution) {
-        let share = 1.0 / readings.len().max(1) as f64;
-        let mut closed: HashMap<Decimal, f64> = HashMap::new();
+        let mut counts: HashMap<Decimal, usize> = HashMap::new();
         let mut values = Vec::new();
         let (mut open, mut invalid) = (0, 0);
         for reading in readings {
             match reading {
                 NumberReading::Number(value) => {
-                    *closed.entry(*value).or_default() += share;
+                    *counts.entry(*value).or_default() += 1;
                     values.push(value.to_f64());
                 }
                 NumberReading::Invalid => invalid += 1,
                 NumberReading::Open => open += 1,
             }
         }
-        let distribution = Distribution::new(&closed, share * f64::from(invalid), share * open as f64);
+        let total = readings.len().max(1) as f64;
+        let closed: HashMap<Decimal, f64> =
+            counts.into_iter().map(|(value, count)| (value, count as f64 / total)).collect();
+        let distribution = Distribution::new(&closed, f64::from(invalid) / total, open as f64 / total);
         (Self::of_values(values, open, look), distribution)
     }
 
