@@ -78,6 +78,7 @@ pub(crate) async fn info(
 ) -> Result<Json<TokenizerInfo>, AppError> {
     let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
     let model = resolve(&app, query.model.as_deref(), &record)?;
+    model.profile.check_tokens()?;
     let tokenizer = &model.tokenizer;
     let token = |purpose| tokenizer.special_token(purpose).map(str::to_owned);
     Ok(Json(TokenizerInfo {
