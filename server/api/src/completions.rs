@@ -406,6 +406,29 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// The sum of both.
     pub total_tokens: u64,
+    /// Only if another engine sampled answers, whose tokens are counted as it reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+    /// The same: the number of answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_requests: Option<u64>,
+}
+
+/// Details of the tokens of prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Tokens that came from a cache of the engine.
+    pub cached_tokens: u64,
+}
+
+/// Details of the tokens of answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Tokens of reasoning.
+    pub reasoning_tokens: u64,
 }
 
 /// Body of a response.

@@ -45,6 +45,11 @@ pub struct DecisionsRequest {
     /// 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// Only if the engine of the model reports no probabilities: number of answers that are sampled for each
+    /// question and order, 1 to 4096. Default 64.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
 }
@@ -157,6 +162,10 @@ pub struct DecisionQuestion {
     /// As in the request, for this question.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// As in the request, for this question.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
 }
 
 /// An option of a choice.
@@ -198,6 +207,7 @@ pub struct DecisionsResponse {
 }
 
 /// An answer. `x_bounds` has the fields that it bounds, with `[smallest, largest]` in place of each number.
+/// If answers were sampled (`x_mass.samples`), each bound holds with a probability of at least 0.95.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -334,15 +344,18 @@ pub enum SetMethod {
 }
 
 /// The tokens of a request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsUsage {
     /// Tokens of the prompts of all questions.
     pub input_tokens: u64,
     pub input_tokens_details: DecisionsInputDetails,
-    /// 0: the model writes nothing.
+    /// 0, unless answers were sampled: the model writes nothing.
     pub output_tokens: u64,
     pub output_tokens_details: DecisionsOutputDetails,
     pub total_tokens: u64,
+    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
+    pub x_requests: Option<u64>,
 }
 
 impl DecisionsUsage {
@@ -353,18 +366,19 @@ impl DecisionsUsage {
             output_tokens: 0,
             output_tokens_details: DecisionsOutputDetails { reasoning_tokens: 0 },
             total_tokens: input_tokens,
+            x_requests: None,
         }
     }
 }
 
-/// Cached tokens, which the server does not report.
+/// Cached tokens, which only another engine that samples answers reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsInputDetails {
     pub cached_tokens: u64,
     pub cache_write_tokens: u64,
 }
 
-/// Tokens of a chain of thought, of which there is none.
+/// Tokens of a chain of thought, which only sampled answers can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsOutputDetails {
     pub reasoning_tokens: u64,

@@ -39,6 +39,11 @@ pub struct SystemOneRequest {
     /// 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// Only if the engine of the model reports no probabilities: number of answers that are sampled for each
+    /// question and order, 1 to 4096. Default 64.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
 }
@@ -162,8 +167,11 @@ pub struct NamedBounds {
 pub struct SystemOneUsage {
     /// Tokens of the prompts of all questions.
     pub input_tokens: u64,
-    /// 0: the model writes nothing.
+    /// 0, unless answers were sampled: the model writes nothing.
     pub output_tokens: u64,
+    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_requests: Option<u64>,
 }
 
 /// The body of an error of this route.

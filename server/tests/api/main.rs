@@ -58,6 +58,8 @@ mod responses;
 #[cfg(test)]
 mod responses_api;
 #[cfg(test)]
+mod sampled;
+#[cfg(test)]
 mod score;
 #[cfg(test)]
 mod structured_numbers;

@@ -17,6 +17,8 @@ pub(crate) struct OptionFigures {
     pub(super) score: Interval,
     /// Whether the prompt could not list the options.
     pub(super) is_unlisted: bool,
+    /// Number of answers that were sampled, if they were.
+    pub(super) samples: Option<usize>,
 }
 
 impl OptionFigures {
@@ -28,7 +30,11 @@ impl OptionFigures {
         let mut score = Interval { low: 0.0, high: 0.0 };
         let mut sums = vec![0.0; options];
         let mut answered = 0;
+        let mut samples = None;
         for outcome in outcomes {
+            if let Some(answers) = &outcome.answers {
+                *samples.get_or_insert(0) += answers.samples.samples();
+            }
             let own = outcome.mass();
             mass.closed += own.closed * share;
             mass.invalid += own.invalid * share;
@@ -49,7 +55,7 @@ impl OptionFigures {
         }
         let probabilities =
             (answered > 0).then(|| sums.into_iter().map(|sum| sum / f64::from(answered)).collect());
-        Self { mass, probabilities, bounds, score, is_unlisted: false }
+        Self { mass, probabilities, bounds, score, is_unlisted: false, samples }
     }
 
     /// A remark about the answer.
@@ -183,6 +189,7 @@ mod tests {
             closed: closed.into(),
             open: vec![OpenMass { mass: open, options: [0, 1].into() }],
             nodes: 1,
+            answers: None,
         };
         let both = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.2, 0.6], 0.0)], 2);
         assert!(both.or_uniform().iter().all(|probability| (probability - 0.5).abs() < 1e-12), "{both:?}");

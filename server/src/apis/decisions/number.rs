@@ -40,13 +40,16 @@ impl NumberQuestion {
         let is_closed = criteria.minimum.is_some() && criteria.maximum.is_some();
         check(&param("step"), is_closed || criteria.step.is_none(), "needs `minimum` and `maximum`")?;
         let is_range = criteria.step.is_none() && (criteria.minimum.is_some() || criteria.maximum.is_some());
+        let is_sampled = profile.sampling.is_some();
         let options = NumberOptions {
             objective: criteria.objective,
             range: is_range.then_some([low, high]),
             scale: criteria.step.map(|step| NumberScale::Named { low, high, step: Some(step) }),
             interval: reading.coverage,
             // A regression head has one value and nothing to search.
-            tolerance: (profile.number_head != Some(MethodName::Head)).then_some(reading.tolerance),
+            tolerance: (profile.number_head != Some(MethodName::Head) && !is_sampled)
+                .then_some(reading.tolerance),
+            samples: is_sampled.then_some(reading.samples as u64),
             ..NumberOptions::default()
         };
         let (job, format) = number_question(options, profile).map_err(|error| renamed(error, path))?;
