@@ -10,8 +10,11 @@ use utoipa::ToSchema;
 use crate::models::TruncationSide;
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::whole::whole;
+use crate::object::read_from_objects;
 
 /// The four prompt forms.
+read_from_objects!(StreamOptions, ResponseFormat, NamedSchema, StructuredOutputs);
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
 #[schema(as = Prompt)]
@@ -59,7 +62,7 @@ pub enum Never {
 
 /// Options of a streamed response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct StreamOptions {
     /// Send one more chunk with the usage at the end.
     pub include_usage: Option<bool>,
@@ -73,7 +76,7 @@ pub struct StreamOptions {
 
 /// The format of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(remote = "Self", tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponseFormat {
     /// Any text.
     Text {},
@@ -101,7 +104,7 @@ pub enum ResponseFormat {
 /// A JSON schema with its name.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct NamedSchema {
     /// A name; not used.
     pub name: Option<String>,
@@ -118,7 +121,7 @@ pub struct NamedSchema {
 /// `structural_tag` and `json_object`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct StructuredOutputs {
     /// The text must be JSON that matches this schema. The schema may be an object or a string.
     pub json: Option<Value>,

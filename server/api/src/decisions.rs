@@ -2,13 +2,23 @@
 //! with `x_` and the question `number` are ours.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
+use crate::object::read_from_objects;
 use crate::text_or_list::TextOrList;
 use crate::whole::whole;
+
+read_from_objects!(
+    PromptCacheOptions,
+    DecisionItem,
+    DecisionPart,
+    DecisionQuestion,
+    DecisionChoice,
+    DecisionLevel
+);
 
 /// Body of a request for decisions. Null means the default in every field; unknown fields are errors.
 #[skip_serializing_none]
@@ -54,17 +64,16 @@ pub struct DecisionsRequest {
     pub x_dry_run: Option<bool>,
 }
 
-/// How long prompts stay cached.
+/// How long prompts stay cached. Other fields change nothing.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct PromptCacheOptions {
     /// `implicit` or `explicit`.
     #[schema(pattern = "^(implicit|explicit)$")]
     pub mode: Option<String>,
     /// `30m`.
     pub ttl: Option<String>,
-    /// Other fields, which change nothing. A list of values is not an object with these fields.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
 }
 
 /// Which texts are read from the model.
@@ -80,6 +89,7 @@ pub enum ReadName {
 /// An item of a conversation: a message, a call, or the output of a call. Other fields are ignored.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct DecisionItem {
     /// `message` (the default), `function_call`, `function_call_output`, `custom_tool_call` or
     /// `custom_tool_call_output`.
@@ -107,6 +117,7 @@ pub struct DecisionItem {
 /// A part of a message or of instructions. Other fields are ignored.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct DecisionPart {
     /// `input_text`, `output_text`, `refusal` or `input_json`.
     #[serde(rename = "type")]
@@ -123,7 +134,7 @@ pub struct DecisionPart {
 /// A question. The type decides which of the other fields are allowed.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionQuestion {
     /// `predicate`, `choice`, `score` or `number`.
     #[serde(rename = "type")]
@@ -171,7 +182,7 @@ pub struct DecisionQuestion {
 /// An option of a choice.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionChoice {
     /// Unique with its type: `"true"` and `true` differ.
     pub value: OptionValue,
@@ -190,7 +201,7 @@ pub enum OptionValue {
 /// A level of a score.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionLevel {
     pub label: String,
     /// Its meaning, for the model.

@@ -17,6 +17,7 @@ mod lora;
 mod models;
 mod number;
 mod responses;
+mod object;
 mod score;
 mod systemone;
 mod text_or_list;

@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 use crate::decisions::{OptionSet, ReadName};
 use crate::in_order::InOrder;
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
+use crate::object::read_from_objects;
 use crate::whole::whole;
+
+read_from_objects!(SystemOneQuestion, NumberCriteria);
 
 /// Body of a request. Null means the default; unknown fields at the top level are ignored.
 #[skip_serializing_none]
@@ -51,7 +54,7 @@ pub struct SystemOneRequest {
 /// A question.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SystemOneQuestion {
     /// `noul`, `choice`, `score` or `number`.
     #[serde(rename = "type")]
@@ -68,7 +71,7 @@ pub struct SystemOneQuestion {
 /// The criteria of a number.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct NumberCriteria {
     /// The smallest allowed value.
     pub minimum: Option<f64>,

@@ -46,6 +46,8 @@ mod methods;
 #[cfg(test)]
 mod numbers;
 #[cfg(test)]
+mod objects;
+#[cfg(test)]
 mod ops;
 #[cfg(test)]
 mod playground;

@@ -215,6 +215,17 @@ impl Question {
         self.reading.orders.clamp(1, self.kind.options().len().max(1))
     }
 
+    /// Rejects a question that asks nothing: empty instructions, and no options with a meaning.
+    fn check_asks(&self) -> Result<(), AppError> {
+        let states_options = match &self.kind {
+            QuestionKind::Predicate(options) => options.iter().any(|option| option.description.is_some()),
+            QuestionKind::Choice(_) | QuestionKind::Score(_) => true,
+            QuestionKind::Number(_) => false,
+        };
+        let is_blank = self.instructions.trim().is_empty();
+        check(&format!("{}.instructions", self.param), states_options || !is_blank, "must not be empty")
+    }
+
     /// Rejects options that are empty or equal.
     fn check_options(&self) -> Result<(), AppError> {
         let mut places = HashMap::new();
@@ -276,6 +287,7 @@ impl Decision {
         profile: &ModelProfile,
     ) -> Result<Self, AppError> {
         for question in &mut questions {
+            question.check_asks()?;
             question.check_options()?;
             question.calibrate(&profile.decision_calibrations);
         }

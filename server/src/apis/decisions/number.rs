@@ -3,6 +3,7 @@
 use ntl_api::{MethodName, NumberCriteria, NumberOptions, NumberScale};
 use ntl_core::contract::{NumberJob, NumberOutcome};
 
+use super::figures::MASS_MIN;
 use super::{Reading, ShownNumber};
 use crate::apis::fields::number_question;
 use crate::apis::number::NumberFormat;
@@ -57,8 +58,13 @@ impl NumberQuestion {
     }
 
     pub(super) fn shown(&self, outcome: NumberOutcome) -> ShownNumber {
-        let (_, number) = self.format.show(&outcome);
+        let (_, mut number) = self.format.show(&outcome);
         let mass = outcome.distribution.mass();
+        if number.value.is_some() && mass.closed + mass.open < MASS_MIN {
+            number.value = None;
+            number.estimate = None;
+            number.reason = Some(format!("numbers have less than {MASS_MIN} of the probability"));
+        }
         let unit = self.criteria.unit.clone();
         ShownNumber { number, unit, mass, method: self.format.method(), outcome }
     }

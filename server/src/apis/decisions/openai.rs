@@ -87,7 +87,7 @@ pub(crate) fn decision(
 }
 
 fn check_cache_options(options: Option<&PromptCacheOptions>) -> Result<(), AppError> {
-    let Some(PromptCacheOptions { mode, ttl, .. }) = options else { return Ok(()) };
+    let Some(PromptCacheOptions { mode, ttl }) = options else { return Ok(()) };
     let is_mode = mode.as_deref().is_none_or(|mode| ["implicit", "explicit"].contains(&mode));
     check("prompt_cache_options.mode", is_mode, "must be `implicit` or `explicit`")?;
     check("prompt_cache_options.ttl", ttl.as_deref().is_none_or(|ttl| ttl == "30m"), "must be `30m`")
