@@ -1,8 +1,6 @@
 //! Headers of GGUF files: a valid one, and hostile ones. Each of those is one error that names the key or the
 //! tensor, and needs no memory for its claims.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-
 use ntl_text::checkpoint::{FileReader, LoadError};
 use ntl_text::gguf::{GgmlType, GgufFile, TensorType, Value};
 

@@ -9,12 +9,12 @@ use utoipa::ToSchema;
 
 use crate::models::TruncationSide;
 use crate::number::{LocatedNumber, Number, NumberRequest};
-use crate::whole::whole;
 use crate::object::read_from_objects;
+use crate::whole::whole;
 
-/// The four prompt forms.
 read_from_objects!(StreamOptions, ResponseFormat, NamedSchema, StructuredOutputs);
 
+/// The four prompt forms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
 #[schema(as = Prompt)]
