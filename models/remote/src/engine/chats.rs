@@ -6,6 +6,7 @@
 //! because of its value. An answer that failed fails its job, and one that did not arrive in time is open.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,10 +69,15 @@ impl ChatJob {
         }
     }
 
-    /// The request for one answer.
-    pub(super) fn query(&self, number: usize) -> ChatQuery {
+    /// The requests for the answers with these numbers.
+    fn queries(&self, numbers: Range<usize>) -> Vec<ChatQuery> {
         let Self { chat, max_tokens, seed, .. } = self;
-        ChatQuery { chat: Arc::clone(chat), max_tokens: *max_tokens, seed: *seed, stream: number as u64 }
+        let (max_tokens, seed) = (*max_tokens, *seed);
+        let mut queries = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            queries.push(ChatQuery { chat: Arc::clone(chat), max_tokens, seed, stream: number as u64 });
+        }
+        queries
     }
 }
 
@@ -94,7 +100,7 @@ async fn options_of(
 ) -> Result<OptionsOutcome, EngineError> {
     let mut usage = EngineUsage::default();
     let mut readings = Vec::with_capacity(options.samples);
-    for answer in requests.chats(job, 0..options.samples, None).await?.into_iter().flatten() {
+    for answer in requests.chats(job.queries(0..options.samples), None).await?.into_iter().flatten() {
         usage.add(answer.usage);
         readings.push(match answer.end {
             ChatEnd::Refused => OptionReading::Invalid,
@@ -132,7 +138,7 @@ async fn number_of(
             break;
         }
         let first = reader.readings.len();
-        for answer in requests.chats(job, first..look.samples, end).await? {
+        for answer in requests.chats(job.queries(first..look.samples), end).await? {
             is_late |= answer.is_none();
             reader.read(answer.as_ref());
         }

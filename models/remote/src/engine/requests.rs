@@ -1,6 +1,5 @@
 //! The requests of one job to the engine: counted and checked.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -8,8 +7,9 @@ use futures::StreamExt;
 use futures::stream::{BoxStream, FuturesUnordered};
 use ntl_core::contract::EngineError;
 
-use super::chats::ChatJob;
-use super::{ChatAnswer, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery};
+use super::{
+    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery,
+};
 
 pub(super) struct Requests<'a> {
     pub(super) shared: &'a Shared,
@@ -47,22 +47,20 @@ impl<'a> Requests<'a> {
         self.shared.upstream.write(self.context, query)
     }
 
-    /// Returns answers of a chat, in the order of their numbers. Those that do not arrive before `end` are
-    /// `None`, and their requests are cancelled.
+    /// Returns one answer for each query, in their order. An answer that does not arrive before `end` is
+    /// `None`, and its request is cancelled.
     pub(super) async fn chats(
         &self,
-        job: &ChatJob,
-        numbers: Range<usize>,
+        queries: Vec<ChatQuery>,
         end: Option<Instant>,
     ) -> Result<Vec<Option<ChatAnswer>>, EngineError> {
-        self.shared.observer.on_step(numbers.len());
-        let first = numbers.start;
-        let mut answers: Vec<Option<ChatAnswer>> = numbers.clone().map(|_| None).collect();
+        self.shared.observer.on_step(queries.len());
+        let mut answers: Vec<Option<ChatAnswer>> = queries.iter().map(|_| None).collect();
         let mut running = FuturesUnordered::new();
-        for number in numbers {
+        for (index, query) in queries.into_iter().enumerate() {
             self.sent.fetch_add(1, Ordering::Relaxed);
-            let answer = self.shared.upstream.chat(self.context, job.query(number));
-            running.push(async move { (number, answer.await) });
+            let answer = self.shared.upstream.chat(self.context, query);
+            running.push(async move { (index, answer.await) });
         }
         let late = async {
             match end {
@@ -75,8 +73,8 @@ impl<'a> Requests<'a> {
             tokio::select! {
                 biased;
                 next = running.next() => {
-                    let Some((number, answer)) = next else { return Ok(answers) };
-                    if let Some(place) = answers.get_mut(number - first) {
+                    let Some((index, answer)) = next else { return Ok(answers) };
+                    if let Some(place) = answers.get_mut(index) {
                         *place = Some(answer?);
                     }
                 }
