@@ -1,6 +1,5 @@
 //! GGUF files: metadata, the configuration and the tokenizer made from it, and all tensors.
 
-use std::cell::RefCell;
 use std::io::Cursor;
 
 use candle_core::quantized::gguf_file::{self, Value};
@@ -92,12 +91,12 @@ fn file(architecture: &str, tokenizer: &str) -> Vec<u8> {
     }
     let mut tensors = Vec::new();
     for (name, shape, dtype) in [
-        ("token_embd.weight", [7, 32], GgmlDType::Q8_0),
-        ("blk.0.attn_q.weight", [32, 32], GgmlDType::Q4_0),
-        ("blk.0.ffn_up.weight", [2, 256], GgmlDType::Q4K),
-        ("output_norm.weight", [1, 32], GgmlDType::F32),
+        ("token_embd.weight", (7, 32), GgmlDType::Q8_0),
+        ("blk.0.attn_q.weight", (32, 32), GgmlDType::Q4_0),
+        ("blk.0.ffn_up.weight", (2, 256), GgmlDType::Q4K),
+        ("output_norm.weight", (1, 32), GgmlDType::F32),
     ] {
-        let tensor = Tensor::ones(&shape, DType::F32, &Device::Cpu).unwrap();
+        let tensor = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
         tensors.push((name, QTensor::quantize(&tensor, dtype).unwrap()));
     }
     let fields: Vec<(&str, &Value)> = fields.iter().map(|(key, value)| (&**key, value)).collect();
@@ -109,11 +108,11 @@ fn file(architecture: &str, tokenizer: &str) -> Vec<u8> {
 
 thread_local! {
     /// The directory of the file, which every input replaces.
-    static FOLDER: RefCell<TempDir> = RefCell::new(tempfile::tempdir().unwrap());
+    static FOLDER: TempDir = tempfile::tempdir().unwrap();
 }
 
 fn read(input: &[u8]) -> Result<(), LoadError> {
-    let path = FOLDER.with_borrow(|folder| folder.path().join("m.gguf"));
+    let path = FOLDER.with(|folder| folder.path().join("m.gguf"));
     std::fs::write(&path, input).unwrap();
     let files = gguf::checkpoint(&path)?;
     let tokenizer = Tokenizer::open(&files)?;
