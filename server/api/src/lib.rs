@@ -11,13 +11,14 @@ mod completions;
 mod decision_calibration;
 mod decisions;
 mod error;
+mod fields;
 mod in_order;
 mod labels;
 mod lora;
 mod models;
 mod number;
-mod responses;
 mod object;
+mod responses;
 mod score;
 mod systemone;
 mod text_or_list;
@@ -48,6 +49,7 @@ pub use decisions::{
     SetMethod, ValueBounds, ValueProbability,
 };
 pub use error::{ErrorBody, ErrorDetail};
+pub use fields::{FieldProbability, LocatedChoice, LocatedField};
 pub use in_order::InOrder;
 pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,
