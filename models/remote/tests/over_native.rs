@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use ntl_core::contract::{
-    BatchModel, ContextId, EngineError, Event, FieldNumber, FieldsJob, FinishReason, Job, NextTokenReport,
+    BatchModel, ContextId, EngineError, Event, FieldOutcome, FieldsJob, FinishReason, Job, NextTokenReport,
     NodeId, NumberJob, NumberMethod, NumberOutcome, PathRow, Prompt, Request, Row, TextJob, TokenLogprob,
 };
 use ntl_core::decoding::{Progress, StepResult};
@@ -293,7 +293,7 @@ async fn numbers_of_a_trained_checkpoint_cost_few_round_trips() {
 #[derive(Debug, Default, PartialEq)]
 struct Structured {
     text: String,
-    numbers: Vec<FieldNumber>,
+    numbers: Vec<FieldOutcome>,
     tokens: usize,
     end: Option<FinishReason>,
 }
@@ -350,6 +350,18 @@ async fn the_numbers_of_a_union_over_an_engine_equal_the_native_ones() {
             "kind": {"const": kind}, "x": {"type": "number", "minimum": minimum, "maximum": minimum + 9, "multipleOf": step}}})
     };
     compare_structured(&json!({"oneOf": [variant("p", 0, 0.25), variant("q", 50, 1.0)]})).await;
+}
+
+#[tokio::test]
+async fn the_listed_values_of_a_text_over_an_engine_equal_the_native_ones() {
+    compare_structured(&json!({
+        "type": "object", "required": ["color", "ok", "note", "x"], "additionalProperties": false,
+        "properties": {
+            "color": {"enum": ["a", "ab", "pear"]}, "ok": {"type": "boolean"},
+            "note": {"anyOf": [{"const": "no"}, {"type": "null"}]}, "x": {"type": "integer", "minimum": 1, "maximum": 5}
+        }
+    }))
+    .await;
 }
 
 /// Writes a text natively and over an engine. Returns the number of tokens that the engine offered in each

@@ -15,7 +15,7 @@ use ntl_core::contract::{
     ScoreJob, TextJob, Token,
 };
 use ntl_core::decoding::Vocabulary;
-use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
+use ntl_core::guide::{FieldEffect, FieldValues, Guide, GuideError, GuideState, SchemaField};
 use ntl_core::losses::{NumberLoss, NumberLossKind, NumberTokens};
 use ntl_core::numbers::{
     Decimal, Estimation, GrammarLimits, NumberGrammar, NumberSet, NumberValues, Objective, Scale,
@@ -461,15 +461,16 @@ impl GuideState for TwoRatings {
         self.0.matches('x').count() == 2
     }
 
-    fn number_effect(&self, id: u32) -> NumberEffect {
+    fn field_effect(&self, id: u32) -> FieldEffect {
         if PIECES[id as usize].parse::<u8>().is_err() {
-            return NumberEffect::None;
+            return FieldEffect::None;
         }
         let digits = (1..=9).map(|digit| Decimal::shortest_f64(f64::from(digit)).unwrap().canonical());
         let numbers = Arc::new(SchemaNumbers::new(vec![NumberSet::Listed(digits.collect())]).unwrap());
         let path = format!("$[{}]", self.0.matches('x').count());
-        let field = NumberField { call: None, path, numbers, may_follow_space: false };
-        NumberEffect::Begins { field, has_space: false }
+        let field =
+            SchemaField { call: None, path, values: FieldValues::Numbers(numbers), may_follow_space: false };
+        FieldEffect::Begins { field, has_space: false }
     }
 
     fn spell(&mut self, text: &str) -> Option<Vec<u32>> {

@@ -1,12 +1,13 @@
-//! Numbers of structured texts: compares their distributions with a brute force over the model's logits.
+//! Fields of structured texts: compares their distributions with a brute force over the model's logits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_core::contract::{
-    BatchModel, ContextRequest, Event, FieldNumber, FieldsJob, Job, NodeId, PathRow, Prompt, Request, Row,
-    TextJob,
+    BatchModel, ContextId, ContextRequest, Event, FieldOutcome, FieldsJob, Job, NodeId, PathRow, Prompt,
+    Request, Row, TextJob,
 };
+use ntl_core::guide::FieldValues;
 use ntl_core::numbers::{Estimation, GrammarLimits, Objective};
 use ntl_core::sampling::SamplingParams;
 use ntl_core::text::TextDecoder;
@@ -45,12 +46,12 @@ pub(super) fn fields(objective: Objective) -> FieldsJob {
     }
 }
 
-/// A structured text with the numbers that were found in it.
+/// A structured text with the fields that were found in it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Written {
     pub(super) ids: Vec<u32>,
     pub(super) text: String,
-    pub(super) numbers: Vec<FieldNumber>,
+    pub(super) numbers: Vec<FieldOutcome>,
 }
 
 /// Writes `n` texts under a schema.
@@ -90,6 +91,14 @@ pub(super) struct BruteForce {
     closed: BTreeMap<i64, f64>,
 }
 
+/// A text before its next token.
+struct Begun {
+    context: ContextId,
+    probabilities: Vec<f64>,
+    parent: Option<NodeId>,
+    nodes: u32,
+}
+
 impl BruteForce {
     pub(super) fn new(admits: impl Fn(f64) -> bool + 'static) -> Self {
         let LoadedModel { model, tokenizer, .. } = model();
@@ -101,8 +110,53 @@ impl BruteForce {
         Self { has_spaces: false, ..self }
     }
 
-    /// The numbers after the prompt and `before`.
-    pub(super) fn numbers(mut self, before: &[u32]) -> BTreeMap<i64, f64> {
+    /// The probability of each of these JSON values after the prompt and `before`, written in any tokens and
+    /// followed by anything that JSON allows.
+    fn listed(mut self, before: &[u32], values: &[&str]) -> Vec<f64> {
+        let mut sums = vec![0.0; values.len()];
+        let Begun { context, probabilities, parent, mut nodes } = self.begin(before);
+        let mut pending = vec![(Vec::new(), 1.0, probabilities, parent)];
+        while let Some((text, probability, next, parent)) = pending.pop() {
+            for id in 0..self.tokenizer.len() as u32 {
+                let probability = probability * next[id as usize];
+                let is_end = Some(id) == self.tokenizer.eos_id();
+                let piece = self.tokenizer.piece_bytes(id).filter(|piece| !piece.is_empty() && !is_end);
+                let Some(longer) =
+                    piece.map(|piece| [text.as_slice(), &piece].concat()).or(is_end.then(|| text.clone()))
+                else {
+                    continue;
+                };
+                if longer.starts_with(b" ") && !self.has_spaces {
+                    continue;
+                }
+                let written = longer.strip_prefix(b" ").unwrap_or(&longer);
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    let Some(rest) = written.strip_prefix(value.as_bytes()) else { continue };
+                    let follows = rest.trim_ascii_start();
+                    let is_word = !value.ends_with('"');
+                    let ends = if rest.is_empty() {
+                        !is_word || is_end
+                    } else {
+                        follows.first().is_none_or(|byte| b",]}".contains(byte))
+                    };
+                    *sum += if ends { probability } else { 0.0 };
+                }
+                let is_begun = values.iter().any(|value| {
+                    let is_open = value.len() > written.len() || !value.ends_with('"');
+                    is_open && value.as_bytes().starts_with(written)
+                });
+                if is_begun && !is_end {
+                    let row = Row { context, path: PathRow::new(parent, id) };
+                    let after = softmax(self.model.step(&[row]).unwrap().row(0));
+                    pending.push((longer, probability, after, Some(NodeId(nodes))));
+                    nodes += 1;
+                }
+            }
+        }
+        sums
+    }
+
+    fn begin(&mut self, before: &[u32]) -> Begun {
         let prompt = Prompt::from(PROMPT.to_vec());
         let opened = self.model.open(&[ContextRequest::from(&prompt)]).unwrap()[0];
         let mut parent = None;
@@ -114,6 +168,12 @@ impl BruteForce {
             parent = Some(NodeId(nodes));
             nodes += 1;
         }
+        Begun { context: opened.context, probabilities, parent, nodes }
+    }
+
+    /// The numbers after the prompt and `before`.
+    pub(super) fn numbers(mut self, before: &[u32]) -> BTreeMap<i64, f64> {
+        let Begun { context, probabilities, parent, mut nodes } = self.begin(before);
         let mut pending = vec![(String::new(), 1.0, probabilities, parent)];
         while let Some((text, probability, next, parent)) = pending.pop() {
             for id in 0..self.tokenizer.len() as u32 {
@@ -131,7 +191,7 @@ impl BruteForce {
                     continue;
                 }
                 if is_prefix(&longer) && probability > 1e-10 {
-                    let row = Row { context: opened.context, path: PathRow::new(parent, id) };
+                    let row = Row { context, path: PathRow::new(parent, id) };
                     let after = softmax(self.model.step(&[row]).unwrap().row(0));
                     pending.push((longer, probability, after, Some(NodeId(nodes))));
                     nodes += 1;
@@ -231,6 +291,58 @@ fn each_number_of_a_structured_text_has_the_distribution_of_a_brute_force() {
 }
 
 #[test]
+fn each_listed_value_of_a_structured_text_has_the_probability_of_a_brute_force() {
+    let schema = json!({
+        "type": "object", "required": ["color", "ok", "note", "kind"], "additionalProperties": false,
+        "properties": {
+            "color": {"enum": ["a", "ab", "é", "\"", "pear"]}, "ok": {"type": "boolean"},
+            "note": {"anyOf": [{"const": "no"}, {"type": "null"}]}, "kind": {"const": "k"}
+        }
+    });
+    let places: [(&str, &[&str]); 3] = [
+        ("$.color", &["\"a\"", "\"ab\"", "\"é\"", "\"\\\"\"", "\"pear\""]),
+        ("$.ok", &["true", "false"]),
+        ("$.note", &["\"no\"", "null"]),
+    ];
+    let sampling = SamplingParams { seed: 3, ..SamplingParams::PLAIN };
+    let job = TextJob { n: 2, sampling, fields: Some(fields(Objective::Median)), ..TextJob::default() };
+    let tokenizer = model().tokenizer;
+    for written in write(&schema, Whitespace::default(), job) {
+        let answer: Value = serde_json::from_str(&written.text).unwrap();
+        assert_eq!(written.numbers.len(), places.len(), "{}: a constant is certain", written.text);
+        for (field, (path, values)) in written.numbers.iter().zip(places) {
+            let FieldValues::Listed(listed) = &field.field.values else { panic!("{field:?}") };
+            assert_eq!(
+                (field.field.path.as_str(), listed.texts()),
+                (path, &*values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
+            );
+            let brute_force =
+                BruteForce { has_spaces: field.field.may_follow_space, ..BruteForce::new(|_| true) };
+            let want = brute_force.listed(&written.ids[..field.tokens.start], values);
+            let found = &field.outcome.distribution;
+            let mass = found.mass();
+            assert!(want.iter().sum::<f64>() > 1e-9, "{path}: {want:?}");
+            for (index, want) in want.iter().enumerate() {
+                let leaf = found.leaves().iter().find(|leaf| leaf.value as usize == index);
+                let got = leaf.map_or(0.0, |leaf| leaf.probability);
+                assert!(
+                    got <= want + 1e-9 && *want <= got + mass.open + 1e-9,
+                    "{path} {index}: {got} {want} {mass:?}"
+                );
+            }
+            assert!(mass.open <= TOLERANCE * mass.closed + 1e-9, "{mass:?}");
+            let best = (0..want.len()).max_by(|&a, &b| want[a].total_cmp(&want[b])).unwrap();
+            assert_eq!(field.value, Some(best as f64), "{path}: {want:?}");
+            assert_eq!(answer[&path[2..]].to_string(), values[best]);
+            let text =
+                written.ids[field.tokens.clone()].iter().flat_map(|&id| tokenizer.piece_bytes(id).unwrap());
+            let text = text.collect::<Vec<u8>>();
+            assert_eq!(String::from_utf8(text).unwrap().trim_start(), values[best]);
+        }
+    }
+}
+
+#[test]
 fn a_text_has_the_estimate_of_the_objective_within_its_schema() {
     let item = json!({"type": "object", "properties": {
         "area": {"type": "number", "multipleOf": 0.5}, "floor": {"type": "integer", "minimum": -3},
@@ -245,9 +357,10 @@ fn a_text_has_the_estimate_of_the_objective_within_its_schema() {
         let mut end = 0;
         for number in &written.numbers {
             let FieldsJob { estimation, .. } = fields(objective);
-            let estimation = Estimation { range: number.field.numbers.interval(), ..estimation };
+            let numbers = number.field.values.numbers().unwrap();
+            let estimation = Estimation { range: numbers.interval(), ..estimation };
             let estimate = number.outcome.distribution.bounded_estimate(objective, &estimation).unwrap();
-            let nearest = number.field.numbers.nearest(estimate, 6).unwrap();
+            let nearest = numbers.nearest(estimate, 6).unwrap();
             assert_eq!(number.value, Some(nearest.value));
             let pointer = number.field.path.replace("$[", "/").replace("].", "/");
             assert_eq!(answer.pointer(&pointer).and_then(Value::as_f64), number.value, "{pointer}");

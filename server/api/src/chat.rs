@@ -8,6 +8,7 @@ use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::completions::{FinishReasonName, PromptLogprobs, Stop, StopReasonValue, StreamOptions, Usage};
+use crate::fields::LocatedField;
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::tools::{ChatTool, ChatToolChoice, ToolCall, ToolCallDelta};
 use crate::whole::whole;
@@ -210,6 +211,9 @@ pub struct ChatChoice {
     /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
     /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
+    /// With `number` and a JSON schema: the distribution of every number that the schema names, and of every
+    /// value of which it lists the alternatives, in the order of the text.
+    pub fields: Option<Vec<LocatedField>>,
     /// With `return_token_ids`: the token ids of the response, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,
 }
@@ -236,6 +240,9 @@ pub struct ChatChunkChoice {
     /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
     /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
+    /// With `number` and a JSON schema: the distribution of every number that the schema names, and of every
+    /// value of which it lists the alternatives, in the order of the text.
+    pub fields: Option<Vec<LocatedField>>,
     /// With `return_token_ids`: the token ids of the new part, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
+use crate::fields::LocatedField;
 use crate::models::TruncationSide;
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::object::read_from_objects;
@@ -391,6 +392,9 @@ pub struct Choice {
     /// or those that the model writes one after the other, of which `number` is the first. In a stream, each
     /// number of a structured text comes after its text.
     pub numbers: Option<Vec<LocatedNumber>>,
+    /// With `number` and a JSON schema: the distribution of every number that the schema names, and of every
+    /// value of which it lists the alternatives, in the order of the text.
+    pub fields: Option<Vec<LocatedField>>,
     /// With `return_token_ids`: the token ids of the text, including an end of sequence.
     pub token_ids: Option<Vec<u32>>,
     /// With `return_token_ids`: the token ids of the prompt, once in a stream.

@@ -11,6 +11,7 @@ mod completions;
 mod decision_calibration;
 mod decisions;
 mod error;
+mod fields;
 mod in_order;
 mod labels;
 mod lora;
@@ -49,6 +50,7 @@ pub use decisions::{
     SetMethod, ValueBounds, ValueProbability,
 };
 pub use error::{ErrorBody, ErrorDetail};
+pub use fields::{FieldProbability, LocatedChoice, LocatedField};
 pub use in_order::InOrder;
 pub use labels::{
     LabelItems, LabelProbabilities, LabelRequest, LabelScore, LabelScores, ScoreAnswer, ScoreBody,

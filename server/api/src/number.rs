@@ -479,6 +479,13 @@ pub struct LocatedNumber {
     pub number: Number,
 }
 
+impl LocatedNumber {
+    /// The same number in a larger JSON, in which `root` replaces the `$` of its path.
+    pub fn below(self, root: &str) -> Self {
+        Self { path: self.path.replacen('$', root, 1), ..self }
+    }
+}
+
 /// A decoded number with its distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Number {

@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ntl_api::{LocatedNumber, MethodName, Number};
+use ntl_api::{LocatedField, LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
-use ntl_core::contract::{EngineUsage, Event, FieldNumber, FinishReason, StopReason, TokenText};
-use ntl_core::guide::NumberField;
+use ntl_core::contract::{EngineUsage, Event, FieldOutcome, FinishReason, StopReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_text::tools::{ToolParser, ToolPart};
 
@@ -37,6 +36,8 @@ pub(crate) struct Piece {
     /// The numbers of a structured text outside of calls, or all numbers of an answer that consists of
     /// several.
     pub(crate) numbers: Vec<LocatedNumber>,
+    /// The fields of a structured text outside of calls.
+    pub(crate) fields: Vec<LocatedField>,
     /// The prompt, in the first piece of a choice if the response reports it.
     pub(crate) prompt: Option<PromptReport>,
     /// Whether it is the first piece of its choice.
@@ -55,6 +56,8 @@ pub(crate) struct CallPart {
     pub(crate) arguments: String,
     /// The numbers of the arguments, with their paths in the arguments.
     pub(crate) numbers: Vec<LocatedNumber>,
+    /// The fields of the arguments, with their paths in the arguments.
+    pub(crate) fields: Vec<LocatedField>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +122,7 @@ impl Piece {
         self.cumulative_logprob = later.cumulative_logprob.or(self.cumulative_logprob);
         self.number = later.number.or(self.number.take());
         self.numbers.extend(later.numbers);
+        self.fields.extend(later.fields);
         self.prompt = self.prompt.take().or(later.prompt);
     }
 
@@ -141,6 +145,7 @@ impl CallPart {
         self.begins = self.begins.take().or(later.begins);
         self.arguments.push_str(&later.arguments);
         self.numbers.extend(later.numbers);
+        self.fields.extend(later.fields);
     }
 }
 
@@ -309,25 +314,28 @@ impl Assembler {
         Piece { text, finish_reason: Some(reason), number: Some(number), numbers, ..piece }
     }
 
-    /// Returns a piece with a number of a structured text, or of the arguments of a call.
+    /// Returns a piece with a field of a structured text, or of the arguments of a call.
     pub(crate) fn field(
         &mut self,
         prompt: usize,
-        found: &FieldNumber,
-        shown: LocatedNumber,
+        found: &FieldOutcome,
+        shown: LocatedField,
     ) -> Option<Piece> {
-        let FieldNumber { choice, field: NumberField { call, .. }, .. } = *found;
-        let index = prompt as u64 * u64::from(self.choices_per_prompt) + u64::from(choice);
-        (choice < self.choices_per_prompt).then(|| {
-            let mut piece = self.begin(prompt, index);
-            match call {
-                None => piece.numbers.push(shown),
-                Some(index) => {
-                    piece.calls.push(CallPart { index, numbers: vec![shown], ..CallPart::default() });
-                }
-            }
-            piece
-        })
+        if found.choice >= self.choices_per_prompt {
+            return None;
+        }
+        let index = prompt as u64 * u64::from(self.choices_per_prompt) + u64::from(found.choice);
+        let mut piece = self.begin(prompt, index);
+        let mut numbers = Vec::new();
+        if let LocatedField::Number(number) = &shown {
+            numbers.push((**number).clone());
+        }
+        let fields = vec![shown];
+        match found.field.call {
+            None => (piece.numbers, piece.fields) = (numbers, fields),
+            Some(index) => piece.calls.push(CallPart { index, numbers, fields, ..CallPart::default() }),
+        }
+        Some(piece)
     }
 
     /// Counts the work of another engine.

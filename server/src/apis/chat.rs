@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use ntl_api::{
     ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatContent, ChatLogprobs, ChatRequest,
     ChatRequestMessage, ChatResponse, ChatResponseMessage, CompletionRequest, ContentPart, FunctionCall,
-    FunctionCallDelta, LocatedNumber, ToolCall, ToolCallDelta,
+    FunctionCallDelta, LocatedField, LocatedNumber, ToolCall, ToolCallDelta,
 };
 use ntl_text::chat::{ChatError, ChatMessage, Conversation};
 use ntl_text::tokenizer::Tokenizer;
@@ -251,23 +251,28 @@ impl ChatAnswers {
         }
     }
 
-    /// Takes the numbers of a message, whose paths begin at the message.
-    fn numbers(&self, piece: &mut Piece, has_begin: bool) -> Option<Vec<LocatedNumber>> {
+    /// Takes the numbers and fields of a message, whose paths begin at the message.
+    fn fields(&self, piece: &mut Piece, has_begin: bool) -> MessageFields {
         let mut numbers = std::mem::take(&mut piece.numbers);
+        let mut fields = std::mem::take(&mut piece.fields);
         for call in &mut piece.calls {
             let root = format!("$.tool_calls[{}].function.arguments", call.index);
-            numbers.extend(
-                call.numbers
-                    .drain(..)
-                    .map(|number| LocatedNumber { path: number.path.replacen('$', &root, 1), ..number }),
-            );
+            numbers.extend(call.numbers.drain(..).map(|number| number.below(&root)));
+            fields.extend(call.fields.drain(..).map(|field| field.below(&root)));
         }
-        self.context.listed(numbers, has_begin)
+        let numbers = self.context.listed(numbers, has_begin);
+        MessageFields { numbers, fields: self.context.listed(fields, has_begin) }
     }
 
     fn logprobs(&self, tokens: &[TokenReport]) -> Option<ChatLogprobs> {
         Some(ChatLogprobs { content: self.context.logprobs(tokens)?, refusal: None })
     }
+}
+
+/// The numbers and fields of a message, if a response lists them.
+struct MessageFields {
+    numbers: Option<Vec<LocatedNumber>>,
+    fields: Option<Vec<LocatedField>>,
 }
 
 impl AnswerWriter for ChatAnswers {
@@ -291,7 +296,7 @@ impl AnswerWriter for ChatAnswers {
         let content = has_content.then(|| format!("{echoed}{}", piece.text));
         let has_tokens = !piece.tokens.is_empty();
         let has_begin = piece.begins_choice;
-        let numbers = self.numbers(&mut piece, has_begin);
+        let MessageFields { numbers, fields } = self.fields(&mut piece, has_begin);
         let choice = ChatChunkChoice {
             index: piece.index,
             delta: ChatAnswer { role, content, tool_calls: deltas(&piece.calls) },
@@ -300,6 +305,7 @@ impl AnswerWriter for ChatAnswers {
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids: if has_tokens { self.context.token_ids(&piece) } else { None },
             numbers,
+            fields,
             number: piece.number,
         };
         vec![ChatChunk { prompt_token_ids, ..self.chunk_of(vec![choice], None) }]
@@ -329,7 +335,7 @@ impl AnswerWriter for ChatAnswers {
     fn items(&self, mut piece: Piece) -> Vec<ChatChoice> {
         let content = format!("{}{}", self.echoed, piece.text);
         let token_ids = self.context.token_ids(&piece);
-        let numbers = self.numbers(&mut piece, true);
+        let MessageFields { numbers, fields } = self.fields(&mut piece, true);
         let tool_calls: Vec<ToolCall> = piece.calls.into_iter().filter_map(whole_call).collect();
         vec![ChatChoice {
             index: piece.index,
@@ -344,6 +350,7 @@ impl AnswerWriter for ChatAnswers {
             stop_reason: piece.stop_reason.take().map(stop_reason),
             token_ids,
             numbers,
+            fields,
             number: piece.number,
         }]
     }

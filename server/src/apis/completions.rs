@@ -71,6 +71,7 @@ impl CompletionAnswers {
             prompt_token_ids: self.0.prompt_token_ids(&piece),
             prompt_logprobs: self.0.prompt_logprobs(&piece),
             numbers: self.0.listed(piece.numbers, is_whole || piece.begins_choice),
+            fields: self.0.listed(piece.fields, is_whole || piece.begins_choice),
             number: piece.number,
         }
     }

@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{
-    ChatToken, ChatTokenLogprobs, CompletionTokensDetails, FinishReasonName, LocatedNumber, Number,
-    PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
+    ChatToken, ChatTokenLogprobs, CompletionTokensDetails, FinishReasonName, LocatedField, LocatedNumber,
+    Number, PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
 };
 use ntl_core::contract::{
     self, EngineUsage, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText,
@@ -137,16 +137,16 @@ impl AnswerContext {
         Some(ShownNumber { method: format.method, text, number, numbers, tokens })
     }
 
-    /// Returns a number of a structured text as the response shows it.
-    pub(crate) fn shown_field(&self, number: &contract::FieldNumber) -> Option<LocatedNumber> {
-        Some(self.number.as_ref()?.show_field(number))
+    /// Returns a field of a structured text as the response shows it.
+    pub(crate) fn shown_field(&self, field: &contract::FieldOutcome) -> Option<LocatedField> {
+        Some(self.number.as_ref()?.show_field(field))
     }
 
-    /// The list of these numbers. A structured text or call has it even if it is empty: as a whole, and where
-    /// its stream begins.
-    fn listed(&self, numbers: Vec<LocatedNumber>, has_begin: bool) -> Option<Vec<LocatedNumber>> {
+    /// The list of these numbers or fields. A structured text or call has it even if it is empty: as a whole,
+    /// and where its stream begins.
+    fn listed<T>(&self, items: Vec<T>, has_begin: bool) -> Option<Vec<T>> {
         let is_listed = has_begin && self.number.as_ref().is_some_and(NumberFormat::is_of_fields);
-        (is_listed || !numbers.is_empty()).then_some(numbers)
+        (is_listed || !items.is_empty()).then_some(items)
     }
 
     /// Estimates the size of a number in the response, in bytes; 0 if the request has none.

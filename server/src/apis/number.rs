@@ -3,11 +3,15 @@
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
 
 use ntl_api::{
-    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
-    ObjectiveName, ObjectiveOption, Quantile, SpecialMass, SupportPoint,
+    Bounds, EstimateName, FieldProbability, IntervalMethod, LocatedChoice, LocatedField, LocatedNumber,
+    MethodName, Number, NumberInterval, NumberMass, ObjectiveName, ObjectiveOption, Quantile, SpecialMass,
+    SupportPoint,
 };
 use ntl_core::contract::{self, NumberAnswers, NumberOutcome, RefusedText};
-use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
+use ntl_core::guide::FieldValues;
+use ntl_core::numbers::{
+    self, Distribution, Estimation, Interval, ListedValues, NumberValues, SchemaNumbers, conformal_interval,
+};
 use ntl_core::samples::{CONFIDENCE, NumberSamples};
 
 use crate::request::{AnswerSampling, number_bytes};
@@ -36,7 +40,7 @@ pub(crate) struct NumberFormat {
     /// Decimals of the text; `None` for the shortest text that reads back.
     pub(super) decimals: Option<usize>,
     pub(super) interval: Option<IntervalFormat>,
-    /// Whether it is for the numbers of a structured text.
+    /// Whether it is for the fields of a structured text.
     pub(super) is_of_fields: bool,
     /// How whole answers are sampled, if they are.
     pub(super) sampling: Option<AnswerSampling>,
@@ -91,8 +95,8 @@ const IMPLAUSIBLE: &str =
 impl NumberFormat {
     /// Estimates the size of a number in the response, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        // The first of several numbers is shown twice.
-        let shown = if self.outputs > 1 { self.outputs + 1 } else { 1 };
+        // The first of several numbers is shown twice, and each of a structured text.
+        let shown = if self.outputs > 1 { self.outputs + 1 } else { 1 + usize::from(self.is_of_fields) };
         shown.saturating_mul(number_bytes(self.support, self.quantiles.len()))
     }
 
@@ -104,9 +108,19 @@ impl NumberFormat {
         self.is_of_fields
     }
 
+    /// A field of a structured text.
+    pub(super) fn show_field(&self, field: &contract::FieldOutcome) -> LocatedField {
+        match &field.field.values {
+            FieldValues::Numbers(numbers) => {
+                LocatedField::Number(Box::new(self.located_number(field, numbers)))
+            }
+            FieldValues::Listed(values) => LocatedField::Choice(located_choice(field, values)),
+        }
+    }
+
     /// A number of a structured text. Its value is the number in the text.
-    pub(super) fn show_field(&self, field: &contract::FieldNumber) -> LocatedNumber {
-        let range = field.field.numbers.interval();
+    fn located_number(&self, field: &contract::FieldOutcome, numbers: &SchemaNumbers) -> LocatedNumber {
+        let range = numbers.interval();
         let estimation = Estimation { range, ..self.estimation };
         let (_, number) = Self { estimation, ..self.clone() }.show(&field.outcome);
         let unwritten = (number.value.is_some() && field.value.is_none()).then(|| {
@@ -459,6 +473,33 @@ fn support(leaves: Vec<&numbers::Leaf>, answers: Option<&NumberAnswers>) -> Vec<
 }
 
 /// Sums of many products may miss 0 by rounding, or be -0.
+/// One of the values that a schema lists. The numbers of its distribution are their indices.
+fn located_choice(field: &contract::FieldOutcome, values: &ListedValues) -> LocatedChoice {
+    let found = &field.outcome.distribution;
+    let own_mass = found.mass();
+    let count = values.texts().len();
+    let mut probabilities = Vec::with_capacity(count);
+    for text in values.texts() {
+        // The text is JSON that serde has written.
+        let value = serde_json::from_str(text).unwrap_or_default();
+        let probability = if own_mass.closed > 0.0 { 0.0 } else { 1.0 / count as f64 };
+        probabilities.push(FieldProbability { value, probability });
+    }
+    for leaf in found.leaves() {
+        if let Some(entry) = probabilities.get_mut(leaf.value as usize) {
+            entry.probability = leaf.probability / own_mass.closed;
+        }
+    }
+    LocatedChoice {
+        path: field.field.path.clone(),
+        token_range: [field.tokens.start as u64, field.tokens.end as u64],
+        probabilities,
+        mass: mass(own_mass),
+        nodes: field.outcome.nodes as u64,
+        truncated: field.outcome.truncated,
+    }
+}
+
 pub(super) fn mass(mass: numbers::Mass) -> NumberMass {
     let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
     let [closed, invalid, open] = [mass.closed, mass.invalid, mass.open].map(share);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ntl_api::MethodName;
-use ntl_core::contract::{Event, FieldNumber, FinishReason, NumberOutcome};
+use ntl_core::contract::{Event, FieldOutcome, FinishReason, NumberOutcome};
 
 use crate::answer::{Assembler, Piece};
 use crate::apis::AnswerWriter;
@@ -30,7 +30,7 @@ impl<A: AnswerWriter> Pieces<A> {
             let Some((prompt, event)) = self.events.next().await? else { return Ok(None) };
             let pieces = match event {
                 Event::Number(outcome) => self.number(prompt, &outcome).into_iter().collect(),
-                Event::Field(number) => self.field(prompt, &number).into_iter().collect(),
+                Event::Field(field) => self.field(prompt, &field).into_iter().collect(),
                 event => self.assembler.pieces(prompt, event),
             };
             self.pending.extend(pieces);
@@ -38,11 +38,13 @@ impl<A: AnswerWriter> Pieces<A> {
         Ok(self.pending.pop_front())
     }
 
-    /// Returns the piece with a number of a structured text, whose tokens are counted as those of the text.
-    fn field(&mut self, prompt: usize, number: &FieldNumber) -> Option<Piece> {
-        let shown = self.writer.context().shown_field(number)?;
-        self.events.count_number(MethodName::Tree, &number.outcome, 0);
-        self.assembler.field(prompt, number, shown)
+    /// Returns the piece with a field of a structured text, whose tokens are counted as those of the text.
+    fn field(&mut self, prompt: usize, field: &FieldOutcome) -> Option<Piece> {
+        let shown = self.writer.context().shown_field(field)?;
+        if field.field.values.numbers().is_some() {
+            self.events.count_number(MethodName::Tree, &field.outcome, 0);
+        }
+        self.assembler.field(prompt, field, shown)
     }
 
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.

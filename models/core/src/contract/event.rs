@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::answers::NumberAnswers;
 use super::error::EngineError;
 use super::options::OptionsOutcome;
-use crate::guide::NumberField;
+use crate::guide::SchemaField;
 use crate::losses::DigitScore;
 use crate::numbers::Distribution;
 use crate::token::TokenLogprob;
@@ -81,8 +81,8 @@ pub enum Event {
         /// Log-probability of the whole text, if a beam search found it.
         cumulative_logprob: Option<f64>,
     },
-    /// A number of a structured text, after all of its text.
-    Field(FieldNumber),
+    /// A field of a structured text, after all of its text.
+    Field(FieldOutcome),
     Number(NumberOutcome),
     Scored(ScoreOutcome),
     Options(OptionsOutcome),
@@ -91,16 +91,18 @@ pub enum Event {
     Failed(EngineError),
 }
 
-/// A number of a structured text. See [`TextJob::fields`](super::TextJob::fields).
+/// A field of a structured text. See [`TextJob::fields`](super::TextJob::fields).
 #[derive(Debug, Clone, PartialEq)]
-pub struct FieldNumber {
+pub struct FieldOutcome {
     /// Which of the `n` texts.
     pub choice: u32,
-    pub field: NumberField,
+    pub field: SchemaField,
     /// Its tokens among the tokens of the text.
     pub tokens: Range<usize>,
     /// The estimate in the text; `None` if there is no usable estimate, and the model has chosen the tokens.
+    /// The estimate of listed values is the index of the most probable one.
     pub value: Option<f64>,
+    /// The numbers of listed values are their indices.
     pub outcome: NumberOutcome,
 }
 

@@ -277,7 +277,7 @@ impl Default for TextJob {
     }
 }
 
-/// How the numbers of a structured text are found, and which estimates the text has.
+/// How the fields of a structured text are found, and which estimates the text has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldsJob {
     pub limits: GrammarLimits,
@@ -293,7 +293,7 @@ pub struct FieldsJob {
     pub objective: Objective,
     /// The range of each number comes from the schema.
     pub estimation: Estimation,
-    /// Minimum closed mass of a number with an estimate.
+    /// Minimum closed mass of a field with an estimate.
     pub mass_min: f64,
     /// Maximum number of digits after the point in the text, unless the schema needs more.
     pub decimals: u8,

@@ -26,7 +26,7 @@ pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{
-    Event, FieldNumber, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, StopReason, TokenNumber,
+    Event, FieldOutcome, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, StopReason, TokenNumber,
     TokenScore, TokenText,
 };
 pub use ids::{ContextId, NodeId};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::Prompt;
 use crate::contract::{
-    AfterMarker, BatchModel, ContextId, FieldNumber, Job, NumberJob, NumberMethod, NumberOutcome, Precision,
+    AfterMarker, BatchModel, ContextId, FieldOutcome, Job, NumberJob, NumberMethod, NumberOutcome, Precision,
     Row, Terminator, TextJob,
 };
 use crate::numbers::{Estimation, GrammarLimits, Interval, NumberValues, Objective};
@@ -116,7 +116,7 @@ fn assert_same(got: &[Event], want: &[Event]) {
         let (got, want) = match (got, want) {
             (Event::Number(got), Event::Number(want)) => (got, want),
             (Event::Field(got), Event::Field(want)) => {
-                let place = |number: &FieldNumber| (number.choice, number.tokens.clone(), number.value);
+                let place = |number: &FieldOutcome| (number.choice, number.tokens.clone(), number.value);
                 assert_eq!(place(got), place(want));
                 (&got.outcome, &want.outcome)
             }

@@ -9,7 +9,13 @@ use super::value::NumberValue;
 pub enum NumberState {
     Text(TextState),
     Tokens(TokenState),
+    /// The beginning of listed values.
+    Listed(ListedPrefix),
 }
+
+/// A beginning of some of the values that a schema lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedPrefix(pub(super) u32);
 
 impl NumberState {
     /// Before the first character.
@@ -22,14 +28,14 @@ impl NumberState {
     pub fn with_head_value(self, number: Option<f32>) -> Self {
         match self {
             Self::Text(state) => Self::Text(state.with_head_value(number)),
-            Self::Tokens(_) => self,
+            Self::Tokens(_) | Self::Listed(_) => self,
         }
     }
 
     /// Number of complete numbers of the answer before this one.
     pub(crate) fn output(self) -> usize {
         match self {
-            Self::Text(_) => 0,
+            Self::Text(_) | Self::Listed(_) => 0,
             Self::Tokens(state) => state.output.into(),
         }
     }
@@ -43,7 +49,7 @@ impl NumberState {
     pub(crate) fn written(self) -> String {
         match self {
             Self::Text(state) => state.written(),
-            Self::Tokens(_) => String::new(),
+            Self::Tokens(_) | Self::Listed(_) => String::new(),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The number grammar over token ids: what each id does to a number, for each way of writing numbers.
 //!
-//! [`TextGrammar`] reads numbers in text, [`TokenNotation`] those of dedicated tokens.
+//! [`TextGrammar`] reads numbers in text, [`TokenNotation`] those of dedicated tokens, and [`ListedGrammar`]
+//! the values that a JSON schema lists, each as its index.
 
 use std::sync::Arc;
 
 use super::distribution::OpenPart;
 use super::expansion::{Expansion, NumberState, Refused, TokenEffect, Unreported};
+use super::listed::{ListedGrammar, ListedValues};
 use super::piece::NumberPiece;
 use super::rules::{NumberRules, Terminator};
 use super::softmax::Softmax;
@@ -22,6 +24,7 @@ pub struct NumberGrammar(Notation);
 enum Notation {
     Text(Box<TextGrammar>),
     Tokens(Arc<TokenNotation>),
+    Listed(Arc<ListedGrammar>),
 }
 
 impl NumberGrammar {
@@ -40,10 +43,20 @@ impl NumberGrammar {
         Self(Notation::Tokens(notation))
     }
 
+    /// For the values that a JSON schema lists. `may_follow_space`: whether a space may precede them.
+    pub fn of_listed(values: &ListedValues, may_follow_space: bool, eos_ids: &[u32]) -> Self {
+        Self(Notation::Listed(Arc::new(ListedGrammar::new(values, may_follow_space, eos_ids))))
+    }
+
+    /// Returns whether an expansion may read any id.
+    pub(crate) fn reads_all_ids(&self) -> bool {
+        matches!(self.0, Notation::Listed(_))
+    }
+
     /// The notation of dedicated number tokens.
     pub fn notation(&self) -> Option<&Arc<TokenNotation>> {
         match &self.0 {
-            Notation::Text(_) => None,
+            Notation::Text(_) | Notation::Listed(_) => None,
             Notation::Tokens(notation) => Some(notation),
         }
     }
@@ -74,6 +87,7 @@ impl NumberGrammar {
         match &self.0 {
             Notation::Text(_) => NumberState::START,
             Notation::Tokens(_) => NumberState::Tokens(Default::default()),
+            Notation::Listed(listed) => NumberState::Listed(listed.start()),
         }
     }
 
@@ -81,6 +95,7 @@ impl NumberGrammar {
         match &self.0 {
             Notation::Text(text) => text.rules(limits, terminator, values),
             Notation::Tokens(notation) => notation.rules(limits, terminator, values),
+            Notation::Listed(_) => NumberRules::listed(limits),
         }
     }
 
@@ -90,6 +105,7 @@ impl NumberGrammar {
         match (&self.0, state) {
             (Notation::Text(text), NumberState::Text(state)) => text.effect(state, id, rules),
             (Notation::Tokens(notation), NumberState::Tokens(state)) => notation.effect(state, id, rules),
+            (Notation::Listed(listed), NumberState::Listed(prefix)) => listed.effect(prefix, id),
             _ => TokenEffect::Invalid,
         }
     }
@@ -108,6 +124,7 @@ impl NumberGrammar {
             (Notation::Tokens(notation), NumberState::Tokens(state)) => {
                 notation.expand(state, softmax, rules)
             }
+            (Notation::Listed(listed), NumberState::Listed(prefix)) => listed.expand(prefix, softmax, prune),
             _ => Expansion { invalid: 1.0, ..Expansion::default() },
         }
     }
@@ -132,13 +149,19 @@ impl NumberGrammar {
     /// Returns the ids that are worth a request to another engine: those whose effect may differ from
     /// [`Unreported::effect`] in any state, ascending.
     pub fn distinct_ids(&self, rules: &NumberRules) -> Arc<[u32]> {
-        self.text().map_or_else(|| Arc::clone(rules.read_ids()), |text| text.distinct_ids(rules))
+        match &self.0 {
+            Notation::Text(text) => text.distinct_ids(rules),
+            Notation::Tokens(_) => Arc::clone(rules.read_ids()),
+            Notation::Listed(listed) => listed.ids(),
+        }
     }
 
-    /// Returns the ids of the tokens that continue a number in text after `state`, ascending.
+    /// Returns the ids of the tokens that continue a number in text or a listed value after `state`,
+    /// ascending.
     pub fn continuing_ids(&self, state: NumberState, rules: &NumberRules) -> Vec<u32> {
         match (&self.0, state) {
             (Notation::Text(text), NumberState::Text(state)) => text.continuing_ids(state, rules),
+            (Notation::Listed(listed), NumberState::Listed(prefix)) => listed.continuing_ids(prefix),
             _ => Vec::new(),
         }
     }
@@ -147,6 +170,7 @@ impl NumberGrammar {
     pub fn unreported(&self, state: NumberState, softmax: &Softmax<'_>, rules: &NumberRules) -> Unreported {
         match (&self.0, state) {
             (Notation::Text(text), NumberState::Text(state)) => text.unreported(state, softmax, rules),
+            (Notation::Listed(listed), NumberState::Listed(prefix)) => listed.unreported(prefix, softmax),
             _ => Unreported { effect: TokenEffect::Invalid, other_max: 0.0 },
         }
     }
@@ -186,7 +210,7 @@ impl NumberGrammar {
     fn text(&self) -> Option<&TextGrammar> {
         match &self.0 {
             Notation::Text(text) => Some(text),
-            Notation::Tokens(_) => None,
+            Notation::Tokens(_) | Notation::Listed(_) => None,
         }
     }
 }

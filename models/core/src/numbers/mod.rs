@@ -13,6 +13,7 @@ mod distribution;
 mod distribution_tests;
 mod expansion;
 mod grammar;
+mod listed;
 pub mod parse;
 mod piece;
 pub mod python;
@@ -32,9 +33,10 @@ pub use conformal::{conformal_interval, conformal_offset, conformal_rank, confor
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart, SpecialMass};
 pub use expansion::{
-    Child, ClosedNumber, Expansion, NumberState, Refused, RefusedEnd, TokenEffect, Unreported,
+    Child, ClosedNumber, Expansion, ListedPrefix, NumberState, Refused, RefusedEnd, TokenEffect, Unreported,
 };
 pub use grammar::NumberGrammar;
+pub use listed::{ListedValues, TokenBytes};
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
 pub use schema::{AdmittedNumber, Multiples, NumberBound, NumberSet, SchemaNumbers};

@@ -6,7 +6,7 @@ use super::decimal::Decimal;
 use super::expansion::NumberState;
 use super::schema::SchemaNumbers;
 use super::state::{GrammarLimits, PieceEffect, TextState};
-use super::values::AdmittedValues;
+use super::values::{AdmittedValues, NumberValues};
 
 /// The tokens that end a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -31,11 +31,16 @@ impl Terminator {
             Self::Any => true,
             Self::Eos => false,
             Self::Texts(starts) => starts.iter().any(|start| text.starts_with(start.as_str())),
-            Self::Json => {
-                let rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
-                rest.starts_with([',', '}', ']']) || (rest.is_empty() && !text.is_empty())
-            }
+            Self::Json => may_follow_json_value(text.as_bytes()),
         }
+    }
+}
+
+/// Returns whether a token with these bytes can follow a value in JSON.
+pub(super) fn may_follow_json_value(bytes: &[u8]) -> bool {
+    match bytes.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n')) {
+        Some(first) => matches!(first, b',' | b'}' | b']'),
+        None => !bytes.is_empty(),
     }
 }
 
@@ -56,6 +61,19 @@ pub struct NumberRules {
 }
 
 impl NumberRules {
+    /// For listed values, whose grammar needs no rules.
+    pub(super) fn listed(limits: GrammarLimits) -> Self {
+        Self {
+            limits,
+            terminator: Terminator::Json,
+            values: AdmittedValues::new(NumberValues::All),
+            ending: Vec::new(),
+            separating: None,
+            read: Arc::default(),
+            is_masked: true,
+        }
+    }
+
     /// Sets whether the probabilities of dedicated number tokens are conditional on the tokens that are
     /// allowed at their positions. Otherwise the mass of all others is invalid. Has no effect on text.
     pub fn masked(self, is_masked: bool) -> Self {

@@ -332,7 +332,7 @@ fn closing(value: Option<Decimal>) -> TokenEffect {
 }
 
 /// A probability below which all tokens together have at most `mass`.
-fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
+pub(super) fn prune_below(tokens: &[(u32, f64)], mass: f64) -> f64 {
     // The first candidate is the mass that one token alone could have. At the last one, no number of tokens
     // reaches it.
     let mut least = mass;

@@ -4,7 +4,7 @@
 //! In: a request's constraint. Out: a [`Guide`] for the vocabulary of one model. Invariant: compiling and
 //! every step stay within fixed limits, regardless of the constraint. The library counts most of its work;
 //! what it does not count is limited before (`grammar_size`, `json_schema`). The guides of JSON schemas and
-//! of calls also find the numbers that the schemas name (`fields`).
+//! of calls also find the numbers that the schemas name and the values that they list (`fields`).
 
 mod calls;
 mod ebnf;
@@ -17,13 +17,14 @@ mod structural_tag;
 mod token_rules;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, TokenParser, regex_to_lark};
 use ntl_core::contract::ModelInfo;
-use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
+use ntl_core::guide::{FieldEffect, FieldValues, Guide, GuideError, GuideState, SchemaField};
+use ntl_core::numbers::TokenBytes;
 use serde_json::Value;
 
 use crate::tokenizer::Tokenizer;
@@ -33,9 +34,10 @@ pub use json_schema::{Whitespace, forbid_additional_properties};
 pub use structural_tag::StructuralFormat;
 pub use token_rules::TokenRules;
 
-/// Returns whether a JSON schema names any number.
-pub fn names_numbers(schema: &Value) -> bool {
-    Schema::new(schema).names_numbers()
+/// Returns whether a JSON schema names any number, or lists the values of any place.
+pub fn has_fields(schema: &Value) -> bool {
+    let schema = Schema::new(schema);
+    schema.names_numbers() || schema.lists_values()
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +63,8 @@ pub struct GuideCompiler {
     /// Whether decoding drops a space at the beginning of a text, so that the constraint ignores it.
     drops_space: bool,
     numbers: Arc<NumberTokens>,
+    /// For listed values; made when the first schema lists some.
+    token_bytes: OnceLock<Arc<TokenBytes>>,
 }
 
 /// The tokens that numbers are spelled with, by their bytes.
@@ -85,6 +89,7 @@ impl GuideCompiler {
             factory,
             drops_space: info.encoder_decoder && tokenizer.drops_first_space(),
             numbers: Arc::new(number_tokens(tokenizer, &words)),
+            token_bytes: OnceLock::new(),
         })
     }
 
@@ -99,9 +104,14 @@ impl GuideCompiler {
         self.check_beginning(&mut matcher)?;
         let tokens = Arc::clone(self.factory.tok_env());
         let follower = match constraint {
-            Constraint::Json { schema, .. } => Some(Follower::Json(Cursor::new(Schema::new(schema)))),
+            Constraint::Json { schema, .. } => {
+                Some(Follower::Json(Cursor::new(self.with_listed(Schema::new(schema)))))
+            }
             Constraint::Calls(grammar) => {
-                let functions = grammar.called(|id| tokens.tok_trie().token(id));
+                let mut functions = grammar.called(|id| tokens.tok_trie().token(id));
+                for function in &mut functions {
+                    function.schema = self.with_listed(function.schema.clone());
+                }
                 Some(Follower::Calls(CallCursor::new(functions)))
             }
             Constraint::Regex(_)
@@ -110,7 +120,18 @@ impl GuideCompiler {
             | Constraint::Structural(_) => None,
         };
         let numbers = Arc::clone(&self.numbers);
-        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, follower }))
+        let token_bytes = self.token_bytes.get().cloned();
+        Ok(Arc::new(Compiled { matcher: Mutex::new(matcher), tokens, numbers, token_bytes, follower }))
+    }
+
+    /// Adds the bytes of tokens to a schema that lists values.
+    fn with_listed(&self, schema: Schema) -> Schema {
+        if !schema.lists_values() {
+            return schema;
+        }
+        let trie = self.factory.tok_env().tok_trie();
+        let bytes = || (0..trie.vocab_size() as u32).map(|id| trie.token(id).to_vec());
+        schema.with_listed(self.token_bytes.get_or_init(|| Arc::new(TokenBytes::new(bytes()))))
     }
 
     /// Compiles on another thread with a large stack, because the library recurses with the rules of a
@@ -275,7 +296,9 @@ struct Compiled {
     matcher: Mutex<Matcher>,
     tokens: TokEnv,
     numbers: Arc<NumberTokens>,
-    /// At the beginning of the text, if schemas may name numbers in it.
+    /// For listed values, if there may be some.
+    token_bytes: Option<Arc<TokenBytes>>,
+    /// At the beginning of the text, if schemas may name fields in it.
     follower: Option<Follower>,
 }
 
@@ -289,8 +312,9 @@ impl Guide for Compiled {
     fn start(&self) -> Box<dyn GuideState> {
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         let (tokens, numbers) = (Arc::clone(&self.tokens), Arc::clone(&self.numbers));
+        let token_bytes = self.token_bytes.clone();
         let follower = self.follower.clone();
-        Box::new(Position { matcher, tokens, numbers, follower, number_ends: false })
+        Box::new(Position { matcher, tokens, numbers, token_bytes, follower, number_ends: false })
     }
 }
 
@@ -299,6 +323,7 @@ struct Position {
     matcher: Matcher,
     tokens: TokEnv,
     numbers: Arc<NumberTokens>,
+    token_bytes: Option<Arc<TokenBytes>>,
     follower: Option<Follower>,
     /// Whether the number before the next token must not continue.
     number_ends: bool,
@@ -372,6 +397,7 @@ impl Clone for Position {
             matcher: self.matcher.deep_clone(),
             tokens: Arc::clone(&self.tokens),
             numbers: Arc::clone(&self.numbers),
+            token_bytes: self.token_bytes.clone(),
             follower: self.follower.clone(),
             number_ends: self.number_ends,
         }
@@ -405,20 +431,30 @@ impl GuideState for Position {
         self.matcher.is_stopped()
     }
 
-    fn number_effect(&self, id: u32) -> NumberEffect {
+    fn field_effect(&self, id: u32) -> FieldEffect {
         match &self.follower {
             Some(follower) => follower.effect(self.tokens.tok_trie().token(id)),
-            None => NumberEffect::None,
+            None => FieldEffect::None,
         }
     }
 
     /// Alternatives are compared by some of their numbers. Only the library knows what the text so far has
     /// excluded.
-    fn narrow(&mut self, field: &mut NumberField) {
-        field.may_follow_space =
-            ('0'..='9').chain(['-']).any(|first| self.begin(&format!(" {first}")).is_some());
-        if let Some(numbers) = field.numbers.narrowed(|text| self.spell(text).is_some()) {
-            field.numbers = Arc::new(numbers);
+    fn narrow(&mut self, field: &mut SchemaField) {
+        match &mut field.values {
+            FieldValues::Numbers(numbers) => {
+                field.may_follow_space =
+                    ('0'..='9').chain(['-']).any(|first| self.begin(&format!(" {first}")).is_some());
+                if let Some(narrowed) = numbers.narrowed(|text| self.spell(text).is_some()) {
+                    *numbers = Arc::new(narrowed);
+                }
+            }
+            FieldValues::Listed(values) => {
+                let spaced = values.admitted(|text| self.spell_value(&format!(" {text}")).is_some());
+                field.may_follow_space = !spaced.texts().is_empty();
+                let plain = values.admitted(|text| self.spell_value(text).is_some());
+                *values = Arc::new(if plain.texts().is_empty() { spaced } else { plain });
+            }
         }
     }
 
@@ -433,6 +469,11 @@ impl GuideState for Position {
             text.push_str(if text.contains('.') { "0" } else { ".0" });
         }
         None
+    }
+
+    fn spell_value(&mut self, text: &str) -> Option<Vec<u32>> {
+        let ids = self.token_bytes.as_ref()?.spell(text.as_bytes())?;
+        self.matcher.validate_tokens(&ids).is_ok_and(|allowed| allowed == ids.len()).then_some(ids)
     }
 
     fn end_number(&mut self) {

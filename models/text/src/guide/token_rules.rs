@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
+use ntl_core::guide::{FieldEffect, Guide, GuideError, GuideState, SchemaField};
 
 use super::failed;
 use crate::tokenizer::Tokenizer;
@@ -86,6 +86,21 @@ struct RestrictedPath {
     inner: Option<Box<dyn GuideState>>,
 }
 
+impl RestrictedPath {
+    /// Returns whether these ids may come next.
+    fn allows(&self, ids: &[u32]) -> bool {
+        let mut written = self.written.clone();
+        for id in ids {
+            written.push(*id);
+            let is_allowed = self.allowed.is_empty() || self.allowed.binary_search(id).is_ok();
+            if !is_allowed || self.banned.iter().any(|banned| written.ends_with(banned)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
 impl GuideState for RestrictedPath {
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError> {
         if let Some(inner) = &mut self.inner {
@@ -120,11 +135,11 @@ impl GuideState for RestrictedPath {
         self.inner.as_mut().is_some_and(|inner| inner.is_complete())
     }
 
-    fn number_effect(&self, id: u32) -> NumberEffect {
-        self.inner.as_ref().map_or(NumberEffect::None, |inner| inner.number_effect(id))
+    fn field_effect(&self, id: u32) -> FieldEffect {
+        self.inner.as_ref().map_or(FieldEffect::None, |inner| inner.field_effect(id))
     }
 
-    fn narrow(&mut self, field: &mut NumberField) {
+    fn narrow(&mut self, field: &mut SchemaField) {
         if let Some(inner) = &mut self.inner {
             inner.narrow(field);
         }
@@ -132,15 +147,12 @@ impl GuideState for RestrictedPath {
 
     fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
         let ids = self.inner.as_mut()?.spell(text)?;
-        let mut written = self.written.clone();
-        for id in &ids {
-            written.push(*id);
-            let is_allowed = self.allowed.is_empty() || self.allowed.binary_search(id).is_ok();
-            if !is_allowed || self.banned.iter().any(|banned| written.ends_with(banned)) {
-                return None;
-            }
-        }
-        Some(ids)
+        self.allows(&ids).then_some(ids)
+    }
+
+    fn spell_value(&mut self, text: &str) -> Option<Vec<u32>> {
+        let ids = self.inner.as_mut()?.spell_value(text)?;
+        self.allows(&ids).then_some(ids)
     }
 
     fn end_number(&mut self) {

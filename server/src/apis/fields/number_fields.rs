@@ -1,10 +1,10 @@
 //! The `number` object of a request with JSON schemas, of its text or of the arguments of functions: the
-//! numbers that the schemas name.
+//! numbers that the schemas name, and the values that they list.
 
 use ntl_api::{CompletionRequest, MethodName, NumberOptions, NumberRequest};
 use ntl_core::contract::FieldsJob;
 use ntl_core::numbers::NumberValues;
-use ntl_text::guide::{Constraint, names_numbers};
+use ntl_text::guide::{Constraint, has_fields};
 use serde_json::Value;
 
 use super::guided::has_schema;
@@ -65,7 +65,8 @@ pub(super) fn fields_job(
     let message = "with a JSON schema needs a model that writes numbers digit by digit";
     let is_spelt = profile.spells_numbers && profile.number_head.is_none() && profile.notation.is_none();
     check("number", is_spelt, message)?;
-    check("number", schemas.iter().any(names_numbers), "needs a JSON schema that names numbers")?;
+    let message = "needs a JSON schema that names numbers or lists values";
+    check("number", schemas.iter().any(has_fields), message)?;
     refuse(options)?;
     let mut format = number_format(options, MethodName::Tree, NumberValues::All)?;
     let tree = number_method::tree_limits(options)?;

@@ -20,7 +20,10 @@ pub use rationales::{Rationale, average_rationales};
 
 use super::{Decoding, Vocabulary};
 use crate::contract::{FieldsJob, LogitsRequest, NumberJob, NumberMethod, PathRow, Precision};
-use crate::numbers::{Estimation, GrammarLimits, NumberRules, NumberState, NumberValues, Terminator};
+use crate::numbers::{
+    Estimation, GrammarLimits, ListedValues, NumberGrammar, NumberRules, NumberState, NumberValues,
+    Terminator,
+};
 
 #[derive(Debug, Clone)]
 struct Root {
@@ -90,12 +93,41 @@ pub(super) fn field_search(
     let FieldsJob { tolerance, objective, time_max, .. } = *job;
     let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
-    let limits = tree::TreeLimits { tolerance, is_conditional: true, nodes_max, precision, time_max };
+    let open_min = tree::ROUNDING;
+    let limits =
+        tree::TreeLimits { tolerance, is_conditional: true, open_min, nodes_max, precision, time_max };
     let SearchRow { row, is_reported, may_follow_space } = first;
     let state = if may_follow_space { NumberState::START } else { NumberState::AFTER_SPACE };
     let root = Root { row, state, is_reported };
     let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
     Box::new(if job.mass_min > 0.0 { tree.reporting_refused(vocabulary) } else { tree })
+}
+
+/// Searches one of the values that a schema lists for a place of a structured text, in at most `nodes_max`
+/// nodes.
+pub(super) fn listed_search(
+    job: &FieldsJob,
+    vocabulary: &Vocabulary,
+    values: &ListedValues,
+    first: SearchRow,
+    nodes_max: usize,
+) -> Box<dyn Decoding> {
+    let SearchRow { row, is_reported, may_follow_space } = first;
+    let grammar = NumberGrammar::of_listed(values, may_follow_space, &vocabulary.eos_ids);
+    let rules = grammar.rules(job.limits, Terminator::Json, NumberValues::All);
+    let vocabulary = Vocabulary { grammar: Arc::new(grammar), ..vocabulary.clone() };
+    let limits = tree::TreeLimits {
+        tolerance: job.tolerance,
+        is_conditional: true,
+        // The beginnings of listed values are few, and the text has one of the values even if the model
+        // hardly writes any.
+        open_min: 0.0,
+        nodes_max,
+        precision: None,
+        time_max: job.time_max,
+    };
+    let root = Root { row, state: vocabulary.grammar.start(), is_reported };
+    Box::new(tree::NumberTree::new(&vocabulary, rules, limits, root))
 }
 
 /// Costs a pass over the vocabulary if the job has terminators or thousands separators.
@@ -108,6 +140,8 @@ fn rules(job: &NumberJob, vocabulary: &Vocabulary) -> NumberRules {
 fn logits_request(vocabulary: &Vocabulary, rules: &NumberRules, root: &Root) -> LogitsRequest {
     if root.is_reported {
         LogitsRequest::Ids(vocabulary.grammar.distinct_ids(rules))
+    } else if vocabulary.grammar.reads_all_ids() {
+        LogitsRequest::All
     } else {
         LogitsRequest::Ids(Arc::clone(rules.read_ids()))
     }
@@ -130,7 +164,9 @@ fn search(
             // mass there.
             let is_conditional = matches!(job.values, NumberValues::Scale(_));
             let time_max = job.time_max;
-            let limits = tree::TreeLimits { tolerance, is_conditional, nodes_max, precision, time_max };
+            let open_min = tree::ROUNDING;
+            let limits =
+                tree::TreeLimits { tolerance, is_conditional, open_min, nodes_max, precision, time_max };
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }

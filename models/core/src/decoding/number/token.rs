@@ -79,7 +79,7 @@ impl TokenExpectation {
     fn text(&self) -> TextState {
         match self.state {
             NumberState::Text(state) => state,
-            NumberState::Tokens(_) => TextState::START,
+            NumberState::Tokens(_) | NumberState::Listed(_) => TextState::START,
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::tests::{PIECES, model, run};
-use crate::contract::{Event, FieldNumber, FieldsJob, NumberOutcome, Request, TextJob};
-use crate::guide::{Guide, GuideError, GuideState, NumberEffect, NumberField};
+use crate::contract::{Event, FieldOutcome, FieldsJob, NumberOutcome, Request, TextJob};
+use crate::guide::{FieldEffect, FieldValues, Guide, GuideError, GuideState, SchemaField};
 use crate::numbers::{Decimal, Estimation, GrammarLimits, Multiples, NumberSet, Objective, SchemaNumbers};
 use crate::sampling::SamplingParams;
 
@@ -56,17 +56,22 @@ impl GuideState for ThreeNumbers {
         self.written.matches(' ').count() == NUMBERS
     }
 
-    fn number_effect(&self, id: u32) -> NumberEffect {
+    fn field_effect(&self, id: u32) -> FieldEffect {
         let one = Decimal::shortest_f64(1.0).unwrap().canonical();
         let integers = NumberSet::Bounded { low: None, high: None, multiples: Multiples::common(&[one]) };
         match PIECES[id as usize] {
-            "" | " " => NumberEffect::None,
-            _ if self.is_inside() => NumberEffect::Continues,
+            "" | " " => FieldEffect::None,
+            _ if self.is_inside() => FieldEffect::Continues,
             _ => {
                 let path = format!("$[{}]", self.written.matches(' ').count());
                 let numbers = Arc::new(SchemaNumbers::new(vec![integers]).unwrap());
-                let field = NumberField { call: None, path, numbers, may_follow_space: false };
-                NumberEffect::Begins { field, has_space: false }
+                let field = SchemaField {
+                    call: None,
+                    path,
+                    values: FieldValues::Numbers(numbers),
+                    may_follow_space: false,
+                };
+                FieldEffect::Begins { field, has_space: false }
             }
         }
     }
@@ -112,7 +117,7 @@ fn job(n: u32, nodes_max: usize) -> TextJob {
 fn events(job: TextJob, rows_max: usize) -> Vec<Event> {
     let mut events = run(model(varied), Request::Text(job), rows_max).unwrap();
     for event in &mut events {
-        if let Event::Field(FieldNumber { outcome, .. }) = event {
+        if let Event::Field(FieldOutcome { outcome, .. }) = event {
             *outcome = NumberOutcome { forward_passes: 0, ..outcome.clone() };
         }
     }
@@ -125,7 +130,7 @@ fn events(job: TextJob, rows_max: usize) -> Vec<Event> {
     events
 }
 
-fn numbers(events: &[Event], choice: u32) -> Vec<&FieldNumber> {
+fn numbers(events: &[Event], choice: u32) -> Vec<&FieldOutcome> {
     let all = events.iter().filter_map(|event| match event {
         Event::Field(number) => Some(number),
         _ => None,

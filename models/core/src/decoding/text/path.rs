@@ -9,7 +9,7 @@ use crate::contract::{
     EngineError, Event, FinishReason, LogitsRequest, NodeId, NumberOutcome, StopReason, TextJob, TokenText,
 };
 use crate::decoding::{Decoding, StepResult, Vocabulary};
-use crate::guide::{GuideError, GuideState, NumberEffect};
+use crate::guide::{FieldEffect, GuideError, GuideState};
 use crate::sampling::Sampler;
 use crate::text::{TextStream, with_special};
 
@@ -24,7 +24,7 @@ pub(super) struct Rules {
     eos: usize,
     /// Whether the id that ends a text is part of it.
     include_stop: bool,
-    /// If the numbers of a structured text are estimates.
+    /// If the fields of a structured text are estimates.
     fields: Option<FieldRules>,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct Path {
     stream: TextStream,
     sampler: Sampler,
     guide: Option<Box<dyn GuideState>>,
-    /// The number of a structured text that it is at.
+    /// The field of a structured text that it is at.
     field: Option<FieldStage>,
-    /// Number of decoder positions that further numbers may use.
+    /// Number of decoder positions that further fields may use.
     field_nodes_left: usize,
 }
 
@@ -104,28 +104,28 @@ impl Path {
         matches!(self.field, Some(FieldStage::Searching(_)))
     }
 
-    /// Returns the memory on the host for the search of a number, in bytes.
+    /// Returns the memory on the host for the search of a field, in bytes.
     pub(super) fn search_bytes(&self) -> usize {
         self.field.as_ref().map_or(0, FieldStage::search_bytes)
     }
 
-    /// Returns the number of a structured text that begins with the token `id`. `row` is the row that
+    /// Returns the field of a structured text that begins with the token `id`. `row` is the row that
     /// predicts the token.
     pub(super) fn field_start(&mut self, id: u32, row: PathRow, rules: &Rules) -> Option<FieldStart> {
         if rules.fields.is_none() || self.field.is_some() {
             return None;
         }
         let guide = self.guide.as_mut()?;
-        match guide.number_effect(id) {
-            NumberEffect::Begins { mut field, has_space } => {
+        match guide.field_effect(id) {
+            FieldEffect::Begins { mut field, has_space } => {
                 guide.narrow(&mut field);
-                Some(FieldStart { field, chosen: id, has_space, row })
+                (!field.values.is_settled()).then_some(FieldStart { field, chosen: id, has_space, row })
             }
-            NumberEffect::None | NumberEffect::BeginsInside | NumberEffect::Continues => None,
+            FieldEffect::None | FieldEffect::BeginsInside | FieldEffect::Continues => None,
         }
     }
 
-    /// Begins the search of a number. `result` is the result of the row before it.
+    /// Begins the search of a field. `result` is the result of the row before it.
     pub(super) fn begin_search(
         &mut self,
         start: FieldStart,
@@ -139,7 +139,7 @@ impl Path {
         self.advance_search(result, rules)
     }
 
-    /// Begins the search of a number whose first row has no result yet.
+    /// Begins the search of a field whose first row has no result yet.
     pub(super) fn begin_reported_search(&mut self, start: FieldStart, rules: &Rules) {
         if let Some(fields) = &rules.fields {
             self.next = None;
@@ -147,7 +147,7 @@ impl Path {
         }
     }
 
-    /// The search of the number that it is at.
+    /// The search of the field that it is at.
     pub(super) fn search(&mut self) -> Option<&mut dyn Decoding> {
         match &mut self.field {
             Some(FieldStage::Searching(search)) => Some(search.tree()),
@@ -155,7 +155,7 @@ impl Path {
         }
     }
 
-    /// Continues the search of a number.
+    /// Continues the search of a field.
     pub(super) fn advance_search(
         &mut self,
         result: StepResult<'_>,
@@ -168,7 +168,7 @@ impl Path {
         Ok(())
     }
 
-    /// Ends the search of a number, which the text gets next.
+    /// Ends the search of a field, whose value the text gets next.
     pub(super) fn end_search(&mut self, outcome: NumberOutcome, rules: &Rules) {
         let Some(fields) = &rules.fields else { return };
         self.field_nodes_left = self.field_nodes_left.saturating_sub(outcome.nodes);
@@ -179,35 +179,35 @@ impl Path {
         }
     }
 
-    /// Sends a number that the model has written itself, unless the token `id` continues it.
-    fn end_written_number(&mut self, id: u32, events: &mut Vec<Event>) {
+    /// Sends a field that the model has written itself, unless the token `id` continues it.
+    fn end_written_value(&mut self, id: u32, events: &mut Vec<Event>) {
         if !matches!(self.field, Some(FieldStage::Continuing(_))) {
             return;
         }
-        let effect = self.guide.as_ref().map(|guide| guide.number_effect(id));
-        if effect != Some(NumberEffect::Continues) {
-            self.send_written_number(events);
+        let effect = self.guide.as_ref().map(|guide| guide.field_effect(id));
+        if effect != Some(FieldEffect::Continues) {
+            self.send_written_value(events);
         }
     }
 
-    fn send_written_number(&mut self, events: &mut Vec<Event>) {
+    fn send_written_value(&mut self, events: &mut Vec<Event>) {
         let is_written = |stage: &mut FieldStage| matches!(stage, FieldStage::Continuing(_));
-        if let Some(FieldStage::Continuing(number)) = self.field.take_if(is_written) {
-            events.push(number.event(self.number, self.decoded));
+        if let Some(FieldStage::Continuing(value)) = self.field.take_if(is_written) {
+            events.push(value.event(self.number, self.decoded));
         }
     }
 
-    /// Sends a number whose spelling is complete, unless the model continues it.
+    /// Sends a field whose spelling is complete, unless the model continues it.
     fn end_spelling(&mut self, events: &mut Vec<Event>) {
         match self.field.take() {
-            Some(FieldStage::Spelling { ids, number }) if ids.is_empty() && number.is_estimate() => {
+            Some(FieldStage::Spelling { ids, value }) if ids.is_empty() && value.is_estimate() => {
                 if let Some(guide) = &mut self.guide {
                     guide.end_number();
                 }
-                events.push(number.event(self.number, self.decoded));
+                events.push(value.event(self.number, self.decoded));
             }
-            Some(FieldStage::Spelling { ids, number }) if ids.is_empty() => {
-                self.field = Some(FieldStage::Continuing(number));
+            Some(FieldStage::Spelling { ids, value }) if ids.is_empty() => {
+                self.field = Some(FieldStage::Continuing(value));
             }
             stage => self.field = stage,
         }
@@ -239,7 +239,7 @@ impl Path {
         }
     }
 
-    /// Returns the next token of a number whose spelling is known.
+    /// Returns the next token of a field whose spelling is known.
     pub(super) fn spelled(&mut self) -> Option<u32> {
         match &mut self.field {
             Some(FieldStage::Spelling { ids, .. }) => ids.pop_front(),
@@ -266,13 +266,13 @@ impl Path {
         Ok(())
     }
 
-    /// Returns whether a number begins inside a token. A tree begins at the end of a token.
+    /// Returns whether a field begins inside a token. A tree begins at the end of a token.
     pub(super) fn begins_inside(&self, id: u32, rules: &Rules) -> bool {
-        let begins_inside = |guide: &dyn GuideState| guide.number_effect(id) == NumberEffect::BeginsInside;
+        let begins_inside = |guide: &dyn GuideState| guide.field_effect(id) == FieldEffect::BeginsInside;
         rules.fields.is_some() && self.guide.as_deref().is_some_and(begins_inside)
     }
 
-    /// Returns the ids that may come next among `tokens` ids, ascending. A number may begin inside some of
+    /// Returns the ids that may come next among `tokens` ids, ascending. A field may begin inside some of
     /// them.
     pub(super) fn allowed(&mut self, tokens: usize, rules: &Rules) -> Result<Vec<u32>, EngineError> {
         let mut logits = vec![0.0; tokens];
@@ -291,7 +291,7 @@ impl Path {
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         let id = token.id;
-        self.end_written_number(id, events);
+        self.end_written_value(id, events);
         self.decoded += 1;
         self.sampler.generated(id);
         let end = rules.ends.iter().position(|&end| end == id);
@@ -309,7 +309,7 @@ impl Path {
         self.end_spelling(events);
         let complete = self.guide.as_mut().is_some_and(|guide| guide.is_complete());
         if complete {
-            self.send_written_number(events);
+            self.send_written_value(events);
         }
         let text = self.stream.stopped().map(|stop| StopReason::Text(stop.to_owned()));
         let stop_reason = text.or_else(|| end.filter(|&end| end >= rules.eos).map(|_| StopReason::Token(id)));

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use ntl_core::guide::NumberField;
+use ntl_core::guide::SchemaField;
 
 use super::{Cursor, Schema};
 
@@ -46,9 +46,9 @@ impl CallCursor {
         self.arguments.as_ref()
     }
 
-    /// The numbers of the value that comes next.
-    pub(super) fn field(&self) -> Option<NumberField> {
-        Some(NumberField { call: Some(self.calls), ..self.arguments.as_ref()?.field()? })
+    /// The field of the value that begins with `byte`.
+    pub(super) fn field(&self, byte: u8) -> Option<SchemaField> {
+        Some(SchemaField { call: Some(self.calls), ..self.arguments.as_ref()?.field(byte)? })
     }
 
     pub(super) fn read_byte(&mut self, byte: u8) {
@@ -75,7 +75,7 @@ impl CallCursor {
 
 #[cfg(test)]
 mod tests {
-    use ntl_core::guide::NumberEffect;
+    use ntl_core::guide::FieldEffect;
     use serde_json::json;
 
     use super::super::Follower;
@@ -97,7 +97,7 @@ mod tests {
         );
         let mut found = Vec::new();
         for &byte in text.as_bytes() {
-            if let NumberEffect::Begins { field, .. } = follower.effect(&[byte]) {
+            if let FieldEffect::Begins { field, .. } = follower.effect(&[byte]) {
                 found.push((field.call, field.path));
             }
             follower.read(&[byte]);

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use ntl_core::guide::NumberField;
+use ntl_core::guide::SchemaField;
 
+use super::numbers::begins_number;
 use super::{Place, Schema};
 
 #[derive(Debug, Clone)]
@@ -97,13 +98,27 @@ impl Cursor {
         }
     }
 
-    /// The numbers of the value that comes next.
-    pub(super) fn field(&self) -> Option<NumberField> {
-        if self.state != State::BeforeValue {
+    /// Returns whether the text is inside a string or a word that `byte` would continue.
+    pub(super) fn continues_text(&self, byte: u8) -> bool {
+        match self.state {
+            State::String { .. } => true,
+            State::Word => byte.is_ascii_alphabetic(),
+            _ => false,
+        }
+    }
+
+    /// Returns whether a value, or the end of a list, comes next.
+    pub(super) fn is_before_value(&self) -> bool {
+        self.state == State::BeforeValue
+    }
+
+    /// The field of the value that begins with `byte`.
+    pub(super) fn field(&self, byte: u8) -> Option<SchemaField> {
+        if !self.is_before_value() || !begins_scalar(byte) {
             return None;
         }
-        let numbers = Arc::new(self.schema.numbers(&self.place())?);
-        Some(NumberField { call: None, path: self.path(), numbers, may_follow_space: true })
+        let values = self.schema.field_values(&self.place(), byte)?;
+        Some(SchemaField { call: None, path: self.path(), values, may_follow_space: true })
     }
 
     /// The place of the next value.
@@ -205,8 +220,9 @@ impl Cursor {
     }
 }
 
-pub(super) fn begins_number(byte: u8) -> bool {
-    byte == b'-' || byte.is_ascii_digit()
+/// Returns whether a number, a string, a boolean or null begins with `byte`.
+fn begins_scalar(byte: u8) -> bool {
+    begins_number(byte) || matches!(byte, b'"' | b't' | b'f' | b'n')
 }
 
 fn continues_number(byte: u8) -> bool {
@@ -221,7 +237,8 @@ fn unescaped(name: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ntl_core::guide::NumberEffect;
+    use ntl_core::guide::{FieldEffect, FieldValues};
+    use ntl_core::numbers::TokenBytes;
     use serde_json::{Value, json};
 
     use super::super::Follower;
@@ -232,8 +249,12 @@ mod tests {
         let mut cursor = Follower::Json(Cursor::new(Schema::new(schema)));
         let mut found = Vec::new();
         for &byte in text.as_bytes() {
-            if let NumberEffect::Begins { field, .. } = cursor.effect(&[byte]) {
-                found.push(format!("{} {}", field.path, field.numbers.nearest(2.6, 6).unwrap().text));
+            if let FieldEffect::Begins { field, .. } = cursor.effect(&[byte]) {
+                found.push(format!(
+                    "{} {}",
+                    field.path,
+                    field.values.numbers().unwrap().nearest(2.6, 6).unwrap().text
+                ));
             }
             cursor.read(&[byte]);
         }
@@ -297,23 +318,62 @@ mod tests {
     fn a_token_begins_a_number_alone_or_after_one_space() {
         let schema = json!({"properties": {"x": {"type": "integer"}}});
         let mut cursor = Follower::Json(Cursor::new(Schema::new(&schema)));
-        assert_eq!(cursor.effect(b"{\"x\":1"), NumberEffect::BeginsInside);
-        assert_eq!(cursor.effect(b"{\"y\":1"), NumberEffect::None);
+        assert_eq!(cursor.effect(b"{\"x\":1"), FieldEffect::BeginsInside);
+        assert_eq!(cursor.effect(b"{\"y\":1"), FieldEffect::None);
         cursor.read(b"{\"x\":");
         let has_space = |bytes: &[u8]| match cursor.effect(bytes) {
-            NumberEffect::Begins { has_space, .. } => Some(has_space),
+            FieldEffect::Begins { has_space, .. } => Some(has_space),
             _ => None,
         };
         assert_eq!([has_space(b"-"), has_space(b" 12"), has_space(b" ")], [Some(false), Some(true), None]);
-        assert_eq!(cursor.effect(b"\n 1"), NumberEffect::BeginsInside);
+        assert_eq!(cursor.effect(b"\n 1"), FieldEffect::BeginsInside);
         cursor.read(b" 12");
-        assert_eq!(
-            [cursor.effect(b"3}"), cursor.effect(b"}")],
-            [NumberEffect::Continues, NumberEffect::None]
-        );
+        assert_eq!([cursor.effect(b"3}"), cursor.effect(b"}")], [FieldEffect::Continues, FieldEffect::None]);
         assert!(cursor.continues_number(b'.') && !cursor.continues_number(b','));
         cursor.read(b"\n");
         assert!(!cursor.continues_number(b'.'));
+    }
+
+    #[test]
+    fn listed_values_are_fields_where_no_other_value_is_admitted() {
+        let schema = json!({"properties": {
+            "color": {"enum": ["red", "blue \"sky\""]}, "ok": {"type": "boolean"}, "only": {"const": "x"}, "any": {},
+            "maybe": {"anyOf": [{"const": "no"}, {"type": "null"}]}, "mixed": {"enum": ["none", 1]},
+            "open": {"anyOf": [{"const": "a"}, {"type": "string"}]}, "list": {"items": {"$ref": "#/$defs/side"}},
+            "deep": {"enum": ["x", {"y": 1}]}
+        }, "$defs": {"side": {"type": ["string", "null"], "enum": ["l", "r", 3]}}});
+        let text = r#"{"color": "red", "ok": false, "only": "x", "any": true, "maybe": null, "mixed": "none", "mixed": 1, "open": "a", "list": ["l", "r"], "deep": "x"}"#;
+        let tokens = Arc::new(TokenBytes::new([]));
+        let mut follower = Follower::Json(Cursor::new(Schema::new(&schema).with_listed(&tokens)));
+        let mut found = Vec::new();
+        for &byte in text.as_bytes() {
+            if let FieldEffect::Begins { field, .. } = follower.effect(&[byte]) {
+                let values = match &field.values {
+                    FieldValues::Listed(values) => values.texts().join(" "),
+                    FieldValues::Numbers(_) => "number".to_owned(),
+                };
+                found.push(format!("{} {values}", field.path));
+            }
+            follower.read(&[byte]);
+        }
+        assert_eq!(
+            found,
+            [
+                r#"$.color "red" "blue \"sky\"""#,
+                "$.ok true false",
+                r#"$.maybe "no" null"#,
+                "$.mixed number",
+                r#"$.list[0] "l" "r""#,
+                r#"$.list[1] "l" "r""#,
+            ]
+        );
+        let mut follower = Follower::Json(Cursor::new(Schema::new(&schema).with_listed(&tokens)));
+        assert_eq!(follower.effect(b"{\"ok\":true"), FieldEffect::BeginsInside);
+        follower.read(b"{\"color\": \"re");
+        assert_eq!(follower.effect(b"d\""), FieldEffect::Continues);
+        assert_eq!(follower.effect(b"d\",\"ok\":t"), FieldEffect::BeginsInside);
+        follower.read(b"d\"");
+        assert_eq!(follower.effect(b", "), FieldEffect::None);
     }
 
     #[test]

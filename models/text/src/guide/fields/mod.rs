@@ -1,21 +1,22 @@
-//! The numbers that a JSON schema names, found in a text while it is written.
+//! The fields of a JSON schema, numbers and listed values, found in a text while it is written.
 //!
-//! In: a schema, and the bytes of a text in order. Out: where a named number begins, its path, and the
-//! numbers that the schema admits there. `cursor` follows JSON, `calls` a text with arguments of functions,
-//! `places` finds the schemas of a place, and `numbers` reads the numbers that they admit.
+//! In: a schema, and the bytes of a text in order. Out: where a field begins, its path, and the values that
+//! the schema admits there. `cursor` follows JSON, `calls` a text with arguments of functions, `places` finds
+//! the schemas of a place, and `numbers` and `listed` read the values that they admit.
 
 mod calls;
 mod cursor;
+mod listed;
 mod numbers;
 mod places;
 
-use ntl_core::guide::{NumberEffect, NumberField};
+use ntl_core::guide::{FieldEffect, SchemaField};
 
 pub(super) use calls::{CallCursor, Called};
 pub(super) use cursor::Cursor;
 pub(super) use places::{Place, Schema};
 
-/// The position in a text whose numbers a schema names.
+/// The position in a text whose fields a schema describes.
 #[derive(Debug, Clone)]
 pub(super) enum Follower {
     Json(Cursor),
@@ -28,26 +29,29 @@ impl Follower {
     }
 
     /// Returns the effect of a token with these bytes.
-    pub(super) fn effect(&self, bytes: &[u8]) -> NumberEffect {
-        match bytes.first() {
-            Some(&first) if self.continues_number(first) => return NumberEffect::Continues,
-            _ if !bytes.iter().copied().any(cursor::begins_number) => return NumberEffect::None,
-            _ => {}
+    pub(super) fn effect(&self, bytes: &[u8]) -> FieldEffect {
+        let Some(&first) = bytes.first() else { return FieldEffect::None };
+        if self.continues_number(first) {
+            return FieldEffect::Continues;
         }
-        let mut follower = self.clone();
-        for (at, &byte) in bytes.iter().enumerate() {
-            if cursor::begins_number(byte)
-                && let Some(field) = follower.field()
-            {
-                return match &bytes[..at] {
-                    [] => NumberEffect::Begins { field, has_space: false },
-                    [b' '] => NumberEffect::Begins { field, has_space: true },
-                    _ => NumberEffect::BeginsInside,
-                };
+        // Values begin after one of these.
+        let has_beginning = bytes.iter().any(|byte| matches!(byte, b':' | b',' | b'['));
+        let is_before_value = self.json().is_some_and(Cursor::is_before_value);
+        if has_beginning || is_before_value {
+            let mut follower = self.clone();
+            for (at, &byte) in bytes.iter().enumerate() {
+                if let Some(field) = follower.field(byte) {
+                    return match &bytes[..at] {
+                        [] => FieldEffect::Begins { field, has_space: false },
+                        [b' '] => FieldEffect::Begins { field, has_space: true },
+                        _ => FieldEffect::BeginsInside,
+                    };
+                }
+                follower.read_byte(byte);
             }
-            follower.read_byte(byte);
         }
-        NumberEffect::None
+        let continues = self.json().is_some_and(|cursor| cursor.continues_text(first));
+        if continues { FieldEffect::Continues } else { FieldEffect::None }
     }
 
     /// Returns whether the text ends with a number that `byte` would continue.
@@ -65,11 +69,11 @@ impl Follower {
         self.json().is_some_and(|cursor| cursor.repeats_name(bytes))
     }
 
-    /// The numbers of the value that comes next.
-    fn field(&self) -> Option<NumberField> {
+    /// The field of the value that begins with `byte`.
+    fn field(&self, byte: u8) -> Option<SchemaField> {
         match self {
-            Self::Json(cursor) => cursor.field(),
-            Self::Calls(cursor) => cursor.field(),
+            Self::Json(cursor) => cursor.field(byte),
+            Self::Calls(cursor) => cursor.field(byte),
         }
     }
 

@@ -5,6 +5,10 @@ use serde_json::{Map, Value};
 
 use super::super::number_keywords::{ABOUT_NUMBERS, just_above};
 
+pub(super) fn begins_number(byte: u8) -> bool {
+    byte == b'-' || byte.is_ascii_digit()
+}
+
 /// Returns the numbers that all of `schemas` admit, or `None` if they admit none or do not mention numbers.
 pub(super) fn numbers(schemas: &[&Map<String, Value>]) -> Option<NumberSet> {
     let mut is_named = false;

@@ -2,31 +2,62 @@
 //!
 //! A place has alternatives (`anyOf`, `oneOf`), and each of them is a list of schemas that apply together
 //! (`allOf`, `$ref`). The alternatives may be more than those that the text so far allows: the guide decides
-//! what the text may be, and a place only says which numbers to expect.
+//! what the text may be, and a place only says which values to expect.
 
+use std::fmt;
 use std::sync::Arc;
 
-use ntl_core::numbers::SchemaNumbers;
+use ntl_core::guide::FieldValues;
+use ntl_core::numbers::{ListedValues, SchemaNumbers, TokenBytes};
 use serde_json::{Map, Value};
 
 use super::super::json_schema::escaped;
-use super::numbers::numbers;
+use super::listed::listed_values;
+use super::numbers::{begins_number, numbers};
 
 /// Maximum number of alternatives of a place; further ones are ignored. Only numbers of ignored alternatives
 /// are then written without a distribution.
 const ALTERNATIVES_MAX: usize = 64;
 
+/// Maximum number of values of a place that lists them, and of bytes of their JSON.
+const VALUES_MAX: usize = 255;
+const VALUE_BYTES_MAX: usize = 4096;
+
 /// A JSON schema whose parts are found by JSON pointers.
-#[derive(Debug, Clone)]
-pub(in crate::guide) struct Schema(Arc<Value>);
+#[derive(Clone)]
+pub(in crate::guide) struct Schema {
+    schema: Arc<Value>,
+    /// The tokens that listed values are written with. Without them, listed values are not fields.
+    tokens: Option<Arc<TokenBytes>>,
+}
 
 /// The alternatives of a place: JSON pointers to schemas that apply together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::guide) struct Place(Vec<Vec<String>>);
 
+impl fmt::Debug for Schema {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Schema").field(&self.schema).finish()
+    }
+}
+
 impl Schema {
     pub(in crate::guide) fn new(schema: &Value) -> Self {
-        Self(Arc::new(schema.clone()))
+        Self { schema: Arc::new(schema.clone()), tokens: None }
+    }
+
+    /// The same, with the places whose values are listed as fields.
+    pub(in crate::guide) fn with_listed(self, tokens: &Arc<TokenBytes>) -> Self {
+        Self { tokens: Some(Arc::clone(tokens)), ..self }
+    }
+
+    /// The values of a field at a place, if a value may begin with `byte`.
+    pub(super) fn field_values(&self, place: &Place, byte: u8) -> Option<FieldValues> {
+        if begins_number(byte) {
+            return self.numbers(place).map(|numbers| FieldValues::Numbers(Arc::new(numbers)));
+        }
+        let tokens = Arc::clone(self.tokens.as_ref()?);
+        Some(FieldValues::Listed(Arc::new(ListedValues::new(self.listed(place)?, tokens))))
     }
 
     /// The whole text.
@@ -78,20 +109,41 @@ impl Schema {
         SchemaNumbers::new(sets)
     }
 
-    /// Returns whether any schema inside names numbers.
-    pub(in crate::guide) fn names_numbers(&self) -> bool {
-        fn names(value: &Value) -> bool {
-            match value {
-                Value::Object(schema) => numbers(&[schema]).is_some() || schema.values().any(names),
-                Value::Array(items) => items.iter().any(names),
-                _ => false,
+    /// The JSON of the values that a place lists, unless some of them are numbers, objects or lists.
+    fn listed(&self, place: &Place) -> Option<Vec<String>> {
+        if place.0.len() >= ALTERNATIVES_MAX {
+            return None;
+        }
+        let mut texts = Vec::new();
+        for pointers in &place.0 {
+            let schemas: Vec<&Map<String, Value>> =
+                pointers.iter().filter_map(|pointer| self.object(pointer)).collect();
+            for value in listed_values(&schemas)? {
+                if value.is_number() || value.is_object() || value.is_array() {
+                    return None;
+                }
+                let text = value.to_string();
+                if !texts.contains(&text) {
+                    texts.push(text);
+                }
             }
         }
-        names(&self.0)
+        let bytes: usize = texts.iter().map(String::len).sum();
+        ((2..=VALUES_MAX).contains(&texts.len()) && bytes <= VALUE_BYTES_MAX).then_some(texts)
+    }
+
+    /// Returns whether any schema inside names numbers.
+    pub(in crate::guide) fn names_numbers(&self) -> bool {
+        any_schema(&self.schema, &|schema| numbers(&[schema]).is_some())
+    }
+
+    /// Returns whether any schema inside lists values.
+    pub(in crate::guide) fn lists_values(&self) -> bool {
+        any_schema(&self.schema, &|schema| listed_values(&[schema]).is_some())
     }
 
     fn object(&self, pointer: &str) -> Option<&Map<String, Value>> {
-        self.0.pointer(pointer)?.as_object()
+        self.schema.pointer(pointer)?.as_object()
     }
 
     /// The place below another one. `options` are the pointers that one schema has for it, one of which
@@ -148,6 +200,15 @@ impl Schema {
             pending.extend(choices.map(|open| Alternative { open, closed: closed.clone() }));
         }
         Place(done)
+    }
+}
+
+/// Returns whether any object in `value`, which may be a schema, has a property.
+fn any_schema(value: &Value, has: &dyn Fn(&Map<String, Value>) -> bool) -> bool {
+    match value {
+        Value::Object(schema) => has(schema) || schema.values().any(|inner| any_schema(inner, has)),
+        Value::Array(items) => items.iter().any(|inner| any_schema(inner, has)),
+        _ => false,
     }
 }
 

@@ -63,7 +63,7 @@ const UNREPORTED_SHARE: f64 = 0.1;
 const LIKELY_MIN: f64 = 10.0;
 
 /// An open mass of at most this is rounding.
-const ROUNDING: f64 = 1e-12;
+pub(super) const ROUNDING: f64 = 1e-12;
 
 /// The limits at which a tree stops.
 #[derive(Debug, Clone)]
@@ -71,6 +71,8 @@ pub(super) struct TreeLimits {
     pub(super) tolerance: f64,
     /// Whether `tolerance` is a share of the closed mass. Otherwise it is a probability.
     pub(super) is_conditional: bool,
+    /// With a conditional tolerance, the open mass at which the tree stops regardless of the closed mass.
+    pub(super) open_min: f64,
     pub(super) nodes_max: usize,
     pub(super) precision: Option<Precision>,
     /// Since the first row is requested.
@@ -423,7 +425,7 @@ impl NumberTree {
 impl TreeLimits {
     /// The open mass at which a tree with this closed mass stops.
     fn open_max(&self, closed: f64) -> f64 {
-        if self.is_conditional { (self.tolerance * closed).max(ROUNDING) } else { self.tolerance }
+        if self.is_conditional { (self.tolerance * closed).max(self.open_min) } else { self.tolerance }
     }
 }
 
