@@ -52,6 +52,7 @@ impl Scorer {
             target: Prompt::from(ids(&case["label_ids"])).tokens,
             number_tokens,
             losses,
+            digits: false,
         });
         self.engine.submit(Job::new(ids(&case["input_ids"]), request)).unwrap()
     }
@@ -113,7 +114,8 @@ fn targets_after_decoder_only_prompts_have_the_log_probabilities_of_the_referenc
             let full = ids(&case["full_ids"]);
             let target = Prompt::from(ids(&case["label_ids"])).tokens;
             let number_tokens = Arc::clone(&number_tokens);
-            let request = Request::Score(ScoreJob { target, number_tokens, losses: Vec::new() });
+            let losses = Vec::new();
+            let request = Request::Score(ScoreJob { target, number_tokens, losses, digits: false });
             let job = Job::new(full[..prompt].to_vec(), request);
             let tokens = outcome(engine.submit(job).unwrap()).tokens;
             let want = numbers(&case["token_logprobs"]);
