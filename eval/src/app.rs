@@ -90,8 +90,7 @@ fn list(out: &mut dyn Write) -> io::Result<ExitStatus> {
 }
 
 fn manual(args: &ManualArgs) -> anyhow::Result<ExitStatus> {
-    let failed = || format!("could not write below {}", args.folder.display());
-    args.write(Cli::command()).with_context(failed)?;
+    args.write(Cli::command()).with_context(|| format!("could not write below {}", args.folder.display()))?;
     Ok(ExitStatus::Success)
 }
 
@@ -149,12 +148,13 @@ fn write(file: &Path, items: &[Item]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     let objects = file.extension().is_some_and(|extension| extension == "jsonl");
-    let line = |Item { question, answer, .. }: &Item| {
+    let mut text = String::new();
+    for Item { question, answer, .. } in items {
         if objects {
-            format!("{}\n", json!({ "question": question, "answer": answer }))
+            text += &format!("{}\n", json!({ "question": question, "answer": answer }));
         } else {
-            format!("{question}\n{answer}\n")
+            text += &format!("{question}\n{answer}\n");
         }
-    };
-    fs::write(file, items.iter().map(line).collect::<String>())
+    }
+    fs::write(file, text)
 }

@@ -233,11 +233,10 @@ fn requested(run: &Run) -> Result<NumberOptions, CalibrateError> {
         return Err(CalibrateError::Pairs { folder: run.folder.clone() });
     }
     let found = settings.get("request").and_then(|request| request.get("number")).unwrap_or(&Value::Null);
-    let file = || run.folder.join(REPORT);
-    serde_json::from_value::<Option<NumberOptions>>(found.clone())
-        .ok()
-        .flatten()
-        .ok_or_else(|| CalibrateError::NoRequest { file: file(), found: found.to_string() })
+    match serde_json::from_value::<Option<NumberOptions>>(found.clone()) {
+        Ok(Some(options)) => Ok(options),
+        _ => Err(CalibrateError::NoRequest { file: run.folder.join(REPORT), found: found.to_string() }),
+    }
 }
 
 /// The source of an item's interval.
@@ -264,9 +263,7 @@ impl Ends {
             return Ok(Self::Interval);
         }
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
-        let rounded = |level: f64| (level * 1e9).round() / 1e9;
-        let missing = rounded(missing);
-        let coverage = rounded(1.0 - alpha);
+        let [missing, coverage] = [missing, 1.0 - alpha].map(|level| (level * 1e9).round() / 1e9);
         Err(CalibrateError::NoQuantile { alpha, missing, asked: asked.join(", "), coverage })
     }
 
@@ -277,12 +274,12 @@ impl Ends {
             Self::Quantiles(levels) => {
                 let unbounded: Vec<f64> = column(sample, "unbounded_quantiles").unwrap_or_default();
                 let quantiles: Vec<Quantile> = column(sample, "quantiles").unwrap_or_default();
-                let value = |level: f64| {
-                    let is_unbounded = unbounded.iter().any(|&own| is_same_level(own, level));
-                    let found = quantiles.iter().find(|quantile| is_same_level(quantile.q, level));
-                    found.filter(|_| !is_unbounded)?.value
-                };
-                let [low, high] = levels.map(value);
+                let [low, high] = levels.map(|level| {
+                    if unbounded.iter().any(|&own| is_same_level(own, level)) {
+                        return None;
+                    }
+                    quantiles.iter().find(|quantile| is_same_level(quantile.q, level))?.value
+                });
                 Ok(low.zip(high).map(|(low, high)| Interval { low, high }))
             }
             Self::Interval => {
@@ -333,18 +330,22 @@ fn conformity_scores(items: &[Answered]) -> Vec<f64> {
 
 fn offset(scores: &[f64], alpha: f64) -> Result<CalibratedOffset, CalibrateError> {
     let n = scores.len();
-    let too_few = || CalibrateError::TooFew { n, alpha, rank: conformal_rank(n, alpha) };
-    let offset = conformal_offset(scores, alpha).ok_or_else(too_few)?;
-    Ok(CalibratedOffset { alpha, n: n as u64, offset })
+    match conformal_offset(scores, alpha) {
+        Some(offset) => Ok(CalibratedOffset { alpha, n: n as u64, offset }),
+        None => Err(CalibrateError::TooFew { n, alpha, rank: conformal_rank(n, alpha) }),
+    }
+}
+
+fn interval_score(Interval { low, high }: Interval, truth: f64) -> IntervalScore {
+    IntervalScore::of(stats::Interval { low, high }, truth)
 }
 
 fn held_out(items: &[Answered], offset: f64, values: NumberValues) -> HeldOut {
-    let score = |Interval { low, high }, truth| IntervalScore::of(stats::Interval { low, high }, truth);
     let mut before = Vec::with_capacity(items.len());
     let mut after = Vec::with_capacity(items.len());
     for Answered { interval, truth } in items {
-        before.push(score(*interval, *truth));
-        after.push(score(conformal_interval(*interval, offset, values), *truth));
+        before.push(interval_score(*interval, *truth));
+        after.push(interval_score(conformal_interval(*interval, offset, values), *truth));
     }
     HeldOut {
         n: items.len(),
@@ -362,12 +363,13 @@ fn task(report: &Report) -> CalibratedTask {
     let messages = report.settings.get("request").and_then(|request| request.get("messages")?.as_array());
     let route = if messages.is_some() { "/v1/chat/completions" } else { "/v1/completions" };
     let system = messages.and_then(|messages| messages.iter().find(|message| message["role"] == "system"));
-    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let system = system.and_then(|message| message["content"].as_str());
+    let template = report.settings.get("template").and_then(Value::as_str);
     CalibratedTask {
         name: report.task.clone(),
         route: route.to_owned(),
-        template: report.settings.get("template").and_then(text),
-        system: system.and_then(|message| text(&message["content"])),
+        template: template.map(str::to_owned),
+        system: system.map(str::to_owned),
         shots: report.settings.get("shots").and_then(Value::as_u64).unwrap_or(0),
     }
 }
@@ -466,12 +468,12 @@ fn table(held_out: &HeldOut, wording: &Wording) -> Table {
     let columns = [words(&["intervals"]), numbers(&["coverage", "95% interval", wording.size, "n held out"])];
     let rows = [(wording.uncalibrated, held_out.quantiles), ("conformal", held_out.conformal)];
     let rows = rows.map(|(name, IntervalFigures { coverage, width })| {
-        let share = |share: Option<f64>| share.map_or_else(String::new, |share| format!("{share:.4}"));
-        let ends = format!("{} to {}", share(coverage.low), share(coverage.high));
+        let [value, low, high] = [coverage.value, coverage.low, coverage.high]
+            .map(|share| share.map_or_else(String::new, |share| format!("{share:.4}")));
         row![
             name,
-            share(coverage.value),
-            ends,
+            value,
+            format!("{low} to {high}"),
             width.value.map_or_else(String::new, number),
             count(coverage.n)
         ]

@@ -18,3 +18,9 @@ impl OutputError {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+impl UsageError {
+    pub fn new(message: &str) -> Self {
+        Self(message.to_owned())
+    }
+}

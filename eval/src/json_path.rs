@@ -93,9 +93,8 @@ impl fmt::Display for Step {
             Self::Index(index) => return write!(f, "[{index}]"),
             Self::Name(name) => name,
         };
-        let is_part = |character: char| character.is_alphanumeric() || character == '_';
-        if name.chars().all(is_part) && name.starts_with(|first: char| first.is_alphabetic() || first == '_')
-        {
+        let is_plain = name.chars().all(|character| character.is_alphanumeric() || character == '_');
+        if is_plain && name.starts_with(|first: char| first.is_alphabetic() || first == '_') {
             return write!(f, ".{name}");
         }
         write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))

@@ -7,6 +7,7 @@
 use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field,
 };
+use ntl_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::families::Family;
@@ -33,6 +34,11 @@ pub struct Inspection {
     pub tokens: usize,
     pub number_encoding: String,
     pub numbers: NumberTokens,
+    /// Maximum number of tokens of prompt and answer together, if the model limits their sum.
+    pub context_tokens_max: Option<usize>,
+    /// The tokens that end an answer.
+    pub eos_tokens: Vec<EosToken>,
+    pub has_chat_template: bool,
     /// Facts that are not in `config.json`.
     pub assumed: Vec<Assumption>,
 }
@@ -61,6 +67,14 @@ pub struct NumberTokens {
     pub range: Option<(f64, f64)>,
     /// Whether any of them is not one of the digits 0 to 9.
     pub multi_digit: bool,
+}
+
+/// A token that ends an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EosToken {
+    pub id: u32,
+    /// Its text in the vocabulary.
+    pub text: String,
 }
 
 /// A fact that is not in `config.json`.
@@ -96,11 +110,14 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
-        memory_bytes: options.place()?.bytes(weights.parameters),
+        memory_bytes: options.place_of(&files)?.bytes(weights.parameters),
         dtype: info.dtype.name().to_owned(),
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),
         numbers: NumberTokens::of(values),
+        context_tokens_max: info.context_tokens_max,
+        eos_tokens: vocabulary.eos_ids.iter().map(|&id| EosToken::of(&tokenizer, id)).collect(),
+        has_chat_template: tokenizer.chat_template().is_some(),
         assumed: assumed(&files, options, tokenizer.model_max_length())?,
     })
 }
@@ -150,6 +167,12 @@ fn assumed(
         assumed.push(Assumption::new("prompt_tokens_max", PROMPT_TOKENS_MAX, "default"));
     }
     Ok(assumed)
+}
+
+impl EosToken {
+    fn of(tokenizer: &Tokenizer, id: u32) -> Self {
+        Self { id, text: tokenizer.token(id).unwrap_or_default().to_owned() }
+    }
 }
 
 impl Assumption {

@@ -55,7 +55,7 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let causal = CausalOptions {
         tokens: tokenizer.len(),
-        place: options.place()?,
+        place: options.place_of(files)?,
         prefix_bytes_max: options.prefix_bytes_max,
     };
     complete(Causal::load(files, &causal)?, Causal::adapters, tokenizer, &causal.place)
@@ -64,7 +64,7 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
 /// Loads RegressLM's PyTorch model. No adapters fit it, because its attention is stored as joint layers and
 /// its queries and keys are reordered.
 fn load_torch(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
-    let place = &options.place()?;
+    let place = &options.place_of(files)?;
     let config = TorchConfig::read(files)?;
     let tokens_max = config.prompt_tokens_max;
     let tokenizer = Tokenizer::of_vocabulary(files, &config.vocabulary, tokens_max, OWN_FILE)?;
@@ -88,7 +88,7 @@ fn load_encoder(
     variant: EncoderVariant,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let place = &options.place()?;
+    let place = &options.place_of(files)?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
@@ -101,7 +101,7 @@ fn load_t5(
     variant: T5Variant,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let place = &options.place()?;
+    let place = &options.place_of(files)?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer_files = match variant {
         T5Variant::RegressLm | T5Variant::RegressLmHead => &files.within("encoder_tokenizer"),

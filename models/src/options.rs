@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
-use ntl_text::checkpoint::{Choices, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, Choices, LoadError};
 
 use crate::gpu;
 use crate::kernel_choice::KernelChoice;
@@ -41,7 +41,7 @@ impl FromStr for DeviceChoice {
 /// Element type of the weights in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DtypeChoice {
-    /// f32 on the CPU, bf16 on a GPU.
+    /// On the CPU f32, or `q8_0` for a GGUF file with quantised weights; on a GPU bf16.
     #[default]
     Auto,
     F32,
@@ -147,6 +147,16 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
+    /// Like [`Self::place`], for the weights of a checkpoint, on which the automatic choice depends.
+    pub(crate) fn place_of(&self, files: &CheckpointFiles) -> Result<Placement, LoadError> {
+        let place = self.place()?;
+        let is_quantised = files.one_file().is_some_and(|file| file.is_quantised);
+        if self.dtype == DtypeChoice::Auto && place.device.is_cpu() && is_quantised {
+            return Ok(Placement { format: Format::Q8, ..place });
+        }
+        Ok(place)
+    }
+
     /// Opens the device, and returns it with the element types of weights, keys and values on it.
     pub fn place(&self) -> Result<Placement, LoadError> {
         let device = self.device.open()?;

@@ -49,6 +49,8 @@ pub(crate) struct StoredRope {
     mscale_all_dim: Option<f64>,
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
+    /// The divisor of the frequency of each pair. Only GGUF files have them.
+    frequency_factors: Option<Vec<f64>>,
 }
 
 /// The rotary positions of all layers, or of each type of layers.
@@ -104,6 +106,7 @@ impl StoredRope {
             }
             "llama3" => Ok((Rotary::plain(self.llama3(shape)?), shape.positions)),
             "yarn" => self.yarn(shape),
+            "frequency_factors" => Ok((Rotary::plain(self.divided(shape)?), shape.positions)),
             other => {
                 let known = "default, linear, dynamic, llama3 and yarn are";
                 Err((FIELD, format!("rotary positions of type `{other}` are not supported; {known}")))
@@ -134,6 +137,19 @@ impl StoredRope {
                 let kept = (trained / wavelength - low) / (high - low);
                 *frequency = (1.0 - kept) * *frequency / factor + kept * *frequency;
             }
+        }
+        Ok(frequencies)
+    }
+
+    fn divided(&self, shape: RopeShape) -> Result<Vec<f64>, FieldError> {
+        let factors = self.frequency_factors.as_deref().unwrap_or_default();
+        let mut frequencies = shape.frequencies();
+        if factors.len() != frequencies.len() {
+            let reason = format!("{} frequency factors for {} pairs", factors.len(), frequencies.len());
+            return Err((FIELD, reason));
+        }
+        for (frequency, factor) in frequencies.iter_mut().zip(factors) {
+            *frequency /= positive(Some(*factor), "frequency_factors")?;
         }
         Ok(frequencies)
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
+use ntl_text::gguf::{self, GgufFile};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
 const MISTRALRS_ARCHITECTURES: [&str; 21] = [
@@ -34,6 +35,9 @@ const MISTRALRS_ARCHITECTURES: [&str; 21] = [
     "SmolLM3ForCausalLM",
     "Starcoder2ForCausalLM",
 ];
+
+/// Architectures of GGUF files that mistral.rs 0.8.1 loads and the native engine does not.
+const MISTRALRS_GGUF_ARCHITECTURES: [&str; 5] = ["mistral3", "phi2", "phi3", "qwen3moe", "starcoder2"];
 
 const CONFIG_FILE: &str = "config.json";
 
@@ -101,23 +105,57 @@ pub fn load(
     chat_template: Option<String>,
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
-    if let ModelLocation::Gguf(file) = locate(path)? {
-        let refuse = |reason| Err(LoadError::malformed(file.display().to_string(), reason));
-        if options.backend == BackendChoice::Native {
-            return refuse("the native engine does not read GGUF files, mistral.rs does");
+    match locate(path)? {
+        ModelLocation::Gguf(file) => load_gguf(&file, chat_template, options),
+        ModelLocation::Folder => {
+            load_files(&with_chat_template(CheckpointFiles::folder(path)?, chat_template), options)
         }
-        if options.isq.is_some() {
-            return refuse("a GGUF file is quantised already; leave out --isq");
-        }
-        if options.load.kv_cache_dtype != KvCacheDtype::Auto {
-            return refuse(KV_CACHE_DTYPE_IS_NATIVE);
-        }
-        if chat_template.is_some() {
-            return refuse("a GGUF file has its own chat template; leave out --chat-template");
-        }
-        return load_gguf(&file, options.load);
     }
-    load_files(&with_chat_template(CheckpointFiles::folder(path)?, chat_template), options)
+}
+
+/// Returns the files of a checkpoint for the native engine.
+pub(crate) fn native_files(path: &Path) -> Result<CheckpointFiles, LoadError> {
+    match locate(path)? {
+        ModelLocation::Gguf(file) => gguf::checkpoint(&file),
+        ModelLocation::Folder => CheckpointFiles::folder(path),
+    }
+}
+
+fn load_gguf(
+    file: &Path,
+    chat_template: Option<String>,
+    options: &BackendOptions,
+) -> Result<LoadedModel, LoadError> {
+    let refuse = |reason| Err(LoadError::malformed(file.display().to_string(), reason));
+    if options.isq.is_some() {
+        return refuse("--isq does not apply to GGUF files; leave it out");
+    }
+    if choose_for_gguf(file, options.backend)? == Backend::Native {
+        let files = with_chat_template(gguf::checkpoint(file)?, chat_template);
+        return ntl_models::load(&files, options.load);
+    }
+    if options.load.kv_cache_dtype != KvCacheDtype::Auto {
+        return refuse(KV_CACHE_DTYPE_IS_NATIVE);
+    }
+    if chat_template.is_some() {
+        return refuse("on mistral.rs a GGUF file has its own chat template; leave out --chat-template");
+    }
+    load_mistralrs_gguf(file, options.load)
+}
+
+/// Chooses the implementation for a GGUF file. A file that neither loads is for the native engine, whose
+/// error says what is wrong.
+fn choose_for_gguf(file: &Path, choice: BackendChoice) -> Result<Backend, LoadError> {
+    match choice {
+        BackendChoice::Native => Ok(Backend::Native),
+        BackendChoice::Mistralrs => Ok(Backend::Mistralrs),
+        BackendChoice::Auto => {
+            let header = GgufFile::open(file)?;
+            let name = header.text("general.architecture")?.unwrap_or_default();
+            let is_mistralrs = MISTRALRS_GGUF_ARCHITECTURES.contains(&name);
+            Ok(if is_mistralrs { Backend::Mistralrs } else { Backend::Native })
+        }
+    }
 }
 
 /// Returns the files with a chat template in place of theirs, if there is one.
@@ -154,10 +192,19 @@ fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
         return Ok(ModelLocation::Folder);
     }
     let names = files.names()?;
-    let found: Vec<&String> = names.iter().filter(|name| is_gguf(Path::new(name))).collect();
+    let mut found = Vec::new();
+    for name in &names {
+        if is_gguf(Path::new(name)) && !gguf::is_later_part(name) {
+            found.push(name);
+        }
+    }
     match found[..] {
         [] => Ok(ModelLocation::Folder),
-        [only] => Ok(ModelLocation::Gguf(files.path_of(only)?)),
+        [only] => {
+            // A directory's links must not lead out of it.
+            files.path_of(only)?;
+            Ok(ModelLocation::Gguf(path.join(only)))
+        }
         [first, ..] => {
             let reason =
                 format!("it holds several GGUF files; name one of them, such as {}", files.name_of(first));
@@ -218,7 +265,7 @@ fn load_folder(files: &CheckpointFiles, options: &BackendOptions) -> Result<Load
 }
 
 #[cfg(feature = "mistralrs")]
-fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
+fn load_mistralrs_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadError> {
     ntl_mistralrs::load_gguf(file, options)
 }
 
@@ -232,7 +279,7 @@ fn load_folder(files: &CheckpointFiles, _: &BackendOptions) -> Result<LoadedMode
 }
 
 #[cfg(not(feature = "mistralrs"))]
-fn load_gguf(file: &Path, _: LoadOptions) -> Result<LoadedModel, LoadError> {
+fn load_mistralrs_gguf(file: &Path, _: LoadOptions) -> Result<LoadedModel, LoadError> {
     Err(LoadError::malformed(file.display().to_string(), BUILT_WITHOUT))
 }
 
@@ -289,6 +336,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
         std::fs::write(&file, b"").unwrap();
+        let options = BackendOptions { backend: Mistralrs, ..options };
         let Err(error) = super::load(&file, None, &options) else { panic!("it was loaded") };
         assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
     }
@@ -296,10 +344,12 @@ mod tests {
     #[test]
     fn a_gguf_file_is_found_by_itself_or_alone_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().canonicalize().unwrap().join("m.gguf");
+        let file = folder.path().join("m.gguf");
         std::fs::write(&file, b"").unwrap();
         assert_eq!(locate(&file).unwrap(), ModelLocation::Gguf(file.clone()));
         assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Gguf(file.clone()));
+        std::fs::write(folder.path().join("m-00002-of-00002.gguf"), b"").unwrap();
+        assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Gguf(file.clone()), "a later part");
         std::fs::write(folder.path().join("n.gguf"), b"").unwrap();
         let error = locate(folder.path()).unwrap_err().to_string();
         assert!(error.contains("several GGUF files") && error.ends_with("m.gguf"), "{error}");
@@ -307,7 +357,28 @@ mod tests {
         assert_eq!(locate(folder.path()).unwrap(), ModelLocation::Folder);
         let native = BackendOptions { backend: Native, ..BackendOptions::default() };
         let error = load(&file, None, &native).err().unwrap().to_string();
-        assert!(error.contains("does not read GGUF files"), "{error}");
+        assert!(error.contains("m.gguf is not usable: the file is cut off"), "{error}");
+    }
+
+    fn tiny_gguf() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/gguf/llama-ntl.gguf")
+    }
+
+    #[test]
+    fn a_gguf_file_is_served_natively_and_with_native_options() {
+        let template = Some("{{ messages[0].content }}!".to_owned());
+        let load = LoadOptions { kv_cache_dtype: KvCacheDtype::Bf16, ..LoadOptions::default() };
+        let options = BackendOptions { load, ..BackendOptions::default() };
+        let loaded = super::load(&tiny_gguf(), template, &options).unwrap();
+        let info = loaded.model.info();
+        assert_eq!(
+            (&*info.kind, info.backend.name(), info.eos_ids.as_slice()),
+            ("llama", "native", &[2][..])
+        );
+        assert!(loaded.tokenizer.chat_template().is_some());
+        let options = BackendOptions { isq: Some(Isq::Q4k), ..options };
+        let error = super::load(&tiny_gguf(), None, &options).err().unwrap().to_string();
+        assert!(error.contains("--isq does not apply to GGUF files"), "{error}");
     }
 
     #[test]
@@ -332,8 +403,9 @@ mod tests {
             .unwrap();
         let gguf = folder.path().join("m.gguf");
         std::fs::write(&gguf, b"").unwrap();
-        for path in [folder.path(), &gguf] {
-            let error = load(path, None, &BackendOptions::default()).err().unwrap().to_string();
+        for (path, backend) in [(folder.path(), Auto), (&gguf, Mistralrs)] {
+            let options = BackendOptions { backend, ..BackendOptions::default() };
+            let error = load(path, None, &options).err().unwrap().to_string();
             assert!(error.contains("--package ntl-server --features mistralrs"), "{error}");
         }
     }

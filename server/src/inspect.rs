@@ -1,21 +1,23 @@
-//! `ntl-server inspect`: what a checkpoint folder contains, and whether it can be served.
+//! `ntl-server inspect`: the contents of a checkpoint, and whether it can be served.
 //!
-//! In: a folder. Out: a table or one JSON object, or the reason why the folder cannot be served.
+//! In: a directory or a GGUF file. Out: a table or one JSON object, or the reason why the checkpoint cannot
+//! be served.
 
 use std::io::Write;
 
 use clap::builder::BoolishValueParser;
-use ntl_models::inspect::{Depth, Inspection, Sizes, inspect};
+use ntl_models::inspect::{Depth, EosToken, Inspection, Sizes, inspect};
 use ntl_models::{DeviceChoice, LoadOptions};
-use ntl_text::checkpoint::{CheckpointFiles, Choices, TokenizerType};
+use ntl_text::checkpoint::{Choices, TokenizerType};
 
 use ntl_common::printable::printable;
 
+use crate::backend;
 use crate::hub::{Contents, Location};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct InspectArgs {
-    /// Checkpoint folder, or hf:ORG/NAME[@REVISION]
+    /// Checkpoint folder, GGUF file, or hf:ORG/NAME[@REVISION][/FILE.gguf]
     folder: Location,
     /// Print one JSON object
     #[arg(long)]
@@ -56,8 +58,8 @@ impl InspectArgs {
         };
         let depth = if self.check { Depth::Weights } else { Depth::Tables };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let folder = runtime.block_on(self.folder.directory(Contents::Model))?;
-        let found = inspect(CheckpointFiles::folder(&folder.path)?, options, depth)?;
+        let checkpoint = runtime.block_on(self.folder.directory(Contents::Model))?;
+        let found = inspect(backend::native_files(&checkpoint.path)?, options, depth)?;
         if self.json {
             serde_json::to_writer_pretty(&mut *out, &found)?;
             writeln!(out)?;
@@ -82,6 +84,11 @@ fn lines(found: &Inspection) -> Vec<(&str, String)> {
         ("tokenizer", format!("{} tokens, numbers as {}", found.tokens, found.number_encoding)),
         ("number tokens", numbers(found)),
     ];
+    if let Some(tokens) = found.context_tokens_max {
+        lines.push(("context", format!("{tokens} tokens")));
+        lines.push(("ends with", ends(&found.eos_tokens)));
+        lines.push(("chat template", if found.has_chat_template { "yes" } else { "none" }.to_owned()));
+    }
     for assumed in &found.assumed {
         lines.push(("assumed", format!("{} = {} ({})", assumed.name, assumed.value, assumed.origin)));
     }
@@ -106,6 +113,14 @@ fn numbers(found: &Inspection) -> String {
         None => "none".to_owned(),
         Some((low, high)) => format!("{} from {low} to {high}, {digits}", found.numbers.count),
     }
+}
+
+fn ends(tokens: &[EosToken]) -> String {
+    let mut ends = Vec::new();
+    for token in tokens {
+        ends.push(format!("{} {}", token.id, token.text));
+    }
+    if ends.is_empty() { "no token".to_owned() } else { ends.join(", ") }
 }
 
 fn bytes(count: u64) -> String {
@@ -157,6 +172,22 @@ mod tests {
                 "assumed: tokenizer_type = custom (command line)",
             ]
         );
+    }
+
+    #[test]
+    fn a_gguf_file_is_described_with_its_context_ends_and_template() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/data/gguf/llama-ntl.gguf");
+        let lines = run(&[file]).unwrap();
+        for line in [
+            "kind            llama (LlamaForCausalLM)",
+            "files           llama-ntl.gguf",
+            "stored as       bf16, f32",
+            "context         256 tokens",
+            "ends with       2 </s>",
+            "chat template   yes",
+        ] {
+            assert!(lines.lines().any(|other| other == line), "{line}: {lines}");
+        }
     }
 
     #[test]

@@ -17,8 +17,10 @@ use ntl_remote::{
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
 use ntl_text::tokenizer::Tokenizer;
 
+use crate::byte_tokenizer::byte_tokenizer;
 use crate::config::RemoteModel;
 use crate::hub::{Contents, HubError};
+use crate::request::AnswerSampling;
 
 /// Maximum number of tokens of a model whose engine does not report its own limit.
 const CONTEXT_TOKENS_UNKNOWN: usize = 1 << 20;
@@ -60,6 +62,8 @@ pub(crate) struct ConnectedModel {
     pub(crate) texts_max: usize,
     /// See [`RemoteModel::fields`].
     pub(crate) fields: Vec<String>,
+    /// How answers are sampled, if the engine reports no probabilities.
+    pub(crate) sampling: Option<AnswerSampling>,
 }
 
 /// Waits until an engine answers.
@@ -95,7 +99,17 @@ pub(crate) async fn connect(
             "this llama.cpp keeps the prompt of one slot: numbers are computed one by one; `--parallel N` makes it keep N"
         );
     }
+    let sampling = facts.chat.map(|fields| AnswerSampling::new(fields.temperature));
+    if let Some(sampling) = sampling {
+        let temperature = sampling.temperature();
+        tracing::info!(
+            model = name,
+            temperature,
+            "numbers and decisions are read from sampled answers of chats"
+        );
+    }
     let files = match &model.tokenizer {
+        _ if sampling.is_some() => byte_tokenizer(),
         Some(location) => CheckpointFiles::folder(&location.directory(Contents::Tokenizer).await?.path)?,
         None => return Err(no_tokenizer(name, &facts)),
     };
@@ -108,13 +122,13 @@ pub(crate) async fn connect(
     let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
     let upstream = connecting.connect(facts, own, observer).await?;
     let (texts_max, fields) = (model.texts_max, model.fields.clone());
-    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields })
+    Ok(ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields, sampling })
 }
 
 fn no_tokenizer(name: &str, facts: &EngineFacts) -> RemoteError {
     let missing = match facts.kind {
         EngineKind::LlamaCpp => "how its tokenizer splits texts",
-        EngineKind::Vllm | EngineKind::Ntl | EngineKind::OpenAi => "its vocabulary",
+        EngineKind::Vllm | EngineKind::Ntl | EngineKind::OpenAi | EngineKind::OpenAiChat => "its vocabulary",
     };
     let hint = facts.root.as_ref().map_or(String::new(), |root| format!(" (the engine loaded `{root}`)"));
     RemoteError::NoTokenizer { name: name.to_owned(), engine: facts.kind.name(), missing, hint }

@@ -19,8 +19,9 @@ use ntl_engine::CacheBudget;
 use ntl_models::LoadedModel;
 use ntl_text::chat::{ChatError, ChatTemplate, TextTemplate};
 use ntl_text::checkpoint::{
-    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, file_fingerprint,
+    CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, files_fingerprint,
 };
+use ntl_text::gguf::part_paths;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -514,7 +515,7 @@ fn fingerprint(checkpoint: &Checkpoint) -> Result<String, LoadError> {
     match checkpoint.path() {
         None => demo::files()?.fingerprint(),
         Some(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
-        Some(path) => file_fingerprint(path),
+        Some(path) => files_fingerprint(&part_paths(path)),
     }
 }
 

@@ -46,19 +46,24 @@ impl<'a> Figures<'a> {
     }
 
     fn numbers(&mut self, cases: &[Case<'a>]) {
-        let texts = || cases.iter().filter_map(|case| Some((case, case.answer?.text)));
-        let counts: Vec<NumberCounts> = texts().map(|(_, text)| NumberCounts::of(text)).collect();
-        let n = counts.len();
-        let malformed: usize = counts.iter().map(|counts| counts.malformed_count).sum();
-        let none = counts.iter().filter(|counts| counts.has_none).count();
+        let (mut n, mut malformed, mut none) = (0, 0, 0);
+        let mut pairs = Vec::new();
+        for case in cases {
+            let Some(CaseAnswer { text, .. }) = case.answer else { continue };
+            let counts = NumberCounts::of(text);
+            n += 1;
+            malformed += counts.malformed_count;
+            none += usize::from(counts.has_none);
+            if case.asks_number {
+                pairs.push(number_pair(text, case.reference));
+            }
+        }
         for (name, count, interval) in
             [("invalid", malformed, IntervalSource::None), ("no_number", none, IntervalSource::Share)]
         {
             let value = count as f64 / n as f64;
             self.0.push(Figure { name, value, role: Role::Metric { n, interval }, note: None });
         }
-        let asked = texts().filter(|(case, _)| case.asks_number);
-        let pairs: Vec<_> = asked.map(|(case, text)| number_pair(text, case.reference)).collect();
         if pairs.is_empty() {
             return;
         }
@@ -130,18 +135,22 @@ impl<'a> Figures<'a> {
 
     /// Adds the token accuracy with the paper's padding: labels are padded with a token that counts.
     fn tokens(&mut self, cases: &[Case<'a>]) {
-        let hits_of_batch = |batch: Vec<TokenRow<'_>>| -> Vec<Vec<bool>> {
+        let mut hits: Vec<Vec<Vec<bool>>> = Vec::new();
+        for batch in batches(cases, TokenRow::of) {
             let width = batch.iter().map(|row| row.label.len()).max().unwrap_or(0);
-            batch.iter().map(|row| row.hits(width)).collect()
-        };
-        let batches: Vec<_> = batches(cases, TokenRow::of).into_iter().map(hits_of_batch).collect();
+            hits.push(batch.iter().map(|row| row.hits(width)).collect());
+        }
+        let batches = hits;
         if batches.is_empty() {
             return;
         }
         let n = batches.iter().map(Vec::len).sum();
         let items = BatchMean::new(batches.clone(), |batch: &[Vec<bool>], weights: &[f64]| {
-            let correct = |hits: &Vec<bool>| f64::from(u8::from(hits.iter().all(|hit| *hit)));
-            numpy::average(batch.iter().map(correct).zip(weights.iter().copied()))
+            let rows = batch.iter().zip(weights);
+            numpy::average(rows.map(|(hits, &weight)| {
+                let is_correct = hits.iter().all(|hit| *hit);
+                (f64::from(u8::from(is_correct)), weight)
+            }))
         });
         let tokens = BatchMean::new(batches, |batch: &[Vec<bool>], weights: &[f64]| {
             let tokens = batch
@@ -239,21 +248,25 @@ impl<'a> TokenRow<'a> {
     fn of(case: &Case<'a>) -> Option<Self> {
         let CaseAnswer { token_ids, is_cut, .. } = case.answer?;
         let CaseLabel { ids, end } = case.label?;
-        Some(Self { label: ids, end: end.filter(|_| !is_cut), answer: token_ids? })
+        Some(Self { label: ids, end: if is_cut { None } else { end }, answer: token_ids? })
     }
 
     /// Returns which of the counted positions are correct: the positions of the label, and ten padding
     /// positions after `width`, the length of the batch's longest label.
     fn hits(&self, width: usize) -> Vec<bool> {
-        let Self { label, end, answer } = *self;
-        // The paper's tensors hold the end of sequence. Servers may omit it from the ids.
-        let at = |position: usize| match answer.get(position) {
+        let own = self.label.iter().enumerate().map(|(position, id)| self.token(position) == *id);
+        own.chain((width..width + 10).map(|position| self.token(position) == 0)).collect()
+    }
+
+    /// Returns the token of the answer at a position. The paper's tensors hold the end of sequence, which
+    /// servers may omit from the ids.
+    fn token(&self, position: usize) -> u32 {
+        let Self { end, answer, .. } = *self;
+        match answer.get(position) {
             Some(id) => *id,
             None if position == answer.len() && answer.last().copied() != end => end.unwrap_or(0),
             None => 0,
-        };
-        let own = label.iter().enumerate().map(|(position, id)| at(position) == *id);
-        own.chain((width..width + 10).map(|position| at(position) == 0)).collect()
+        }
     }
 }
 

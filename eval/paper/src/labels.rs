@@ -13,8 +13,8 @@ const LENGTH_MARGIN: u64 = 10;
 /// Token ids of xVal checkpoints do not contain the numbers. The numbers of the answer replace the number
 /// tokens, in the format of the paper's tokenizer.
 pub(crate) fn text(decoded: String, written: &str) -> String {
-    let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
-    if has_number(&decoded) || !has_number(written) {
+    let is_digit = u8::is_ascii_digit;
+    if decoded.as_bytes().iter().any(is_digit) || !written.as_bytes().iter().any(is_digit) {
         decoded
     } else {
         with_numbers(&decoded, written).unwrap_or_else(|| written.to_owned())
@@ -53,11 +53,12 @@ fn printed(number: f32) -> String {
 /// longest label. The limit has room for an end of sequence, even if the labels do not contain it
 /// (`has_end`).
 pub(crate) fn answer_tokens_max(labels: &[Vec<u32>], has_end: bool) -> Vec<u64> {
-    let limit = |batch: &[Vec<u32>]| {
+    let mut limits = Vec::with_capacity(labels.len());
+    for batch in labels.chunks(BATCH) {
         let longest = batch.iter().map(Vec::len).max().unwrap_or(0) as u64 + u64::from(!has_end);
-        longest + LENGTH_MARGIN - 1
-    };
-    labels.chunks(BATCH).flat_map(|batch| vec![limit(batch); batch.len()]).collect()
+        limits.extend(vec![longest + LENGTH_MARGIN - 1; batch.len()]);
+    }
+    limits
 }
 
 #[cfg(test)]

@@ -13,12 +13,16 @@ pub fn overlap<T: Eq + Hash>(
     for token in reference {
         *left.entry(token).or_default() += 1;
     }
-    let is_left = |token: &T| {
-        let Some(count) = left.get_mut(token).filter(|count| **count > 0) else { return false };
-        *count -= 1;
-        true
-    };
-    predicted.filter(is_left).count()
+    let mut shared = 0;
+    for token in predicted {
+        if let Some(count) = left.get_mut(&token)
+            && *count > 0
+        {
+            *count -= 1;
+            shared += 1;
+        }
+    }
+    shared
 }
 
 /// Returns the harmonic mean of precision and recall, or 0 if nothing is shared.

@@ -64,15 +64,22 @@ impl NumberCounts {
     pub fn of(text: &str) -> Self {
         static RUN: LazyLock<Regex> = LazyLock::new(|| regex("[.,0-9]*[0-9]"));
         let text = with_ascii_digits(text);
-        let malformed = |run: &&str| run.contains(',') || run.matches('.').count() > 1;
-        let runs = || RUN.find_iter(&text).map(|run| run.as_str());
-        Self { malformed_count: runs().filter(malformed).count(), has_none: runs().next().is_none() }
+        let mut counts = Self { malformed_count: 0, has_none: true };
+        for run in RUN.find_iter(&text) {
+            let is_malformed = run.as_str().contains(',') || run.as_str().matches('.').count() > 1;
+            counts.malformed_count += usize::from(is_malformed);
+            counts.has_none = false;
+        }
+        counts
     }
 }
 
 fn with_ascii_digits(text: &str) -> String {
-    let ascii = |c| digit_value(c).and_then(|value| char::from_digit(value.into(), 10)).unwrap_or(c);
-    text.chars().map(ascii).collect()
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        ascii.push(digit_value(c).and_then(|value| char::from_digit(value.into(), 10)).unwrap_or(c));
+    }
+    ascii
 }
 
 #[cfg(test)]

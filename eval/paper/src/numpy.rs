@@ -74,12 +74,8 @@ pub fn average(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
 /// `scipy.stats.pearsonr`. NaN if either side does not vary.
 pub fn pearson(pairs: &[(f64, f64)]) -> f64 {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-    let centre_a = mean(&a);
-    let centre_b = mean(&b);
-    let off = |values: &[f64], centre: f64| values.iter().map(|value| value - centre).collect::<Vec<f64>>();
-    let a = off(&a, centre_a);
-    let b = off(&b, centre_b);
-    let norm = |values: &[f64]| sum(&values.iter().map(|value| value * value).collect::<Vec<_>>()).sqrt();
+    let a = centred(&a);
+    let b = centred(&b);
     let norm_a = norm(&a);
     let norm_b = norm(&b);
     if norm_a <= 0.0 || norm_b <= 0.0 {
@@ -87,6 +83,15 @@ pub fn pearson(pairs: &[(f64, f64)]) -> f64 {
     }
     let products: Vec<f64> = a.iter().zip(&b).map(|(a, b)| (a / norm_a) * (b / norm_b)).collect();
     sum(&products).clamp(-1.0, 1.0)
+}
+
+fn centred(values: &[f64]) -> Vec<f64> {
+    let centre = mean(values);
+    values.iter().map(|value| value - centre).collect()
+}
+
+fn norm(values: &[f64]) -> f64 {
+    sum(&values.iter().map(|value| value * value).collect::<Vec<_>>()).sqrt()
 }
 
 /// `scipy.stats.spearmanr`. NaN if either side does not vary.
@@ -100,12 +105,13 @@ pub fn spearman(pairs: &[(f64, f64)]) -> f64 {
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let rank = |value: &f64| {
+    let mut ranks = Vec::with_capacity(values.len());
+    for value in values {
         let below = sorted.partition_point(|other| other.total_cmp(value).is_lt());
         let up_to = sorted.partition_point(|other| other.total_cmp(value).is_le());
-        f64::midpoint((below + 1) as f64, up_to as f64)
-    };
-    values.iter().map(rank).collect()
+        ranks.push(f64::midpoint((below + 1) as f64, up_to as f64));
+    }
+    ranks
 }
 
 #[cfg(test)]

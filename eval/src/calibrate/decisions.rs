@@ -92,8 +92,12 @@ impl Labelled {
             return self.levels(conformal_interval(self.interval(alpha), offset, levels));
         }
         let best = most_probable(&self.probabilities);
-        let is_member = |index: &usize| self.probabilities[*index] >= 1.0 - offset || Some(*index) == best;
-        let members: Vec<usize> = (0..self.probabilities.len()).filter(is_member).collect();
+        let mut members = Vec::new();
+        for (index, probability) in self.probabilities.iter().enumerate() {
+            if *probability >= 1.0 - offset || Some(index) == best {
+                members.push(index);
+            }
+        }
         IntervalScore { covers: members.contains(&self.expected), width: members.len() as f64 }
     }
 }
@@ -148,9 +152,8 @@ pub(super) fn run(run: &Run, settings: &CalibrateSettings, out: &mut dyn Write) 
 
 /// Returns the requested type, or the only one whose questions have options.
 fn kind_of(run: &Run, requested: Option<CalibratedKind>) -> Result<CalibratedKind, CalibrateError> {
-    let kinds = [CalibratedKind::Predicate, CalibratedKind::Choice, CalibratedKind::Score];
-    let has = |kind: &CalibratedKind| run.samples.iter().any(|sample| Labelled::of(sample, *kind).is_some());
-    let found: Vec<CalibratedKind> = kinds.into_iter().filter(has).collect();
+    let mut found = vec![CalibratedKind::Predicate, CalibratedKind::Choice, CalibratedKind::Score];
+    found.retain(|kind| run.samples.iter().any(|sample| Labelled::of(sample, *kind).is_some()));
     match (requested, found.as_slice()) {
         (Some(kind), found) if found.contains(&kind) => Ok(kind),
         (None, [kind]) => Ok(*kind),
@@ -159,12 +162,11 @@ fn kind_of(run: &Run, requested: Option<CalibratedKind>) -> Result<CalibratedKin
 }
 
 fn decision(kind: CalibratedKind, report: &Report) -> CalibratedDecision {
-    let field = |name: &str| report.settings.get("request").and_then(|request| request.get(name));
-    let is_of_texts = field("x_read").and_then(Value::as_str) == Some("texts");
+    let request = report.settings.get("request").unwrap_or(&Value::Null);
     CalibratedDecision {
         kind,
-        read: if is_of_texts { ReadName::Texts } else { ReadName::Labels },
-        orders: field("x_orders").and_then(Value::as_u64).unwrap_or(1),
+        read: if request["x_read"] == "texts" { ReadName::Texts } else { ReadName::Labels },
+        orders: request["x_orders"].as_u64().unwrap_or(1),
     }
 }
 

@@ -120,21 +120,22 @@ impl CompareArgs {
         })?;
         let [endpoints_a, endpoints_b] = self.endpoints(&run.server)?;
         let [model_a, model_b] = self.model_names(&run.server)?;
-        let side = |folder: &str, endpoints, model| RunSettings {
+        let sides = [("a", endpoints_a, model_a), ("b", endpoints_b, model_b)];
+        Ok(sides.map(|(folder, endpoints, model)| RunSettings {
             server: ServerSettings { endpoints, model, ..run.server.clone() },
             output: OutputSettings { out: Some(out.join(folder)), ..run.output.clone() },
             ..run.clone()
-        };
-        Ok([side("a", endpoints_a, model_a), side("b", endpoints_b, model_b)])
+        }))
     }
 
     fn model_names(&self, server: &ServerSettings) -> Result<[Option<String>; 2], UsageError> {
-        let usage = |message: &str| Err(UsageError(message.to_owned()));
         match (&self.models, &server.model) {
-            (Some(_), Some(_)) => usage("--models names both models; leave out --model"),
+            (Some(_), Some(_)) => Err(UsageError::new("--models names both models; leave out --model")),
             (Some(names), None) => Ok(names.clone().map(Some)),
             (None, model) if self.endpoint.len() == 2 => Ok([model.clone(), model.clone()]),
-            (None, _) => usage("name the two models with --models A,B, or give two --endpoint"),
+            (None, _) => {
+                Err(UsageError::new("name the two models with --models A,B, or give two --endpoint"))
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::metrics::registry;
 use crate::settings::base_url::BaseUrl;
 use crate::settings::decisions::DecisionSettings;
 use crate::settings::gates::{Bound, Gates};
+use crate::settings::judge::JudgeSettings;
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::{NumberSettings, RatingScale, finite};
 use crate::settings::{OnExisting, OutputSettings, RunSettings, ServerSettings};
@@ -92,6 +93,7 @@ impl Common {
             prompt_tokens: self.prompt_tokens,
             number: self.number.settings(),
             decisions: DecisionSettings::default(),
+            judge: JudgeSettings::default(),
             server: self.server.settings(),
             output: self.output.settings(),
             gates: self.gates.settings(),

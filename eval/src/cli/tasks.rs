@@ -11,6 +11,7 @@ use super::flags::{Common, at_least_one, one_of, range};
 use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
 use crate::settings::decisions::{DecisionSettings, Reordering};
+use crate::settings::judge::JudgeSettings;
 use crate::settings::mode::{Api, Mode, NumberRule};
 use crate::settings::number::{Draws, finite};
 use crate::stats::Interval;
@@ -160,6 +161,7 @@ impl Task {
         }
         if let Self::Judge(args) = self {
             settings.prefill.clone_from(&args.prefill);
+            settings.judge = args.settings();
         }
         if let Self::Decisions(args) = self {
             settings.decisions = args.settings();
@@ -232,6 +234,11 @@ impl CodeRegressionArgs {
     fn draws(&self) -> Option<Draws> {
         self.samples.map(|samples| Draws { samples, top_p: self.top_p })
     }
+}
+
+fn width(text: &str) -> Result<f64, String> {
+    let value = finite(text)?;
+    if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -477,6 +484,22 @@ pub struct JudgeArgs {
     /// continues it. It is a message of the assistant with `--api chat`, and the end of the prompt without.
     #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
     pub prefill: Option<String>,
+    /// People's scores of some items, for the corrected mean and pass rate: a file with the fields `id` and
+    /// `score` (JSON lines, a JSON array, CSV or TSV). The items have to be a random part of the data.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Field of the data with the ids of `--labels`. Default: the id of an item is its number, from 0.
+    #[arg(long, value_name = "NAME", requires = "labels")]
+    pub id_field: Option<String>,
+    /// Also report the share of the items whose score is at least V, as the judge and as people see it.
+    #[arg(long, value_name = "V", allow_hyphen_values = true, value_parser = finite, conflicts_with = "pairs")]
+    pub pass_from: Option<f64>,
+    /// Also report how many labels give the corrected mean score a 95% interval of this width.
+    #[arg(long, value_name = "W", value_parser = width)]
+    pub width: Option<f64>,
+    /// Directory of an earlier run of this judge: test whether it scores the same prompts differently now.
+    #[arg(long, value_name = "DIR")]
+    pub drift: Option<PathBuf>,
     #[command(flatten)]
     pub common: Common,
 }
@@ -551,7 +574,13 @@ impl JudgeArgs {
             reference_field: self.reference_field.clone(),
             human_field: self.human_field.clone(),
             human_scale: self.human_scale,
+            labels: self.labels.clone(),
+            id_field: self.id_field.clone(),
             reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },
         }
+    }
+
+    fn settings(&self) -> JudgeSettings {
+        JudgeSettings { pass_from: self.pass_from, width: self.width, drift: self.drift.clone() }
     }
 }

@@ -3,15 +3,15 @@
 //!
 //! In: the runs below a directory. Out: [`Leaderboard`]s, and their page.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measures::{Group, groups};
+use super::measures::groups;
 use super::pairs::Pairs;
 use super::{CompareError, Difference, Format, differences};
 use crate::error::OutputError;
@@ -96,23 +96,27 @@ pub fn write(folder: &Path, settings: &LeaderboardSettings, out: &mut dyn Write)
         sections,
     };
     let files = write_pages(folder, PAGES, &document)?;
-    let print = |out: &mut dyn Write| -> std::io::Result<()> {
-        match settings.format {
-            Format::Json => {
-                let boards: Vec<&Leaderboard> = boards.iter().map(|(board, _)| board).collect();
-                serde_json::to_writer(&mut *out, &boards)?;
-                writeln!(out)
-            }
-            Format::Markdown => write!(out, "{}", markdown::render(&document)),
-            Format::Text => {
-                for section in &document.sections {
-                    writeln!(out, "{}\n{}\n", section.title, markdown::plain_section(section))?;
-                }
-                files.iter().try_for_each(|file| writeln!(out, "{}", file.display()))
-            }
+    let written = match settings.format {
+        Format::Json => {
+            let boards: Vec<&Leaderboard> = boards.iter().map(|(board, _)| board).collect();
+            write_json(&boards, out)
         }
+        Format::Markdown => write!(out, "{}", markdown::render(&document)),
+        Format::Text => write_text(&document, &files, out),
     };
-    Ok(print(out).map_err(OutputError)?)
+    Ok(written.map_err(OutputError)?)
+}
+
+fn write_json(boards: &[&Leaderboard], out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, boards)?;
+    writeln!(out)
+}
+
+fn write_text(document: &Document, files: &[PathBuf], out: &mut dyn Write) -> io::Result<()> {
+    for section in &document.sections {
+        writeln!(out, "{}\n{}\n", section.title, markdown::plain_section(section))?;
+    }
+    files.iter().try_for_each(|file| writeln!(out, "{}", file.display()))
 }
 
 /// Returns the runs in groups with the same task, split and items, in the order of their directories.
@@ -131,43 +135,43 @@ fn groups_of_runs(runs: &[Run]) -> Vec<Vec<&Run>> {
 fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, CompareError> {
     let metric = settings.metric.clone().unwrap_or_else(|| ranking_metric(runs));
     let better = better(&metric);
-    let value = |run: &&Run| run.report.metrics.get(&metric).value;
-    let mut sorted = runs.to_vec();
-    sorted.sort_by(|a, b| match (value(a), value(b)) {
+    let mut sorted: Vec<(Option<f64>, &Run)> = Vec::with_capacity(runs.len());
+    for run in runs {
+        sorted.push((run.report.metrics.get(&metric).value, run));
+    }
+    sorted.sort_by(|(a, _), (b, _)| match (*a, *b) {
         (Some(a), Some(b)) if better == Better::Lower => a.total_cmp(&b),
         (Some(a), Some(b)) => b.total_cmp(&a),
         // Runs without a value are the last ones.
         (a, b) => b.is_some().cmp(&a.is_some()),
     });
-    let best = sorted.first().copied().filter(|run| value(run).is_some());
-    let tested = |run: &&Run| match best {
-        Some(best) if !std::ptr::eq(best, *run) && value(run).is_some() => {
-            difference(best, run, &metric, settings.bootstrap)
+    let mut standings = Vec::with_capacity(sorted.len());
+    let mut p_values = Vec::new();
+    for (rank, (value, run)) in sorted.iter().enumerate() {
+        let behind = match (rank, value, sorted.first()) {
+            (1.., Some(_), Some((_, best))) => difference(best, run, &metric, settings.bootstrap)?,
+            _ => None,
+        };
+        if let Some(Difference { p: Some(value), p_is_bound, .. }) = behind {
+            p_values.push(PValue { value, is_bound: p_is_bound });
         }
-        _ => Ok(None),
-    };
-    let differences = sorted.iter().map(tested).collect::<Result<Vec<_>, _>>()?;
-    let p_value =
-        |difference: &Difference| Some(PValue { value: difference.p?, is_bound: difference.p_is_bound });
-    let p_values: Vec<PValue> = differences.iter().flatten().filter_map(p_value).collect();
-    let mut corrected = holm(&p_values).into_iter();
-    let mut behind = |difference: Option<Difference>| {
-        let difference = difference?;
-        let p = p_value(&difference).and_then(|_| corrected.next());
-        Some(Behind {
-            difference: difference.difference,
-            p_holm: p.map(|p| p.value),
-            p_holm_is_bound: p.is_some_and(|p| p.is_bound),
-        })
-    };
-    let standing = |(run, difference): (&&Run, Option<Difference>)| Standing {
-        run: run.folder.display().to_string(),
-        model: run.report.model.clone(),
-        mode: run.report.mode.clone(),
-        metric: run.report.metrics.get(&metric),
-        behind: behind(difference),
-    };
-    let standings: Vec<Standing> = sorted.iter().zip(differences).map(standing).collect();
+        standings.push(Standing {
+            run: run.folder.display().to_string(),
+            model: run.report.model.clone(),
+            mode: run.report.mode.clone(),
+            metric: run.report.metrics.get(&metric),
+            behind: behind.map(|behind| Behind {
+                difference: behind.difference,
+                p_holm: behind.p,
+                p_holm_is_bound: behind.p_is_bound,
+            }),
+        });
+    }
+    let tested = standings.iter_mut().filter_map(|standing| standing.behind.as_mut());
+    for (behind, corrected) in tested.filter(|behind| behind.p_holm.is_some()).zip(holm(&p_values)) {
+        behind.p_holm = Some(corrected.value);
+        behind.p_holm_is_bound = corrected.is_bound;
+    }
     let first = runs.first().map(|run| &run.report);
     Ok(Leaderboard {
         task: first.map_or_else(String::new, |report| report.task.clone()),
@@ -185,11 +189,14 @@ fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, Co
 fn ranking_metric(runs: &[&Run]) -> String {
     let shown = runs.iter().flat_map(|run| run.report.first_metrics.iter().map(String::as_str));
     let all = runs.iter().flat_map(|run| run.report.metrics.iter().map(|(name, _)| name));
-    let candidates = shown.chain(in_table_order(all)).filter(|name| better(name) != Better::Unknown);
-    let having = |name: &str| runs.iter().filter(|run| run.report.metrics.get(name).value.is_some()).count();
-    // `max_by_key` returns the last of several equals.
-    let candidates: Vec<&str> = candidates.collect();
-    candidates.into_iter().rev().max_by_key(|name| having(name)).unwrap_or("accuracy").to_owned()
+    let mut ranking: Option<(&str, usize)> = None;
+    for name in shown.chain(in_table_order(all)).filter(|name| better(name) != Better::Unknown) {
+        let having = runs.iter().filter(|run| run.report.metrics.get(name).value.is_some()).count();
+        if ranking.is_none_or(|(_, most)| having > most) {
+            ranking = Some((name, having));
+        }
+    }
+    ranking.map_or("accuracy", |(name, _)| name).to_owned()
 }
 
 /// Returns how a run differs from the best one. `None` if the metric cannot be computed from samples.
@@ -200,24 +207,27 @@ fn difference(
     bootstrap: Bootstrap,
 ) -> Result<Option<Difference>, CompareError> {
     let pairs = Pairs::of(best, run)?;
-    let only = |group: Group| Group {
-        measured: group.measured.into_iter().filter(|measured| measured.name == metric).collect(),
-        ..group
-    };
-    let of_metric = groups(&pairs).into_iter().map(only).filter(|group| !group.measured.is_empty());
-    Ok(of_metric.flat_map(|group| differences(group, bootstrap)).next())
+    for mut group in groups(&pairs) {
+        group.measured.retain(|measured| measured.name == metric);
+        if let Some(difference) = differences(group, bootstrap).into_iter().next() {
+            return Ok(Some(difference));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the tables of a leaderboard: the runs, and the ranking metric of each module.
 fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
-    let run_of = |standing: &Standing| {
-        runs.iter().copied().find(|run| run.folder.display().to_string() == standing.run)
-    };
-    let ranked: Vec<&Run> = board.standings.iter().filter_map(run_of).collect();
-    let shown = ranked.iter().flat_map(|run| run.report.metrics_to_show());
-    let others = shown
-        .filter(|(name, metric)| *name != board.metric && find(name).is_some() && metric.value.is_some());
-    let others: IndexSet<&str> = others.map(|(name, _)| name).collect();
+    let mut ranked: Vec<&Run> = Vec::with_capacity(runs.len());
+    for standing in &board.standings {
+        ranked.extend(runs.iter().find(|run| run.folder.display().to_string() == standing.run));
+    }
+    let mut others: IndexSet<&str> = IndexSet::new();
+    for (name, metric) in ranked.iter().flat_map(|run| run.report.metrics_to_show()) {
+        if name != board.metric && find(name).is_some() && metric.value.is_some() {
+            others.insert(name);
+        }
+    }
     let others: Vec<&str> = others.into_iter().take(OTHER_METRICS).collect();
     let columns = [
         numbers(&["rank"]),
@@ -283,10 +293,13 @@ fn method(board: &Leaderboard, others: &[&str]) -> String {
 fn modules(board: &Leaderboard, ranked: &[&Run]) -> Table {
     let titles: Vec<String> = (1..=ranked.len()).map(|rank| rank.to_string()).collect();
     let names = ranked.first().map(|run| run.report.modules.keys()).into_iter().flatten();
-    let value = |run: &Run, name: &str| run.report.modules.get(name)?.metrics.get(&board.metric).value;
     let rows = names.map(|name| {
         let mut row = row![name];
-        row.extend(ranked.iter().map(|run| Cell::from(optional_number(value(run, name)))));
+        for run in ranked {
+            let module = run.report.modules.get(name);
+            let value = module.and_then(|module| module.metrics.get(&board.metric).value);
+            row.push(Cell::from(optional_number(value)));
+        }
         row
     });
     Table::new([words(&["module"]), numbers(&titles)], rows)

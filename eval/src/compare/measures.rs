@@ -12,7 +12,6 @@ use crate::metrics::numbers::{NumberColumns, Prediction};
 use crate::metrics::registry::{METRICS, MetricInfo, NumberStatistic, Statistic, in_table_order};
 use crate::stats::difference::{Contrast, Spread};
 use crate::stats::weighted::{Weighted, mean_in_lanes};
-use crate::store::sample::Sample;
 
 /// A metric of both sides.
 pub(super) struct Measured {
@@ -35,18 +34,23 @@ pub(super) fn groups(pairs: &Pairs<'_>) -> Vec<Group> {
     let columns: BTreeSet<&str> = columns.filter(|name| !own.contains(name)).collect();
     let scores = std::iter::once("accuracy").chain(in_table_order(columns.into_iter()));
     let mut groups: Vec<Group> = scores.map(|name| mean_score(name, pairs)).collect();
+    if pairs.are_of_systems {
+        // How well a judge agrees with people says nothing about the systems.
+        groups
+            .retain(|group| group.n > 0 && group.measured.iter().all(|measured| measured.name != "accuracy"));
+        return groups;
+    }
     let read: Vec<[Prediction; 2]> = pairs.read().collect();
     let are_judged = pairs.answered().any(|(a, _)| a.is_judged());
     let are_decisions = pairs.answered().any(|(a, _)| a.is_decision());
-    let is_compared = |metric: &MetricInfo| !are_decisions || metric.is_of_decisions();
     groups.push(numbers(&read, |metric| match metric.statistic {
-        Statistic::Number(of) if is_compared(metric) => Some(of),
+        Statistic::Number(of) if !are_decisions || metric.is_of_decisions() => Some(of),
         Statistic::Rating(of) if are_judged => Some(of),
         _ => None,
     }));
     let nonzero: Vec<[Prediction; 2]> = read.into_iter().filter(|[a, _]| a.truth.abs() > 0.0).collect();
     groups.push(numbers(&nonzero, |metric| match metric.statistic {
-        Statistic::RelativeNumber(of) if is_compared(metric) => Some(of),
+        Statistic::RelativeNumber(of) if !are_decisions || metric.is_of_decisions() => Some(of),
         _ => None,
     }));
     groups.push(calibration_errors(pairs));
@@ -63,67 +67,67 @@ fn differing<T: PartialEq>(pairs: impl Iterator<Item = [T; 2]>) -> Vec<usize> {
 fn mean_score(name: &str, pairs: &Pairs<'_>) -> Group {
     let scores = pairs.answered().filter_map(|(a, b)| a.score(name).zip(b.score(name)));
     let (a, b): (Vec<f64>, Vec<f64>) = scores.unzip();
-    let mean =
-        |values: Vec<f64>| -> Weighted<'static> { Box::new(move |weights| mean_in_lanes(&values, weights)) };
-    let both = mean([&*a, &*b].concat());
-    let spread = Spread::of_means(&a, &b);
     Group {
         n: a.len(),
         differing: differing(a.iter().zip(&b).map(|(a, b)| [a, b])),
-        measured: vec![Measured {
-            name: name.to_owned(),
-            contrast: Contrast { a: mean(a), b: mean(b), both, spread },
-        }],
+        measured: vec![Measured { name: name.to_owned(), contrast: Contrast::of_means(a, b) }],
     }
 }
 
 /// Returns the calibration error over the pairs whose options have probabilities on both sides.
 fn calibration_errors(pairs: &Pairs<'_>) -> Group {
-    let answer = |sample: &Sample| Some((sample.score("confidence")?, sample.right()));
     let mut a = Vec::new();
     let mut b = Vec::new();
     for (sample_a, sample_b) in pairs.answered() {
-        if let (Some(answer_a), Some(answer_b)) = (answer(sample_a), answer(sample_b)) {
-            a.push(answer_a);
-            b.push(answer_b);
+        let confidences = (sample_a.score("confidence"), sample_b.score("confidence"));
+        if let (Some(confidence_a), Some(confidence_b)) = confidences {
+            a.push((confidence_a, sample_a.right()));
+            b.push((confidence_b, sample_b.right()));
         }
     }
-    let error = |answers: Vec<(f64, bool)>| -> Weighted<'static> {
-        Box::new(move |weights| {
-            let answers = answers.iter().zip(weights);
-            calibration_error(answers.map(|((confidence, right), weight)| (*confidence, *right, *weight)))
-        })
-    };
-    let both = error([&*a, &*b].concat());
+    let both = weighted_error([&*a, &*b].concat());
     Group {
         n: a.len(),
         differing: differing(a.iter().zip(&b).map(|(a, b)| [a, b])),
         measured: vec![Measured {
             name: "calibration_error".to_owned(),
-            contrast: Contrast { a: error(a), b: error(b), both, spread: Spread::Percentiles },
+            contrast: Contrast {
+                a: weighted_error(a),
+                b: weighted_error(b),
+                both,
+                spread: Spread::Percentiles,
+            },
         }],
     }
 }
 
+/// Returns the calibration error of confidences, and whether each answer is correct.
+fn weighted_error(answers: Vec<(f64, bool)>) -> Weighted<'static> {
+    Box::new(move |weights| {
+        let answers = answers.iter().zip(weights);
+        calibration_error(answers.map(|((confidence, right), weight)| (*confidence, *right, *weight)))
+    })
+}
+
 /// Returns the number metrics whose statistic `choose` returns.
 fn numbers(read: &[[Prediction; 2]], choose: impl Fn(&MetricInfo) -> Option<NumberStatistic>) -> Group {
-    let side = |side: usize| read.iter().map(move |pair| pair[side]);
-    let columns = |predictions: Vec<Prediction>| Arc::new(NumberColumns::new(&predictions, mean_in_lanes));
-    let [a, b] = [0, 1].map(|which| columns(side(which).collect()));
-    let both = columns(side(0).chain(side(1)).collect());
-    let measured = |metric: &MetricInfo| {
-        let of = choose(metric)?;
-        let weighted = |columns: &Arc<NumberColumns>| -> Weighted<'static> {
-            let columns = Arc::clone(columns);
-            Box::new(move |weights| of(&columns, weights))
-        };
-        let spread = metric.difference_spread(&a, &b);
-        let contrast = Contrast { a: weighted(&a), b: weighted(&b), both: weighted(&both), spread };
-        Some(Measured { name: metric.name.to_owned(), contrast })
-    };
-    Group {
-        n: read.len(),
-        differing: differing(read.iter().copied()),
-        measured: METRICS.iter().filter_map(measured).collect(),
+    let [side_a, side_b] = [0, 1].map(|side| read.iter().map(|pair| pair[side]).collect::<Vec<_>>());
+    let both = [&*side_a, &*side_b].concat();
+    let [a, b, both] =
+        [side_a, side_b, both].map(|predictions| Arc::new(NumberColumns::new(&predictions, mean_in_lanes)));
+    let mut measured = Vec::new();
+    for metric in &METRICS {
+        if let Some(of) = choose(metric) {
+            let spread = metric.difference_spread(&a, &b);
+            let [a, b, both] = [&a, &b, &both].map(|columns| weighted_statistic(of, columns));
+            let contrast = Contrast { a, b, both, spread };
+            measured.push(Measured { name: metric.name.to_owned(), contrast });
+        }
     }
+    Group { n: read.len(), differing: differing(read.iter().copied()), measured }
+}
+
+fn weighted_statistic(of: NumberStatistic, columns: &Arc<NumberColumns>) -> Weighted<'static> {
+    let columns = Arc::clone(columns);
+    Box::new(move |weights| of(&columns, weights))
 }

@@ -18,13 +18,14 @@ use anyhow::bail;
 use serde::Serialize;
 
 use crate::error::OutputError;
+use crate::metrics::corrected::CorrectedMean;
 use crate::metrics::registry::{Better, better};
 use crate::report::markdown;
 use crate::stats::Interval;
 use crate::stats::bootstrap::Bootstrap;
-use crate::stats::difference::{Contrast, DifferenceTest, LEVEL, PValue, test_contrasts};
+use crate::stats::difference::{Contrast, LEVEL, PValue, test_contrasts};
 use crate::stats::holm::holm;
-use crate::stats::paired::{McNemar, SignTest, mcnemar, sign_test};
+use crate::stats::paired::{McNemar, SignTest, sign_test};
 use crate::store::report::flat_settings;
 use crate::store::saved::{REPORT, Run, run_folders};
 use measures::Group;
@@ -72,6 +73,13 @@ pub struct Comparison {
     /// the models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingDifference>,
+    /// Whether a judge scored the answers of two systems to the same inputs. Then only its scores are
+    /// compared.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub are_of_systems: bool,
+    /// The difference of the mean scores of two systems, corrected by people's scores of both answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub corrected: Option<CorrectedMean>,
     /// Number of resamples of the bootstrap and of the permutation test.
     pub resamples: u32,
     /// Seed of both.
@@ -118,24 +126,29 @@ pub struct SettingDifference {
 /// which servers may omit. The location of the data and the number of requests in flight do not change any
 /// answer.
 fn setting_differences(a: &Run, b: &Run) -> Vec<SettingDifference> {
-    let is_of_request = |name: &str| {
-        name.starts_with("request.") || ["prompt_tokens", "template", "truncation_side"].contains(&name)
-    };
-    let is_of_model = |name: &str| ["model_dtype", "model_kv_cache_dtype"].contains(&name);
     let same_mode = a.report.mode == b.report.mode;
-    let settings = |run: &Run| -> BTreeMap<String, String> {
-        let all = flat_settings("", &run.report.settings).into_iter();
-        all.filter(|(name, _)| same_mode && is_of_request(name) || is_of_model(name)).collect()
-    };
-    let a = settings(a);
-    let b = settings(b);
+    let a: BTreeMap<String, String> = flat_settings("", &a.report.settings).into_iter().collect();
+    let b: BTreeMap<String, String> = flat_settings("", &b.report.settings).into_iter().collect();
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let of = |side: &BTreeMap<String, String>, name: &String| side.get(name).cloned().unwrap_or_default();
-    let both = names.into_iter().map(|name| (name, of(&a, name), of(&b, name)));
-    let is_known = |a: &str, b: &str| !a.is_empty() && !b.is_empty();
-    both.filter(|(name, a, b)| a != b && (!is_of_model(name) || is_known(a, b)))
-        .map(|(name, a, b)| SettingDifference { name: name.clone(), a, b })
-        .collect()
+    let mut differences = Vec::new();
+    for name in names {
+        let a = a.get(name).cloned().unwrap_or_default();
+        let b = b.get(name).cloned().unwrap_or_default();
+        let is_compared =
+            if is_of_model(name) { !a.is_empty() && !b.is_empty() } else { same_mode && is_of_request(name) };
+        if is_compared && a != b {
+            differences.push(SettingDifference { name: name.clone(), a, b });
+        }
+    }
+    differences
+}
+
+fn is_of_request(setting: &str) -> bool {
+    setting.starts_with("request.") || ["prompt_tokens", "template", "truncation_side"].contains(&setting)
+}
+
+fn is_of_model(setting: &str) -> bool {
+    ["model_dtype", "model_kv_cache_dtype"].contains(&setting)
 }
 
 /// A metric of both sides.
@@ -201,30 +214,39 @@ pub fn write(runs: &[[PathBuf; 2]], settings: CompareSettings, out: &mut dyn Wri
 /// Returns the directories of the runs to compare: `a` and `b` themselves or, if neither holds a run, the
 /// runs below them with the same path.
 pub fn pairs_of_runs(a: &Path, b: &Path) -> anyhow::Result<Vec<[PathBuf; 2]>> {
-    let holds_none = |folder: &Path| folder.is_dir() && !folder.join(REPORT).is_file();
-    if !holds_none(a) || !holds_none(b) {
-        return Ok(vec![[a.to_owned(), b.to_owned()]]);
+    for folder in [a, b] {
+        if !folder.is_dir() || folder.join(REPORT).is_file() {
+            return Ok(vec![[a.to_owned(), b.to_owned()]]);
+        }
     }
-    let below = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
-        let found = run_folders(folder)?.into_iter();
-        Ok(found.map(|run| run.strip_prefix(folder).map_or(run.clone(), Path::to_owned)).collect())
-    };
-    let below_a = below(a)?;
-    let below_b = below(b)?;
+    let below_a = runs_below(a)?;
+    let below_b = runs_below(b)?;
     if below_a != below_b || below_a.is_empty() {
-        let list = |folder: &Path, runs: &[PathBuf]| {
-            let runs: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
-            let runs =
-                if runs.is_empty() { format!("no {REPORT}") } else { format!("runs in {}", runs.join(", ")) };
-            format!("{} holds {runs}", folder.display())
-        };
         bail!(
             "{}; {}; name two runs, or directories with the same runs",
-            list(a, &below_a),
-            list(b, &below_b)
+            described(a, &below_a),
+            described(b, &below_b)
         );
     }
     Ok(below_a.iter().map(|run| [a.join(run), b.join(run)]).collect())
+}
+
+/// Returns the paths of the runs below a directory, relative to it.
+fn runs_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut runs = Vec::new();
+    for run in run_folders(folder)? {
+        runs.push(run.strip_prefix(folder).map_or(run.clone(), Path::to_owned));
+    }
+    Ok(runs)
+}
+
+fn described(folder: &Path, runs: &[PathBuf]) -> String {
+    let folder = folder.display();
+    if runs.is_empty() {
+        return format!("{folder} holds no {REPORT}");
+    }
+    let runs: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
+    format!("{folder} holds runs in {}", runs.join(", "))
 }
 
 fn print(comparison: &Comparison, format: Format, out: &mut dyn Write) -> io::Result<()> {
@@ -241,15 +263,17 @@ fn print(comparison: &Comparison, format: Format, out: &mut dyn Write) -> io::Re
 /// Compares two runs and lists at most `items` items.
 pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<Comparison, CompareError> {
     let pairs = Pairs::of(a, b)?;
-    let right = || pairs.answered().map(|(a, b)| (a.right(), b.right()));
-    let only = |which: (bool, bool)| right().filter(|&pair| pair == which).count();
-    let errors = || pairs.read().map(|[a, b]| (a.absolute_error, b.absolute_error));
     let mut metrics: Vec<Difference> =
         measures::groups(&pairs).into_iter().flat_map(|group| differences(group, bootstrap)).collect();
     for metric in &mut metrics {
         metric.estimates = [a, b].map(|run| run.report.estimate_of(&metric.name));
     }
     let tests = conclude(&mut metrics);
+    let are_of_systems = pairs.are_of_systems;
+    let corrected = if are_of_systems { CorrectedMean::of(&pairs.score_differences(), None) } else { None };
+    let errors: Vec<(f64, f64)> = pairs.read().map(|[a, b]| (a.absolute_error, b.absolute_error)).collect();
+    let sign_test =
+        if are_of_systems || errors.is_empty() { None } else { Some(sign_test(errors.into_iter())) };
     Ok(Comparison {
         task: a.report.task.clone(),
         split: a.report.split.clone(),
@@ -257,13 +281,15 @@ pub fn compare(a: &Run, b: &Run, bootstrap: Bootstrap, items: usize) -> Result<C
         b: Side::of(b),
         counts: pairs.counts(),
         settings: setting_differences(a, b),
+        are_of_systems,
+        corrected,
         resamples: bootstrap.resamples,
         seed: bootstrap.seed,
         tests,
         metrics,
-        mcnemar: right().next().map(|_| mcnemar(only((true, false)), only((false, true)))),
-        sign_test: errors().next().map(|_| sign_test(errors())),
-        items: pairs.largest_differences(items),
+        mcnemar: if are_of_systems { None } else { pairs.mcnemar() },
+        sign_test,
+        items: pairs.largest_differences(if are_of_systems { 0 } else { items }),
     })
 }
 
@@ -275,9 +301,10 @@ fn differences(group: Group, bootstrap: Bootstrap) -> Vec<Difference> {
     let (names, contrasts): (Vec<String>, Vec<Contrast<'_>>) =
         measured.into_iter().map(|measured| (measured.name, measured.contrast)).unzip();
     let tested = test_contrasts(&contrasts, n, &differing, bootstrap);
-    let difference = |((name, contrast), tested): ((String, &Contrast<'_>), Option<DifferenceTest>)| {
-        let [a, b] = contrast.sides(&plain)?;
-        Some(Difference {
+    let mut differences = Vec::with_capacity(names.len());
+    for ((name, contrast), tested) in names.into_iter().zip(&contrasts).zip(tested) {
+        let Some([a, b]) = contrast.sides(&plain) else { continue };
+        differences.push(Difference {
             better: better(&name),
             name,
             a,
@@ -291,17 +318,17 @@ fn differences(group: Group, bootstrap: Bootstrap) -> Vec<Difference> {
             n,
             estimates: [None, None],
             verdict: String::new(),
-        })
-    };
-    names.into_iter().zip(&contrasts).zip(tested).filter_map(difference).collect()
+        });
+    }
+    differences
 }
 
 /// Corrects the p-values of all metrics together, and fills in the verdicts. Returns the number of tests.
 fn conclude(metrics: &mut [Difference]) -> usize {
-    let p_values: Vec<PValue> = metrics
-        .iter()
-        .filter_map(|metric| Some(PValue { value: metric.p?, is_bound: metric.p_is_bound }))
-        .collect();
+    let mut p_values = Vec::new();
+    for metric in &*metrics {
+        p_values.extend(metric.p.map(|value| PValue { value, is_bound: metric.p_is_bound }));
+    }
     let tested = metrics.iter_mut().filter(|metric| metric.p.is_some());
     for (metric, corrected) in tested.zip(holm(&p_values)) {
         (metric.p_holm, metric.p_holm_is_bound) = (Some(corrected.value), corrected.is_bound);

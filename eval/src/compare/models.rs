@@ -31,8 +31,11 @@ pub fn run(
         ending = ending.max(session::run(suites, side, &mut console)?);
     }
     let outs = sides.each_ref().map(|side| side.output.out.clone().unwrap_or_default());
-    let of_suite = |suite| outs.each_ref().map(|out| session::suite_folder(out, suite, suites));
-    Ok((suites.iter().map(of_suite).collect(), ending))
+    let mut folders = Vec::with_capacity(suites.len());
+    for suite in suites {
+        folders.push(outs.each_ref().map(|out| session::suite_folder(out, suite, suites)));
+    }
+    Ok((folders, ending))
 }
 
 fn describe(server: &ServerSettings) -> String {

@@ -8,12 +8,14 @@ use serde::Serialize;
 
 use super::{CompareError, ItemDifference};
 use crate::format::shortened;
+use crate::metrics::corrected::JudgedScore;
 use crate::metrics::numbers::Prediction;
+use crate::stats::paired::{McNemar, mcnemar};
 use crate::store::sample::Sample;
 use crate::store::saved::Run;
 
 /// PairCounts of pairs by outcome: a number was read, or the request failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PairCounts {
     /// All pairs.
     pub n: usize,
@@ -27,61 +29,99 @@ pub struct PairCounts {
 
 /// Pairs of samples of the same items.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pairs<'a>(Vec<(&'a Sample, &'a Sample)>);
+pub struct Pairs<'a> {
+    pairs: Vec<(&'a Sample, &'a Sample)>,
+    /// Whether a judge scored the answers of two systems to the same inputs.
+    pub are_of_systems: bool,
+}
 
 impl<'a> Pairs<'a> {
     pub fn of(a: &'a Run, b: &'a Run) -> Result<Self, CompareError> {
-        let name = |run: &Run| format!("{} {}", run.report.task, run.report.split);
-        if name(a) != name(b) {
-            return Err(CompareError::Task { a: name(a), b: name(b) });
+        let [name_a, name_b] = [a, b].map(|run| format!("{} {}", run.report.task, run.report.split));
+        if name_a != name_b {
+            return Err(CompareError::Task { a: name_a, b: name_b });
         }
         let pairs: Vec<_> = a.samples.iter().zip(&b.samples).collect();
-        pairs.iter().try_for_each(|(a, b)| same_item(a, b))?;
+        let are_of_systems = pairs.iter().any(|(a, b)| are_answers_to_one_input(a, b));
+        for (a, b) in &pairs {
+            if are_of_systems {
+                same_input(a, b)?;
+            } else {
+                same_item(a, b)?;
+            }
+        }
         if a.samples.len() != b.samples.len() {
             return Err(CompareError::Length { a: a.samples.len(), b: b.samples.len() });
         }
-        Ok(Self(pairs))
+        Ok(Self { pairs, are_of_systems })
     }
 
     /// Iterates over the pairs without a failed request.
     pub fn answered(&self) -> impl Iterator<Item = (&'a Sample, &'a Sample)> {
-        self.0.iter().copied().filter(|(a, b)| !a.failed() && !b.failed())
+        self.pairs.iter().copied().filter(|(a, b)| !a.failed() && !b.failed())
+    }
+
+    /// Returns how much higher the judge and people score B's answer than A's, for the pairs with a score of
+    /// the judge on both sides.
+    pub fn score_differences(&self) -> Vec<JudgedScore> {
+        let mut differences = Vec::new();
+        for (a, b) in self.answered() {
+            if let (Some(score_a), Some(score_b)) = (a.score("score"), b.score("score")) {
+                let human = b.truth.zip(a.truth).map(|(b, a)| b - a);
+                differences.push(JudgedScore { judge: score_b - score_a, human });
+            }
+        }
+        differences
     }
 
     /// Iterates over the numbers of pairs with a number on both sides.
     pub fn read(&self) -> impl Iterator<Item = [Prediction; 2]> {
-        self.0.iter().filter_map(|(a, b)| read(a, b))
+        self.pairs.iter().filter_map(|(a, b)| read(a, b))
     }
 
     pub fn counts(&self) -> PairCounts {
-        let read = |sample: &Sample| sample.prediction.is_some();
-        let count = |wanted| self.0.iter().filter(|(a, b)| (read(a), read(b)) == wanted).count();
-        PairCounts {
-            n: self.0.len(),
-            both_read: count((true, true)),
-            only_a_read: count((true, false)),
-            only_b_read: count((false, true)),
-            neither_read: count((false, false)),
-            failed_a: self.0.iter().filter(|(a, _)| a.failed()).count(),
-            failed_b: self.0.iter().filter(|(_, b)| b.failed()).count(),
+        let mut counts = PairCounts { n: self.pairs.len(), ..PairCounts::default() };
+        for (a, b) in &self.pairs {
+            match (a.prediction, b.prediction) {
+                (Some(_), Some(_)) => counts.both_read += 1,
+                (Some(_), None) => counts.only_a_read += 1,
+                (None, Some(_)) => counts.only_b_read += 1,
+                (None, None) => counts.neither_read += 1,
+            }
+            counts.failed_a += usize::from(a.failed());
+            counts.failed_b += usize::from(b.failed());
         }
+        counts
+    }
+
+    /// Tests which side answers more items exactly. `None` without answers.
+    pub fn mcnemar(&self) -> Option<McNemar> {
+        let (mut n, mut only_a, mut only_b) = (0, 0, 0);
+        for (a, b) in self.answered() {
+            n += 1;
+            only_a += usize::from(a.right() && !b.right());
+            only_b += usize::from(b.right() && !a.right());
+        }
+        (n > 0).then(|| mcnemar(only_a, only_b))
     }
 
     /// Returns at most `most` items whose absolute errors differ, the largest difference first.
     pub fn largest_differences(&self, most: usize) -> Vec<ItemDifference> {
-        let difference = |(a, b): &(&Sample, &Sample)| {
-            let [read_a, read_b] = read(a, b)?;
-            Some(ItemDifference {
-                doc_id: a.doc_id,
-                question: a.doc.question.clone(),
-                truth: read_a.truth,
-                a: read_a.estimates.median,
-                b: read_b.estimates.median,
-                difference: read_b.absolute_error - read_a.absolute_error,
-            })
-        };
-        let mut items: Vec<ItemDifference> = self.0.iter().filter_map(difference).collect();
-        items.retain(|item| item.difference.abs() > 0.0);
+        let mut items = Vec::new();
+        for (a, b) in &self.pairs {
+            let Some([read_a, read_b]) = read(a, b) else { continue };
+            let difference = read_b.absolute_error - read_a.absolute_error;
+            if difference.abs() > 0.0 {
+                items.push(ItemDifference {
+                    doc_id: a.doc_id,
+                    question: a.doc.question.clone(),
+                    truth: read_a.truth,
+                    a: read_a.estimates.median,
+                    b: read_b.estimates.median,
+                    difference,
+                });
+            }
+        }
         items.sort_by(|x, y| y.difference.abs().total_cmp(&x.difference.abs()));
         items.truncate(most);
         items
@@ -96,12 +136,26 @@ fn read(a: &Sample, b: &Sample) -> Option<[Prediction; 2]> {
 }
 
 fn same_item(a: &Sample, b: &Sample) -> Result<(), CompareError> {
-    let differs = |what, x: String, y: String| {
-        let a_text = shortened(&x, 80);
-        let b_text = shortened(&y, 80);
-        if x == y { Ok(()) } else { Err(CompareError::Item { doc_id: a.doc_id, what, a: a_text, b: b_text }) }
-    };
-    differs("number", a.doc_id.to_string(), b.doc_id.to_string())?;
-    differs("question", a.doc.question.clone(), b.doc.question.clone())?;
-    differs("target", a.target_text(), b.target_text())
+    same_text(a, "number", &a.doc_id.to_string(), &b.doc_id.to_string())?;
+    same_text(a, "question", &a.doc.question, &b.doc.question)?;
+    same_text(a, "target", &a.target_text(), &b.target_text())
+}
+
+/// Returns whether the samples judge different answers to the same input.
+fn are_answers_to_one_input(a: &Sample, b: &Sample) -> bool {
+    a.doc.input.is_some() && a.doc.input == b.doc.input && a.doc.question != b.doc.question
+}
+
+fn same_input(a: &Sample, b: &Sample) -> Result<(), CompareError> {
+    same_text(a, "number", &a.doc_id.to_string(), &b.doc_id.to_string())?;
+    let input_a = a.doc.input.as_deref().unwrap_or_default();
+    let input_b = b.doc.input.as_deref().unwrap_or_default();
+    same_text(a, "input", input_a, input_b)
+}
+
+fn same_text(sample: &Sample, what: &'static str, a: &str, b: &str) -> Result<(), CompareError> {
+    if a == b {
+        return Ok(());
+    }
+    Err(CompareError::Item { doc_id: sample.doc_id, what, a: shortened(a, 80), b: shortened(b, 80) })
 }

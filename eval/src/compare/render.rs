@@ -3,6 +3,7 @@
 use super::{Comparison, Difference, ItemDifference, SettingDifference, Side};
 use crate::format::{count, interval, number, p_value, shortened};
 use crate::metrics::registry::Better;
+use crate::report::corrections::SELECTED;
 use crate::report::document::{Block, Document, Section, Table, numbers, row, words};
 use crate::report::markdown;
 use crate::stats::Interval;
@@ -97,21 +98,43 @@ fn tests(comparison: &Comparison) -> Option<String> {
     })
 }
 
+/// Returns the difference between two systems that people's scores correct, or what is missing for it.
+fn systems(comparison: &Comparison) -> Option<String> {
+    if !comparison.are_of_systems {
+        return None;
+    }
+    let Some(corrected) = &comparison.corrected else {
+        return Some(format!(
+            "A and B are answers of two systems to the same inputs. Fewer than {ITEMS_MIN} items have people's scores of both \
+             answers: the differences are those of the judge, with its errors."
+        ));
+    };
+    let range = corrected.interval().map_or_else(String::new, |interval| format!(" {}", brackets(interval)));
+    let gain = corrected.gain.map_or_else(String::new, |gain| format!(", gain {}", number(gain)));
+    Some(format!(
+        "A and B are answers of two systems to the same inputs. By people's scores of both answers to {} of {} inputs, the mean score \
+         is corrected: B - A is {}{range}. The judge alone gives {} (tuning {}{gain}).{}",
+        count(corrected.labels),
+        count(corrected.items),
+        number(corrected.value),
+        number(corrected.naive),
+        number(corrected.tuning),
+        if corrected.is_selected { format!(" Warning: {SELECTED}.") } else { String::new() },
+    ))
+}
+
 /// Returns the sentence about the number of tests, a sentence per metric, and one per test of pairs.
 fn verdicts(comparison: &Comparison) -> Vec<String> {
     let all_items = comparison.counts.n;
-    let sentence = |metric: &Difference| {
-        let Difference { verdict, n, .. } = metric;
-        let is_over_all = *n == all_items;
-        let over = if is_over_all {
-            String::new()
+    let mut all: Vec<String> = systems(comparison).into_iter().collect();
+    all.extend(tests(comparison));
+    for Difference { verdict, n, .. } in &comparison.metrics {
+        if *n == all_items {
+            all.push(verdict.clone());
         } else {
-            format!(", over {} of {} items", count(*n), count(all_items))
-        };
-        format!("{verdict}{over}")
-    };
-    let mut all: Vec<String> = tests(comparison).into_iter().collect();
-    all.extend(comparison.metrics.iter().map(sentence));
+            all.push(format!("{verdict}, over {} of {} items", count(*n), count(all_items)));
+        }
+    }
     all.extend(comparison.mcnemar.map(|test| {
         format!(
             "McNemar on accuracy: A alone is correct on {}, B alone on {}; p {} (exact)",
@@ -190,11 +213,14 @@ fn method(comparison: &Comparison) -> String {
 }
 
 fn settings(comparison: &Comparison) -> Option<String> {
-    let shown = |value: &str| if value.is_empty() { "not set".to_owned() } else { shortened(value, 40) };
-    let one = |SettingDifference { name, a, b }: &SettingDifference| {
-        format!("{name} (A: {}, B: {})", shown(a), shown(b))
-    };
-    let all: Vec<String> = comparison.settings.iter().map(one).collect();
+    let mut all = Vec::with_capacity(comparison.settings.len());
+    for SettingDifference { name, a, b } in &comparison.settings {
+        let [a, b] = [a, b].map(|value| match value.as_str() {
+            "" => "not set".to_owned(),
+            value => shortened(value, 40),
+        });
+        all.push(format!("{name} (A: {a}, B: {b})"));
+    }
     (!all.is_empty()).then(|| format!("The settings differ: {}.", all.join("; ")))
 }
 

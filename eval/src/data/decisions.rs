@@ -219,11 +219,11 @@ fn question(row: Row) -> Result<Question, Problem> {
                     format!("the value {:?} is there twice", option_text(&twice.value)),
                 );
             }
-            let is_expected = |one: &DecisionChoice| match &one.value {
+            let expected = choices.iter().position(|choice| match &choice.value {
                 OptionValue::Text(text) => row.expected == text.as_str(),
                 OptionValue::Flag(flag) => row.expected == *flag,
-            };
-            let Some(expected) = choices.iter().position(is_expected) else {
+            });
+            let Some(expected) = expected else {
                 return problem("expected", format!("`{}` is not the value of a choice", row.expected));
             };
             QuestionKind::Choice { choices, expected }

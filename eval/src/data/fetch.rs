@@ -179,12 +179,11 @@ fn cause(error: reqwest::Error) -> String {
 
 /// In hexadecimal.
 pub fn sha256(file: &Path) -> Result<String, DataError> {
-    let hash = || {
-        let mut hasher = Sha256::new();
-        io::copy(&mut File::open(file)?, &mut hasher)?;
-        Ok(format!("{:x}", hasher.finalize()))
-    };
-    hash().map_err(|source| DataError::Read { file: file.to_owned(), source })
+    let mut hasher = Sha256::new();
+    File::open(file)
+        .and_then(|mut open| io::copy(&mut open, &mut hasher))
+        .map_err(|source| DataError::Read { file: file.to_owned(), source })?;
+    Ok(format!("{:x}", hasher.finalize()))
 }
 
 #[cfg(test)]

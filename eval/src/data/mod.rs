@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use self::decisions::Question;
 use crate::error::OutputError;
 use crate::metrics::forms::Form;
-use crate::metrics::judgement::Preference;
+use crate::metrics::judgement::{HumanScore, Preference};
 use crate::metrics::law::Law;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,11 +54,28 @@ pub struct Item {
     /// The predictions of simple methods, by their names, which reports compare with those of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<(String, Law)>,
+    /// People's score from a file of labels. Journals do not contain it, so that labels may be added to a
+    /// finished run.
+    #[serde(skip)]
+    pub label: Option<HumanScore>,
+    /// The input that an answer to judge replies to: the same for the answers of two systems.
+    #[serde(skip)]
+    pub input: Option<String>,
 }
 
 impl Item {
     pub fn prompt(&self) -> &str {
         self.prompt.as_deref().unwrap_or(&self.question)
+    }
+
+    /// Returns the true number, from the data or from a file of labels.
+    pub fn true_number(&self) -> Option<f64> {
+        self.label.map_or(self.truth, |label| label.truth)
+    }
+
+    /// Returns which answer of a pair people prefer, from the data or from a file of labels.
+    pub fn preference(&self) -> Option<Preference> {
+        self.label.map_or(self.preferred, |label| label.preferred)
     }
 }
 

@@ -11,12 +11,21 @@ const DATA_CACHE: &str = "NTL_EVAL_DATA_CACHE";
 /// The cache folder of a task: `$NTL_EVAL_DATA_CACHE`, `$XDG_CACHE_HOME/ntl-eval` or `~/.cache/ntl-eval`, and
 /// the task's name.
 pub fn folder(task: &str) -> PathBuf {
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let root = set(DATA_CACHE)
-        .or_else(|| Some(set("XDG_CACHE_HOME")?.join("ntl-eval")))
-        .or_else(|| Some(set("HOME")?.join(".cache/ntl-eval")))
-        .unwrap_or_else(|| PathBuf::from(".ntl-eval"));
+    let root = if let Some(cache) = named_by(DATA_CACHE) {
+        cache
+    } else if let Some(caches) = named_by("XDG_CACHE_HOME") {
+        caches.join("ntl-eval")
+    } else if let Some(home) = named_by("HOME") {
+        home.join(".cache/ntl-eval")
+    } else {
+        PathBuf::from(".ntl-eval")
+    };
     root.join(task)
+}
+
+/// Returns the path in an environment variable that is set and not empty.
+fn named_by(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Returns the given file, or the first of `names` that is in the given folder. If nothing is given, it

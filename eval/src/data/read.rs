@@ -103,47 +103,51 @@ pub fn text(file: &Path) -> Result<String, DataError> {
     text_within(file, TEXT_BYTES_MAX)
 }
 
-fn text_within(file: &Path, bytes_max: u64) -> Result<String, DataError> {
-    let own = || file.to_owned();
-    if file.is_dir() {
-        return Err(DataError::IsFolder { file: own() });
+fn text_within(path: &Path, bytes_max: u64) -> Result<String, DataError> {
+    let file = path.to_owned();
+    if path.is_dir() {
+        return Err(DataError::IsFolder { file });
     }
-    let packed = file.extension().is_some_and(|extension| extension == "gz");
-    let read = || -> io::Result<Vec<u8>> {
-        let mut opened = regular_file::open(file, u64::MAX)?;
-        let mut start = Vec::new();
-        opened.by_ref().take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
-        let is_pointer = start == LFS_POINTER.as_bytes();
-        let whole = start.as_slice().chain(opened);
-        let mut bytes = Vec::new();
-        // One more byte distinguishes a text that is too large from one that just fits.
-        if packed && !is_pointer {
-            MultiGzDecoder::new(whole).take(bytes_max + 1).read_to_end(&mut bytes)?;
-        } else {
-            whole.take(bytes_max + 1).read_to_end(&mut bytes)?;
-        }
-        Ok(bytes)
+    let packed = path.extension().is_some_and(|extension| extension == "gz");
+    let bytes = match read_unpacked(path, packed, bytes_max) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(DataError::Read { file, source }),
     };
-    let failed = |source| DataError::Read { file: own(), source };
-    let bytes = read().map_err(failed)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(DataError::TooLarge { file: own(), bytes_max, packed });
+        return Err(DataError::TooLarge { file, bytes_max, packed });
     }
     if bytes.starts_with(LFS_POINTER.as_bytes()) {
-        return Err(DataError::LfsPointer { file: own() });
+        return Err(DataError::LfsPointer { file });
     }
     if let Some(format) = other_format(&bytes) {
-        return Err(DataError::OtherFormat { file: own(), format });
+        return Err(DataError::OtherFormat { file, format });
     }
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes()[..error.utf8_error().valid_up_to()].iter();
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
-        DataError::Line { file: own(), line, problem: NOT_UTF_8.to_owned() }
+        DataError::Line { file, line, problem: NOT_UTF_8.to_owned() }
     })?;
     if text.starts_with(BYTE_ORDER_MARK) {
         text.remove(0);
     }
     Ok(text)
+}
+
+/// Reads a file up to one byte more than `bytes_max`, which distinguishes a text that is too large from one
+/// that just fits. Pointers of Git LFS are not packed, even if their name ends in `.gz`.
+fn read_unpacked(file: &Path, packed: bool, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut opened = regular_file::open(file, u64::MAX)?;
+    let mut start = Vec::new();
+    opened.by_ref().take(LFS_POINTER.len() as u64).read_to_end(&mut start)?;
+    let is_pointer = start == LFS_POINTER.as_bytes();
+    let whole = start.as_slice().chain(opened);
+    let mut bytes = Vec::new();
+    if packed && !is_pointer {
+        MultiGzDecoder::new(whole).take(bytes_max + 1).read_to_end(&mut bytes)?;
+    } else {
+        whole.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 const NOT_UTF_8: &str = "it is not UTF-8 text; if it is in Latin-1 or Windows-1252, save it as UTF-8, or convert it with \
@@ -192,13 +196,14 @@ pub(super) fn json_values<'a>(file: &Path, text: &'a str) -> Result<Vec<(usize, 
         problem: json::problem_in_line(&error),
     })?;
     let (mut line, mut counted) = (1, 0);
-    let with_line = |element: &'a RawValue| {
+    let mut values = Vec::with_capacity(elements.len());
+    for element in elements {
         let start = element.get().as_ptr().addr() - text.as_ptr().addr();
         line += text[counted..start].matches('\n').count();
         counted = start;
-        (line, element.get())
-    };
-    Ok(elements.into_iter().map(with_line).collect())
+        values.push((line, element.get()));
+    }
+    Ok(values)
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a str) -> Result<T, DataError> {

@@ -82,6 +82,11 @@ impl Record {
         Ok(text)
     }
 
+    /// Returns whether there is such a field, which may be null or empty.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
+    }
+
     /// Returns whether there is no such field, or whether it is null or empty.
     pub fn is_missing(&self, name: &str) -> bool {
         self.get(name).is_none_or(|text| text.trim().is_empty())
@@ -89,7 +94,7 @@ impl Record {
 
     /// Returns the error that the record has no value for the field `name`.
     pub fn without(&self, name: &str) -> DataError {
-        if self.fields.contains_key(name) {
+        if self.has(name) {
             return self.problem(format!("field `{name}` is null"));
         }
         let names = self.fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -125,11 +130,13 @@ pub fn records(file: &Path, delimiter: Option<u8>) -> Result<Vec<Record>, DataEr
 
 /// Returns the delimiter that splits the header: the usual one unless the header would be a single name.
 fn delimiter_of(text: &str, usual: u8) -> u8 {
-    let splits = |delimiter: &u8| {
-        let mut reader = ReaderBuilder::new().delimiter(*delimiter).from_reader(text.as_bytes());
-        reader.headers().is_ok_and(|header| header.len() > 1)
-    };
-    [usual, b',', b';', b'\t'].into_iter().find(splits).unwrap_or(usual)
+    for delimiter in [usual, b',', b';', b'\t'] {
+        let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
+        if reader.headers().is_ok_and(|header| header.len() > 1) {
+            return delimiter;
+        }
+    }
+    usual
 }
 
 /// Counts the lines before ascending positions of a text. The CSV reader's own count is one too small after
@@ -157,41 +164,47 @@ impl<'a> Lines<'a> {
         }
         self.line
     }
+
+    /// Returns the error for a record that the reader could not read.
+    fn unreadable(&mut self, file: &Path, error: &csv::Error, delimiter: u8) -> DataError {
+        let line = self.line(error.position());
+        DataError::Line { file: file.to_owned(), line, problem: record_problem(error, delimiter) }
+    }
 }
 
 fn json_records(file: &Path, text: &str) -> Result<Vec<Record>, DataError> {
     if text.trim_start().starts_with(|first: char| !matches!(first, '{' | '[')) {
         return Err(DataError::NoRecords { file: file.to_owned() });
     }
-    let record = |(line, text)| {
+    let mut records = Vec::new();
+    for (line, text) in json_values(file, text)? {
         let object: Map<String, Value> = parse(file, line, text)?;
         let fields = object.into_iter().map(|(name, value)| (name, Field::of(value)));
-        Ok(Record { file: file.to_owned(), line, fields: fields.collect() })
-    };
-    json_values(file, text)?.into_iter().map(record).collect()
+        records.push(Record { file: file.to_owned(), line, fields: fields.collect() });
+    }
+    Ok(records)
 }
 
 /// Reads records whose fields are separated by `delimiter`, with the names of the fields in the first record.
 fn separated_records(file: &Path, text: &str, delimiter: u8) -> Result<Vec<Record>, DataError> {
-    let problem = |line, problem| DataError::Line { file: file.to_owned(), line, problem };
-    let failed = |lines: &mut Lines<'_>, error: csv::Error| {
-        problem(lines.line(error.position()), record_problem(&error, delimiter))
-    };
     let mut lines = Lines::of(text);
     if let Some(line) = unclosed_quote(text, delimiter) {
-        return Err(problem(line, "a quotation mark opens in this record and is never closed".to_owned()));
+        let problem = "a quotation mark opens in this record and is never closed".to_owned();
+        return Err(DataError::Line { file: file.to_owned(), line, problem });
     }
     let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let header = reader.headers().map_err(|error| failed(&mut lines, error))?.clone();
+    let header = match reader.headers() {
+        Ok(header) => header.clone(),
+        Err(error) => return Err(lines.unreadable(file, &error, delimiter)),
+    };
     if let Some(name) = duplicate(&header) {
-        return Err(problem(
-            lines.line(header.position()),
-            format!("the header has two fields `{name}`, and a name has to mean one of them"),
-        ));
+        let problem = format!("the header has two fields `{name}`, and a name has to mean one of them");
+        let line = lines.line(header.position());
+        return Err(DataError::Line { file: file.to_owned(), line, problem });
     }
     let mut records = Vec::new();
     for found in reader.records() {
-        let found = found.map_err(|error| failed(&mut lines, error))?;
+        let found = found.map_err(|error| lines.unreadable(file, &error, delimiter))?;
         let line = lines.line(found.position());
         let fields = header.iter().zip(&found).filter(|(name, _)| !name.trim().is_empty());
         let fields = fields.map(|(name, value)| (name.trim().to_owned(), Field::Text(value.to_owned())));

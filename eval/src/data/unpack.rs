@@ -43,7 +43,9 @@ fn from_tar(archive: &Path, wanted: &[&str], target: &mut Target<'_>) -> io::Res
     for entry in tar::Archive::new(GzDecoder::new(File::open(archive)?)).entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
-        if let Some(below) = kept(&path, wanted).filter(|_| entry.header().entry_type().is_file()) {
+        if entry.header().entry_type().is_file()
+            && let Some(below) = kept(&path, wanted)
+        {
             files.push(target.write(&mut entry, &below)?);
         }
     }
@@ -56,7 +58,9 @@ fn from_zip(archive: &Path, wanted: &[&str], target: &mut Target<'_>) -> io::Res
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index)?;
         let path = PathBuf::from(entry.name());
-        if let Some(below) = kept(&path, wanted).filter(|_| entry.is_file()) {
+        if entry.is_file()
+            && let Some(below) = kept(&path, wanted)
+        {
             files.push(target.write(&mut entry, &below)?);
         }
     }
@@ -66,12 +70,19 @@ fn from_zip(archive: &Path, wanted: &[&str], target: &mut Target<'_>) -> io::Res
 /// The path below the top folder, where it is wanted and stays inside.
 fn kept(path: &Path, wanted: &[&str]) -> Option<PathBuf> {
     let below: PathBuf = path.components().skip(1).collect();
-    let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
-    let fits = |name: &&&str| match name.strip_suffix('/') {
-        Some(folder) => below.starts_with(folder),
-        None => below == Path::new(name),
-    };
-    (plain && wanted.iter().any(|name| fits(&name))).then_some(below)
+    if !below.components().all(|part| matches!(part, Component::Normal(_))) {
+        return None;
+    }
+    for name in wanted {
+        let is_wanted = match name.strip_suffix('/') {
+            Some(folder) => below.starts_with(folder),
+            None => below == Path::new(name),
+        };
+        if is_wanted {
+            return Some(below);
+        }
+    }
+    None
 }
 
 /// Where members go, and how much room is left for them.

@@ -120,10 +120,12 @@ impl DistributionScores {
         let quantiles = predicted.quantiles.iter();
         let known: Vec<(f64, f64)> = quantiles.filter_map(|(q, value)| Some((*q, (*value)?))).collect();
         let pinball = known.iter().map(|(q, value)| (q * (truth - value)).max((q - 1.0) * (truth - value)));
-        let at_most = |value: f64| truth <= value || same(value, truth);
         let mut by_level = known.clone();
         by_level.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let ends = by_level.first().copied().zip(by_level.last().copied()).filter(|_| by_level.len() > 1);
+        let ends = match by_level.as_slice() {
+            [first, .., last] => Some((*first, *last)),
+            _ => None,
+        };
         let (support, unknown) = predicted.normalized();
         let is_known = !support.is_empty() && unknown <= UNKNOWN_MAX;
         Self {
@@ -134,7 +136,7 @@ impl DistributionScores {
             log_score: log_score(&support, unknown, truth),
             unknown,
             pit: is_known.then(|| pit(&support, truth)),
-            below: known.iter().map(|(q, value)| (*q, at_most(*value))).collect(),
+            below: known.iter().map(|&(q, value)| (q, truth <= value || same(value, truth))).collect(),
             interval: None,
         }
     }
@@ -154,14 +156,15 @@ fn crps(support: &[(f64, f64)], unknown: f64, range: Option<Interval>, truth: f6
         ends.sort_by(f64::total_cmp);
         let mut values = support.iter().peekable();
         let mut below = 0.0;
-        let cost = |pair: &[f64]| {
+        let mut sum = 0.0;
+        for pair in ends.windows(2) {
             while let Some((_, p)) = values.next_if(|(value, _)| *value <= pair[0]) {
                 below += p;
             }
             let cost = if pair[0] < truth { known * below + unknown } else { 1.0 - known * below };
-            cost * cost * (pair[1] - pair[0])
-        };
-        ends.windows(2).map(cost).sum()
+            sum += cost * cost * (pair[1] - pair[0]);
+        }
+        sum
     });
     Crps { value, low: known * known * value, high }
 }
@@ -270,19 +273,22 @@ pub struct Unknown {
     pub log_score_bounds: usize,
 }
 
+fn plain_mean(values: &[f64]) -> Option<f64> {
+    mean_in_order(values, &vec![1.0; values.len()])
+}
+
 impl Unknown {
     /// Returns `None` without any distribution.
     pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>) -> Option<Self> {
         let all: Vec<&DistributionScores> = scores.collect();
         let known: Vec<Crps> = all.iter().filter_map(|item| item.crps).collect();
-        let mean = |values: Vec<f64>| mean_in_order(&values, &vec![1.0; values.len()]);
         let high: Option<Vec<f64>> = known.iter().map(|crps| crps.high).collect();
         (!all.is_empty()).then(|| Self {
             limit: UNKNOWN_MAX,
             above: all.iter().filter(|item| item.unknown > UNKNOWN_MAX).count(),
-            mean: mean(all.iter().map(|item| item.unknown).collect()),
-            crps_low: mean(known.iter().map(|crps| crps.low).collect()),
-            crps_high: high.and_then(mean),
+            mean: plain_mean(&all.iter().map(|item| item.unknown).collect::<Vec<_>>()),
+            crps_low: plain_mean(&known.iter().map(|crps| crps.low).collect::<Vec<_>>()),
+            crps_high: high.and_then(|values| plain_mean(&values)),
             log_score_bounds: all
                 .iter()
                 .filter(|item| item.log_score.is_some_and(|found| found.is_bound))

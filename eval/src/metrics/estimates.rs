@@ -96,7 +96,8 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     let columns: Vec<Columns> =
         (0..AllEstimates::NAMES.len()).map(|which| Columns::of(&items, &[which])).collect();
     let is_judged = rows.iter().any(|row| row.judgement.is_some());
-    let compared = COMPARED.iter().chain(COMPARED_OF_JUDGES.iter().filter(|_| is_judged));
+    let of_judges: &[&str] = if is_judged { &COMPARED_OF_JUDGES } else { &[] };
+    let compared = COMPARED.iter().chain(of_judges);
     let metrics: Vec<Measured<'_>> =
         compared.filter_map(|name| Measured::of(name, &columns, items.len())).collect();
     let bootstrap = Bootstrap { resamples: if items.len() < 2 { 0 } else { RESAMPLES }, seed };
@@ -161,8 +162,13 @@ fn against_mode(
 
 /// Returns the indices of the items on which two estimates differ.
 fn differing(items: &Items, one: usize, other: usize) -> Vec<usize> {
-    let differs = |values: &[f64; 5]| values[one].total_cmp(&values[other]).is_ne();
-    items.iter().enumerate().filter(|(_, (_, values))| differs(values)).map(|(index, _)| index).collect()
+    let mut differing = Vec::new();
+    for (index, (_, values)) in items.iter().enumerate() {
+        if values[one].total_cmp(&values[other]).is_ne() {
+            differing.push(index);
+        }
+    }
+    differing
 }
 
 /// True numbers with the estimates of each item, in the order of [`AllEstimates::NAMES`].
@@ -202,14 +208,14 @@ struct Columns {
 impl Columns {
     /// Builds the columns of these estimates, one after the other.
     fn of(items: &Items, estimates: &[usize]) -> Self {
-        let pairs = || {
-            estimates
-                .iter()
-                .flat_map(|&which| items.iter().map(move |(truth, values)| (values[which], *truth)))
-        };
-        let predictions: Vec<Prediction> =
-            pairs().map(|(value, truth)| Prediction::new(truth, Estimates::point(value))).collect();
-        let hits = pairs().map(|(value, truth)| f64::from(u8::from(same(value, truth)))).collect();
+        let mut predictions = Vec::with_capacity(estimates.len() * items.len());
+        let mut hits = Vec::with_capacity(predictions.capacity());
+        for &which in estimates {
+            for (truth, values) in items {
+                predictions.push(Prediction::new(*truth, Estimates::point(values[which])));
+                hits.push(f64::from(u8::from(same(values[which], *truth))));
+            }
+        }
         Self { numbers: NumberColumns::new(&predictions, mean_in_lanes), hits }
     }
 
@@ -268,17 +274,19 @@ impl<'a> Measured<'a> {
     }
 
     fn draw(&self, weights: &[f64]) -> Vec<Draw> {
-        let of = |(statistic, influence): &(Weighted<'a>, Option<Influence<'a>>)| {
-            Draw::of(statistic, influence.as_ref(), weights)
-        };
-        self.statistics.iter().map(of).collect()
+        let mut draws = Vec::with_capacity(self.statistics.len());
+        for (statistic, influence) in &self.statistics {
+            draws.push(Draw::of(statistic, influence.as_ref(), weights));
+        }
+        draws
     }
 
     /// Returns the values of all estimates with their intervals. `drawn` has the draws of all estimates for
     /// each resample.
     fn values(&self, columns: &[Columns], drawn: &[&[Draw]]) -> IndexMap<String, Metric> {
         let items = self.draw(&vec![1.0; columns[0].hits.len()]);
-        let metric = |(which, name): (usize, &str)| {
+        let mut values = IndexMap::new();
+        for (which, name) in AllEstimates::NAMES.into_iter().enumerate() {
             let metric = match self.info.statistic {
                 Statistic::Share { .. } => {
                     let hits = &columns[which].hits;
@@ -287,9 +295,9 @@ impl<'a> Measured<'a> {
                 _ => Metric::plain(self.plain[which], self.n)
                     .with_interval(items[which].interval(self.info, drawn.iter().map(|draws| draws[which]))),
             };
-            (name.to_owned(), metric)
-        };
-        AllEstimates::NAMES.into_iter().enumerate().map(metric).collect()
+            values.insert(name.to_owned(), metric);
+        }
+        values
     }
 }
 

@@ -70,8 +70,13 @@ impl Form {
                 [&decimal_groups(mantissa)?[..], &[Digits::FromRight(exponent)]].concat()
             }
         };
-        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        groups.iter().all(|group| is_digits(group.text())).then_some(groups)
+        for group in &groups {
+            let text = group.text();
+            if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+        }
+        Some(groups)
     }
 }
 

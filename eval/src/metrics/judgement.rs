@@ -17,6 +17,15 @@ pub struct Judgement {
     pub preferred: Option<Preference>,
 }
 
+/// People's judgement of an item.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HumanScore {
+    /// Their score, on the judge's scale.
+    pub truth: Option<f64>,
+    /// The answer of a pair that they prefer.
+    pub preferred: Option<Preference>,
+}
+
 /// The scores that a judge may give, with their probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rating {

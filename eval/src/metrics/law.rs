@@ -83,9 +83,10 @@ impl Law {
     pub fn mass_within(&self, Interval { low, high }: Interval) -> f64 {
         match self {
             Self::Discrete(points) => {
-                let is_inside =
-                    |value: f64| (value >= low || same(value, low)) && (value <= high || same(value, high));
-                points.iter().filter(|(value, _)| is_inside(*value)).map(|(_, p)| p).sum()
+                let inside = points.iter().filter(|&&(value, _)| {
+                    (value >= low || same(value, low)) && (value <= high || same(value, high))
+                });
+                inside.map(|(_, p)| p).sum()
             }
             Self::Normal { mean, sd } if *sd > 0.0 => {
                 let below = |value: f64| 0.5 * erfc(-(value - mean) / sd * FRAC_1_SQRT_2);
@@ -190,11 +191,10 @@ impl LawScores {
     /// Scores the distribution that a server returns.
     pub fn of_reply(truth: &Law, predicted: Predicted<'_>) -> Self {
         let (support, unknown) = predicted.normalized();
-        let at = |level: f64| {
+        let [low, high] = OUTER.map(|level| {
             let quantile = predicted.quantiles.iter().find(|(q, _)| (q - level).abs() < 1e-9);
             quantile.and_then(|(_, value)| *value)
-        };
-        let [low, high] = OUTER.map(at);
+        });
         let outer = low.zip(high).map(|(low, high)| Self::of_interval(truth, Interval { low, high }));
         let scores = outer.unwrap_or_default();
         if support.is_empty() || unknown > UNKNOWN_MAX {
@@ -219,11 +219,11 @@ impl LawScores {
     }
 
     fn of_interval(truth: &Law, interval: Interval) -> Self {
-        let width = |Interval { low, high }: Interval| high - low;
-        let true_width = width(truth.outer_interval());
+        let outer = truth.outer_interval();
+        let true_width = outer.high - outer.low;
         Self {
             coverage: Some(truth.mass_within(interval)),
-            width: (true_width > 0.0).then(|| width(interval) / true_width),
+            width: (true_width > 0.0).then(|| (interval.high - interval.low) / true_width),
             ..Self::default()
         }
     }

@@ -3,9 +3,11 @@
 //! In: one [`Row`] per item. Out: every metric of the [`registry`] that the rows have data for, with its
 //! interval and the number of rows that it covers. Invariant: values are finite or missing, never NaN.
 
+pub mod corrected;
 pub mod decision;
 pub mod digits;
 pub mod distribution;
+pub mod drift;
 pub mod estimates;
 pub mod forms;
 pub mod judgement;
@@ -302,7 +304,6 @@ impl Metrics {
         let mut all = Self::default();
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
         for info in &METRICS {
-            let mut add = |n, statistic| resampled.push(Resampled { info, n, statistic, influence: None });
             match info.statistic {
                 Statistic::Share { applies, hit } if rows.iter().any(|row| applies(row)) => {
                     let hits: Vec<bool> = rows.iter().filter_map(|row| hit(row)).collect();
@@ -322,19 +323,24 @@ impl Metrics {
                 }
                 Statistic::Rating(of) if asked && judged => resampled.push(number(info, of, numbers)),
                 Statistic::Text(of) if !texts.is_empty() => {
-                    add(texts.len(), Box::new(move |weights| of(texts, weights)));
+                    let statistic = Box::new(move |weights: &[f64]| of(texts, weights));
+                    resampled.push(Resampled { info, n: texts.len(), statistic, influence: None });
                 }
                 Statistic::Options(of) if !options.is_empty() => {
-                    add(options.len(), Box::new(move |weights| of(options, weights)));
+                    let statistic = Box::new(move |weights: &[f64]| of(options, weights));
+                    resampled.push(Resampled { info, n: options.len(), statistic, influence: None });
                 }
-                Statistic::Likelihood(of) => add(scored.len(), Box::new(move |weights| of(scored, weights))),
+                Statistic::Likelihood(of) => {
+                    let statistic = Box::new(move |weights: &[f64]| of(scored, weights));
+                    resampled.push(Resampled { info, n: scored.len(), statistic, influence: None });
+                }
                 Statistic::Share { .. }
                 | Statistic::Number(_)
                 | Statistic::RelativeNumber(_)
                 | Statistic::Rating(_)
                 | Statistic::Text(_)
                 | Statistic::Options(_)
-                | Statistic::Paper => {}
+                | Statistic::Separate => {}
             }
         }
         // The resamples only depend on the number of items.
@@ -352,13 +358,9 @@ impl Metrics {
     fn bootstrap(&mut self, metrics: &[Resampled<'_>], seed: u64) {
         let n = metrics.first().map_or(0, |metric| metric.n);
         let bootstrap = Bootstrap { resamples: if n < 2 { 0 } else { RESAMPLES }, seed };
-        let draw = |weights: &[f64]| {
-            let of = |metric: &Resampled<'_>| Draw::of(&metric.statistic, metric.influence.as_ref(), weights);
-            metrics.iter().map(of).collect::<Vec<_>>()
-        };
         let ones = vec![1.0; n];
-        let items = draw(&ones);
-        let resampled = bootstrap.resample(n, draw);
+        let items = draws(metrics, &ones);
+        let resampled = bootstrap.resample(n, |weights| draws(metrics, weights));
         for (index, (metric, items)) in metrics.iter().zip(items).enumerate() {
             let plain = Metric::plain(items.value, n);
             if matches!(metric.info.statistic, Statistic::Likelihood(_)) && plain.value.is_none() {
@@ -390,6 +392,11 @@ impl Metrics {
     pub fn iter(&self) -> impl Iterator<Item = (&str, Metric)> {
         in_table_order(self.0.keys().map(String::as_str)).into_iter().map(|name| (name, self.get(name)))
     }
+}
+
+/// Returns the draw of each metric for these weights of the items.
+fn draws(metrics: &[Resampled<'_>], weights: &[f64]) -> Vec<Draw> {
+    metrics.iter().map(|metric| Draw::of(&metric.statistic, metric.influence.as_ref(), weights)).collect()
 }
 
 /// Returns the mean of a metric's values, or `None` without values.

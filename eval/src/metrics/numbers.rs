@@ -54,11 +54,13 @@ impl NumberColumns {
         let means = column(|_, estimates| estimates.mean + 0.0);
         let absolute_errors: Vec<f64> =
             predictions.iter().map(|prediction| prediction.absolute_error).collect();
-        let relative =
-            |(error, truth): (&f64, &f64)| if truth.abs() > 0.0 { error / truth.abs() } else { 0.0 };
+        let mut relative_errors = Vec::with_capacity(truths.len());
+        for (error, truth) in absolute_errors.iter().zip(&truths) {
+            relative_errors.push(if truth.abs() > 0.0 { error / truth.abs() } else { 0.0 });
+        }
         Self {
             mean,
-            relative_errors: absolute_errors.iter().zip(&truths).map(relative).collect(),
+            relative_errors,
             squared_errors: column(|truth, estimates| (estimates.mean - truth).powi(2)),
             log_truths: column(|truth, _| signed_log(truth)),
             log_absolute_errors: column(|truth, estimates| {
@@ -100,8 +102,11 @@ impl NumberColumns {
         let counted: Vec<f64> =
             self.truths.iter().map(|truth| f64::from(u8::from(truth.abs() > 0.0))).collect();
         let share = (self.mean)(&counted, weights)?;
-        let term = |(error, counted): (&f64, &f64)| counted * (error - centre) / share;
-        Some(self.relative_errors.iter().zip(&counted).map(term).collect())
+        let mut terms = Vec::with_capacity(counted.len());
+        for (error, counted) in self.relative_errors.iter().zip(&counted) {
+            terms.push(counted * (error - centre) / share);
+        }
+        Some(terms)
     }
 }
 

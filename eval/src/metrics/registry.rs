@@ -82,12 +82,12 @@ pub(crate) enum Statistic {
     Likelihood(fn(&[&Likelihood], &[f64]) -> Option<f64>),
     /// Mean of the loss that the server returns under the metric's name.
     Loss,
-    /// Computed by paper mode.
-    Paper,
+    /// Computed from other data than the rows: by paper mode, from people's scores, or with another run.
+    Separate,
 }
 
 /// All metrics, in table order.
-pub static METRICS: [MetricInfo; 63] = [
+pub static METRICS: [MetricInfo; 68] = [
     share("accuracy", Higher, "share of items whose answer is right", Row::has_right_answer, |row| {
         row.has_right_answer().then_some(row.correct)
     })
@@ -176,8 +176,8 @@ pub static METRICS: [MetricInfo; 63] = [
     share("unparsed", Lower, "share of answers without a number", is_searched_for_number, |row| {
         (is_searched_for_number(row) && row.is_answered()).then(|| row.outcome == Outcome::Unparsed)
     }),
-    metric("invalid", Lower, "numbers per item that Python cannot parse (paper)", Statistic::Paper),
-    metric("no_number", Lower, "share of items without any number (paper)", Statistic::Paper),
+    metric("invalid", Lower, "numbers per item that Python cannot parse (paper)", Statistic::Separate),
+    metric("no_number", Lower, "share of items without any number (paper)", Statistic::Separate),
     metric(
         "pinball",
         Lower,
@@ -261,6 +261,36 @@ pub static METRICS: [MetricInfo; 63] = [
     .within(Scale::Positive),
     metric("score", Unknown, "mean of the expected scores", Statistic::Mean(|row| Some(judged(row)?.score))),
     metric(
+        "corrected_score",
+        Unknown,
+        "people's mean score, estimated from the judge's scores and from people's scores of some items",
+        Statistic::Separate,
+    ),
+    metric(
+        "pass_rate",
+        Unknown,
+        "share of items whose expected score is at least --pass-from",
+        Statistic::Separate,
+    ),
+    metric(
+        "corrected_pass_rate",
+        Unknown,
+        "share of items that people would pass, estimated from the judge's share and its mistakes",
+        Statistic::Separate,
+    ),
+    metric(
+        "drift",
+        Unknown,
+        "mean score minus that of the same prompts in the run of --drift",
+        Statistic::Separate,
+    ),
+    metric(
+        "drift_distance",
+        Lower,
+        "mean absolute difference from the scores of the same prompts in the run of --drift",
+        Statistic::Separate,
+    ),
+    metric(
         "mode_score",
         Unknown,
         "mean of the most probable scores",
@@ -337,7 +367,7 @@ pub static METRICS: [MetricInfo; 63] = [
         Lower,
         "share of questions that the model refused",
         |row| row.decision.is_some() && row.is_answered(),
-        |row| row.decision.filter(|_| row.is_answered()).map(|decision| decision.is_refused),
+        |row| if row.is_answered() { Some(row.decision?.is_refused) } else { None },
     ),
     metric(
         "order_change",
@@ -483,8 +513,10 @@ pub fn better(name: &str) -> Better {
 /// Sorts names in table order. Unknown names come after the known ones, in alphabetical order.
 pub fn in_table_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
-    let place = |name: &str| METRICS.iter().position(|metric| metric.name == name).unwrap_or(METRICS.len());
-    names.sort_by_key(|name| (place(name), *name));
+    names.sort_by_key(|name| {
+        let position = METRICS.iter().position(|metric| metric.name == *name);
+        (position.unwrap_or(METRICS.len()), *name)
+    });
     names
 }
 

@@ -324,7 +324,7 @@ fn no_interval_excludes_its_own_value() {
             }
         }
     }
-    for info in METRICS.iter().filter(|info| !matches!(info.statistic, Statistic::Paper)) {
+    for info in METRICS.iter().filter(|info| !matches!(info.statistic, Statistic::Separate)) {
         let count = checked.get(info.name).copied().unwrap_or(0);
         assert!(count >= 10, "{} was checked {count} times", info.name);
     }

@@ -65,8 +65,8 @@ fn is_sign(before: &[char], behind: &[char]) -> bool {
         ['.', second, ..] => second.is_ascii_digit(),
         _ => false,
     };
-    let is_operand = |c: &char| c.is_ascii_digit() || *c == ')';
-    let last_operand = before.iter().rev().find(|c| !c.is_whitespace()).is_some_and(is_operand);
+    let last = before.iter().rev().find(|c| !c.is_whitespace());
+    let last_operand = last.is_some_and(|c| c.is_ascii_digit() || *c == ')');
     let touches_word = before.last().is_some_and(|c| c.is_alphanumeric() || *c == ')');
     starts_number && !touches_word && !(gap > 0 && last_operand)
 }

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
+use super::corrections;
 use super::document::{Cell, Table, numbers, row, words};
 use super::markdown::plain_table;
 use super::notes::{notes, warnings};
 use super::tables::{self, module_metrics};
-use crate::metrics::Metric;
 use crate::store::report::Report;
 
 /// Writes the tables of a report: the metrics, and the modules and quirks if there are any.
@@ -21,6 +21,11 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let methods = tables::methods(report);
     if !methods.rows.is_empty() {
         writeln!(out, "{}", plain_table(&methods))?;
+    }
+    for table in [corrections::table(report), corrections::drift(report)] {
+        if !table.rows.is_empty() {
+            writeln!(out, "{}", plain_table(&table))?;
+        }
     }
     if report.modules.len() > 1 {
         writeln!(out, "{}", plain_table(&modules(report)))?;
@@ -64,13 +69,13 @@ fn metrics(report: &Report) -> Table {
         numbers(&["best constant"]),
     ];
     // If the server gives reasons why no item has a number, the reasons replace the metrics without a value.
-    let is_shown = |name: &str, metric: &Metric| {
+    let mut metrics = report.printed_metrics();
+    metrics.retain(|(name, metric)| {
         metric.value.is_some()
             || report.missing_numbers.is_empty()
             || report.first_metrics.iter().any(|first| first == name)
-    };
-    let metrics = report.printed_metrics().into_iter().filter(|(name, metric)| is_shown(name, metric));
-    let rows = metrics.map(|(name, metric)| {
+    });
+    let rows = metrics.into_iter().map(|(name, metric)| {
         let interval = metric.interval().map_or_else(String::new, |interval| {
             format!("{} to {}", number(Some(interval.low)), number(Some(interval.high)))
         });

@@ -5,7 +5,6 @@ use crate::format::{count, number, optional_number, shortened};
 use crate::metrics::decision::reliability as bins_of;
 use crate::report::chart::Axis;
 use crate::report::chart::dots::{Dot, Dots};
-use crate::report::chart::scale::Scale;
 use crate::stats::wilson::wilson;
 use crate::store::sample::{Sample, plain};
 use crate::store::saved::Run;
@@ -16,17 +15,20 @@ const SHOWN: usize = 20;
 /// Returns the questions with incorrect or refused answers, the least probability of the correct option
 /// first. Empty if the run has no decisions.
 pub(super) fn worst(run: &Run) -> Table {
-    let is_wrong = |sample: &&Sample| sample.is_decision() && sample.accuracy.is_some() && !sample.right();
-    let mut wrong: Vec<&Sample> = run.samples.iter().filter(is_wrong).collect();
-    let loss = |sample: &Sample| sample.score("log_loss").unwrap_or(f64::INFINITY);
-    wrong.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
+    let mut wrong: Vec<(f64, &Sample)> = Vec::new();
+    for sample in &run.samples {
+        if sample.is_decision() && sample.accuracy.is_some() && !sample.right() {
+            wrong.push((sample.score("log_loss").unwrap_or(f64::INFINITY), sample));
+        }
+    }
+    wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let columns = [
         numbers(&["item"]),
         words(&["type"]),
         literal(&["question", "correct", "answer"]),
         numbers(&["P(correct)", "P(answer)"]),
     ];
-    let rows = wrong.into_iter().take(SHOWN).map(|sample| {
+    let rows = wrong.into_iter().take(SHOWN).map(|(_, sample)| {
         row![
             sample.doc_id.to_string(),
             sample.more.get("question_type").map_or_else(String::new, plain),
@@ -59,10 +61,9 @@ pub(super) fn reliability(run: &Run) -> Option<Picture> {
             about: format!("{correct} of {answers} correct at a mean confidence of {}", number(confidence)),
         });
     }
-    let share = |title: &str| Axis::new(title, Scale::share());
     (!dots.is_empty()).then(|| Picture {
         title: "Reliability".to_owned(),
-        svg: Dots { x: share("confidence"), y: share("accuracy"), dots }.draw(),
+        svg: Dots { x: Axis::of_shares("confidence"), y: Axis::of_shares("accuracy"), dots }.draw(),
         caption: format!(
             "Accuracy of {} answers by confidence, the probability of the most probable option, in ten bins, with 95% Wilson intervals. \
              Calibrated probabilities are on the line, and answers below it are too certain.",

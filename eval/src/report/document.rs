@@ -132,8 +132,12 @@ impl Table {
     /// Removes the columns that have no text in any row.
     #[must_use]
     pub fn without_empty_columns(self) -> Self {
-        let is_used = |index: usize| self.rows.iter().any(|row| !row[index].text.is_empty());
-        let used: Vec<bool> = (0..self.columns.len()).map(is_used).collect();
+        let mut used = vec![false; self.columns.len()];
+        for row in &self.rows {
+            for (used, cell) in used.iter_mut().zip(row) {
+                *used |= !cell.text.is_empty();
+            }
+        }
         Self {
             columns: kept(self.columns, &used),
             rows: self.rows.into_iter().map(|row| kept(row, &used)).collect(),

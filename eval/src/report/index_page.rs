@@ -29,9 +29,8 @@ const HEADLINES: [&str; 13] = [
 
 /// Returns a page with a row for each run below `folder` and links to the reports.
 pub(super) fn document(folder: &Path, runs: &[Run]) -> Document {
-    let value = |run: &Run, name: &str| run.report.metrics.get(name).value;
     let mut shown = HEADLINES.to_vec();
-    shown.retain(|name| runs.iter().any(|run| value(run, name).is_some()));
+    shown.retain(|name| runs.iter().any(|run| run.report.metrics.get(name).value.is_some()));
     let columns =
         [words(&["run", "task", "model", "mode"]), numbers(&["items", "with a number"]), numbers(&shown)];
     let some_lack_numbers = runs.iter().any(|run| run.report.n_valid != run.report.n);

@@ -20,9 +20,11 @@ const BARS_MAX: usize = 40;
 
 /// Returns the items with the widest distributions of scores. Empty if the run has no judgements.
 pub(super) fn least_certain(run: &Run) -> Table {
-    let spread = |sample: &&Sample| sample.score("spread");
-    let mut judged: Vec<&Sample> = run.samples.iter().filter(|sample| spread(sample).is_some()).collect();
-    judged.sort_by(|a, b| spread(b).unwrap_or(0.0).total_cmp(&spread(a).unwrap_or(0.0)));
+    let mut judged: Vec<(f64, &Sample)> = Vec::new();
+    for sample in &run.samples {
+        judged.extend(sample.score("spread").map(|spread| (spread, sample)));
+    }
+    judged.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let columns = [
         numbers(&["item"]),
         literal(&["judged"]),
@@ -30,23 +32,32 @@ pub(super) fn least_certain(run: &Run) -> Table {
         numbers(&["score", "mode", "spread", "interval", "on the scale", "both orders"]),
         words(&["better"]),
     ];
-    let rows = judged.into_iter().take(SHOWN).map(|sample| {
-        let score = |name: &str| optional_number(sample.score(name));
+    let rows = judged.into_iter().take(SHOWN).map(|(_, sample)| {
+        let [score, mode, spread, mass] =
+            ["score", "mode_score", "spread", "mass_closed"].map(|name| optional_number(sample.score(name)));
         let orders: Vec<String> = list(sample, "orders").filter_map(Value::as_f64).map(number).collect();
         row![
             sample.doc_id.to_string(),
             shortened(&sample.doc.question, 160),
-            shortened(&sample.target_text(), 60),
-            score("score"),
-            score("mode_score"),
-            score("spread"),
+            people(sample),
+            score,
+            mode,
+            spread,
             ends(sample).map_or_else(String::new, interval),
-            score("mass_closed"),
+            mass,
             orders.join(", "),
             sample.more.get("verdict").map_or_else(String::new, plain),
         ]
     });
     Table::new(columns, rows).without_empty_columns()
+}
+
+/// Returns people's score as the data has it, or from a file of labels.
+fn people(sample: &Sample) -> String {
+    match (sample.target_text(), sample.truth) {
+        (target, Some(truth)) if target.is_empty() => number(truth),
+        (target, _) => shortened(&target, 60),
+    }
 }
 
 fn list<'a>(sample: &'a Sample, name: &str) -> impl Iterator<Item = &'a Value> {
@@ -85,9 +96,15 @@ pub(super) fn scores(run: &Run) -> Option<Picture> {
 
 /// Returns the scores and their probabilities, without values that are not probabilities.
 fn distribution(sample: &Sample) -> Vec<(f64, f64)> {
-    let pair = |pair: &Value| Some((pair.get(0)?.as_f64()?, pair.get(1)?.as_f64()?));
-    let pairs = list(sample, "distribution").filter_map(pair);
-    pairs.filter(|(_, share)| (0.0..=1.0).contains(share)).collect()
+    let mut distribution = Vec::new();
+    for pair in list(sample, "distribution") {
+        if let (Some(score), Some(share)) = (pair[0].as_f64(), pair[1].as_f64())
+            && (0.0..=1.0).contains(&share)
+        {
+            distribution.push((score, share));
+        }
+    }
+    distribution
 }
 
 #[cfg(test)]

@@ -33,13 +33,17 @@ pub fn table(table: &Table) -> String {
 
 /// Renders a section for a terminal, without its title. An empty line follows a table.
 pub fn plain_section(section: &Section) -> String {
-    let block = |block: &Block| match block {
-        Block::Paragraph(text) => Some(text.clone()),
-        Block::Table(table) | Block::Folded(_, table) => Some(format!("{}\n", plain_table(table))),
-        Block::Pictures(_) => None,
-    };
-    let text = section.blocks.iter().filter_map(block).collect::<Vec<_>>().join("\n");
-    text.trim_end().to_owned()
+    let mut texts = Vec::with_capacity(section.blocks.len());
+    for block in &section.blocks {
+        match block {
+            Block::Paragraph(text) => texts.push(text.clone()),
+            Block::Table(table) | Block::Folded(_, table) => {
+                texts.push(format!("{}\n", plain_table(table)));
+            }
+            Block::Pictures(_) => {}
+        }
+    }
+    texts.join("\n").trim_end().to_owned()
 }
 
 /// Renders a table for a terminal, without escaping.

@@ -6,6 +6,7 @@
 
 pub mod chart;
 pub mod console;
+pub mod corrections;
 mod decisions;
 pub mod document;
 mod histograms;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::corrections::{self, SELECTED};
 use crate::format::{count, interval, number};
 use crate::stats::Interval;
 use crate::stats::difference::ITEMS_MIN;
@@ -21,6 +22,9 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
              (number_reason in samples.jsonl), so do not rely on its scores; examples in the rubric, --prefill or another model help",
             number(mass)
         ));
+    }
+    if report.corrected.score.as_ref().is_some_and(|mean| mean.is_selected) {
+        warnings.push(format!("corrected_score: {SELECTED}"));
     }
     let mut decided: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for (name, metric) in report.metrics_to_show() {
@@ -72,6 +76,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     for (method, items) in &report.intervals {
         notes.push(format!("intervals: {} of {all} items from {method}", count(*items)));
     }
+    notes.extend(corrections::notes(report));
     notes.extend(estimates(report));
     let Some(unknown) = &report.unknown_mass else { return notes };
     if unknown.above > 0 {

@@ -132,18 +132,19 @@ fn items(shape: Shape) -> &'static str {
 
 /// Returns the bars of one side, from the smallest errors to the largest.
 fn side(errors: &Errors, counts: &[usize], sign: f64) -> Vec<Bar> {
-    let bar = |(index, &count): (usize, &usize)| {
+    let mut bars = Vec::with_capacity(counts.len());
+    for (index, &count) in counts.iter().enumerate() {
         let left = if sign < 0.0 { index + 1 } else { index };
         let [near, far] = [0, 1].map(|end| tick(sign * errors.edges[index + end]));
-        Bar {
+        bars.push(Bar {
             height: count as f64,
             class: "wrong",
             edge: edge_label(errors, left, sign),
             about: format!("{count} items off by {near} to {far}"),
             ..Bar::default()
-        }
-    };
-    counts.iter().enumerate().map(bar).collect()
+        });
+    }
+    bars
 }
 
 /// Labels powers of ten, as many as there is room for. The first edge gets no label, because it is too close
@@ -242,10 +243,9 @@ fn coverage(calibration: &Calibration) -> Option<Picture> {
             about: format!("{} of {} at or below the {} quantile", coverage.covered, coverage.n, coverage.q),
         })
         .collect();
-    let share = |title: &str| Axis::new(title, Scale::share());
     (!dots.is_empty()).then(|| Picture {
         title: "Coverage of quantiles".to_owned(),
-        svg: Dots { x: share("nominal"), y: share("truths at or below"), dots }.draw(),
+        svg: Dots { x: Axis::of_shares("nominal"), y: Axis::of_shares("truths at or below"), dots }.draw(),
         caption: "How often the truth lies at or below each returned quantile, with 95% Wilson intervals. \
                   Calibrated quantiles are on the line. Discrete distributions are above it, because the truth may \
                   equal a quantile."

@@ -66,9 +66,10 @@ pub(super) fn section(report: &Report) -> Option<Section> {
 
 fn table(report: &Report, published: &Published) -> Table {
     let known: Vec<&str> = published.metrics.iter().filter_map(|name| Some(find(name)?.name)).collect();
-    let value = |name: &String| optional_number(report.metrics.get(name).value);
-    let ours = std::iter::once(format!("this run: {}, {}", report.model, report.mode));
-    let ours = ours.chain(published.metrics.iter().map(value)).map(Cell::strong).collect();
+    let mut ours = vec![Cell::strong(format!("this run: {}, {}", report.model, report.mode))];
+    for name in &published.metrics {
+        ours.push(Cell::strong(optional_number(report.metrics.get(name).value)));
+    }
     let others = published.rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect());
     Table::new([words(&[""]), numbers(&known)], std::iter::once(ours).chain(others))
 }

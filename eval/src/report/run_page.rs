@@ -2,7 +2,7 @@
 
 use super::document::{Block, Document, Section};
 use super::notes::{notes, warnings};
-use super::{decisions, judgements, pictures, published, tables};
+use super::{corrections, decisions, judgements, pictures, published, tables};
 use crate::format::{count, number};
 use crate::store::report::Report;
 use crate::store::saved::Run;
@@ -10,17 +10,18 @@ use crate::store::saved::Run;
 /// Returns the page without the sections that have no data.
 pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
-    let text = |text: &str| Block::Paragraph(text.to_owned());
     let optional = [
-        Section::new("Simple methods", [text(METHODS), Block::Table(tables::methods(report))]),
-        Section::new("Estimates", [text(ESTIMATES), Block::Table(tables::estimates(report))]),
-        Section::new("Judgements", [text(JUDGEMENTS), Block::Table(judgements::least_certain(run))]),
-        Section::new("Decisions", [text(DECISIONS), Block::Table(decisions::worst(run))]),
-        Section::new("The paper's quirks", [text(QUIRKS), Block::Table(tables::quirks(report))]),
+        Section::new("Simple methods", [paragraph(METHODS), Block::Table(tables::methods(report))]),
+        Section::new("Estimates", [paragraph(ESTIMATES), Block::Table(tables::estimates(report))]),
+        Section::new("Corrected by people", [paragraph(CORRECTED), Block::Table(corrections::table(report))]),
+        Section::new("Drift", [paragraph(DRIFT), Block::Table(corrections::drift(report))]),
+        Section::new("Judgements", [paragraph(JUDGEMENTS), Block::Table(judgements::least_certain(run))]),
+        Section::new("Decisions", [paragraph(DECISIONS), Block::Table(decisions::worst(run))]),
+        Section::new("The paper's quirks", [paragraph(QUIRKS), Block::Table(tables::quirks(report))]),
         Section::new("Pictures", [Block::Pictures(pictures::all(run))]),
         Section::new("Modules", [Block::Table(tables::modules(report))]),
         Section::new("Largest errors", [Block::Table(tables::largest_errors(run))]),
-        Section::new("Without a number", [text(UNREAD), Block::Table(tables::unread(run))]),
+        Section::new("Without a number", [paragraph(UNREAD), Block::Table(tables::unread(run))]),
     ];
     let settings =
         Block::Folded("Everything that may change the result".to_owned(), tables::settings(report));
@@ -33,6 +34,12 @@ pub(super) fn document(run: &Run) -> Document {
 
 const METHODS: &str = "The metrics of simple methods on the answered items. The true function and the true distribution are the best \
                        predictions that are possible.";
+const CORRECTED: &str = "What people would say about all items, estimated from the judge's scores of all and people's scores of some: \
+                         prediction-powered inference for the mean, Rogan and Gladen's correction for the share that passes. The \
+                         tuning is the factor of the judge's scores. The gain is the number of labels without the judge that one \
+                         label is worth. The items with labels have to be a random part of all.";
+const DRIFT: &str = "The scores of the prompts that an earlier run of the judge has as well. The test shows a change of the mean over \
+                     these prompts, not its cause and not which scores are right; changes that cancel show in the distance only.";
 const JUDGEMENTS: &str = "The least certain judgements: their scores have the largest standard deviations. Scores are expected scores.";
 const DECISIONS: &str =
     "The questions whose correct option got the least probability, and refused questions.";
@@ -42,6 +49,10 @@ const ESTIMATES: &str = "The metrics of every estimate of the same distributions
                          bold. The weighted sum is not divided by the closed mass. The run's own figures use the estimate in the column \
                          \"used\", which is tested against the mode.";
 const UNREAD: &str = "The first items without a number.";
+
+fn paragraph(text: &str) -> Block {
+    Block::Paragraph(text.to_owned())
+}
 
 fn subtitle(report: &Report) -> String {
     let facts = [

@@ -57,18 +57,26 @@ fn baselines(report: &Report, metric: &str) -> String {
 /// predictions of such methods.
 pub(super) fn methods(report: &Report) -> Table {
     let shown = headlines(report);
-    let figures = |metrics: &Metrics| -> Vec<Cell> {
-        shown.iter().map(|name| Cell::from(optional_number(metrics.get(name).value))).collect()
-    };
-    let methods = report.baselines.iter().filter(|(_, baseline)| baseline.value.is_none());
-    let mut rows: Vec<Vec<Cell>> = methods
-        .map(|(name, baseline)| [row![name.replace('_', " ")], figures(&baseline.metrics)].concat())
-        .collect();
+    let mut rows = Vec::new();
+    for (name, baseline) in &report.baselines {
+        if baseline.value.is_none() {
+            rows.push(figures(Cell::from(name.replace('_', " ")), &baseline.metrics, &shown));
+        }
+    }
     if !rows.is_empty() {
-        rows.insert(0, [row![Cell::strong("this run")], figures(&report.metrics)].concat());
+        rows.insert(0, figures(Cell::strong("this run"), &report.metrics, &shown));
     }
     let titles: Vec<String> = shown.iter().map(|name| report.title_of(name)).collect();
     Table::new([words(&["method"]), numbers(&titles)], rows)
+}
+
+/// Returns a row with the values of some metrics.
+fn figures(title: Cell, metrics: &Metrics, shown: &[&str]) -> Vec<Cell> {
+    let mut row = vec![title];
+    for name in shown {
+        row.push(Cell::from(optional_number(metrics.get(name).value)));
+    }
+    row
 }
 
 /// Returns the names of the known metrics that are shown first.
@@ -101,11 +109,10 @@ pub(super) fn estimates(report: &Report) -> Table {
     }
     for (metric, scores) in &report.estimates {
         let names = scores.best_names();
-        let value = |name: &str| {
+        let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(|name| {
             let text = optional_number(scores.values.get(name).and_then(|metric| metric.value));
             if names.contains(&name) { Cell::strong(text) } else { text.into() }
-        };
-        let [mode, median, trimmed_mean, mean, weighted_sum] = AllEstimates::NAMES.map(value);
+        });
         let against_mode = report.estimate_name(metric).and_then(|used| scores.against_mode.get(used));
         let range = against_mode.and_then(|found| Some(Interval { low: found.low?, high: found.high? }));
         let p = against_mode.and_then(|found| Some(p_value(found.p_holm?, found.p_holm_is_bound)));
@@ -134,8 +141,8 @@ pub fn estimates_of<'a>(metrics: impl Iterator<Item = &'a str> + Clone) -> Optio
         (Estimate::Median, "the median"),
         (Estimate::Mean, "the trimmed mean (or the estimate that `settings.estimates` names)"),
     ] {
-        let is_from = |metric: &&str| find(metric).and_then(|info| info.estimate) == Some(estimate);
-        let metrics: Vec<&str> = metrics.clone().filter(is_from).collect();
+        let mut metrics: Vec<&str> = metrics.clone().collect();
+        metrics.retain(|metric| find(metric).and_then(|info| info.estimate) == Some(estimate));
         if !metrics.is_empty() {
             parts.push(format!("{name} for {}", metrics.join(", ")));
         }
@@ -144,11 +151,11 @@ pub fn estimates_of<'a>(metrics: impl Iterator<Item = &'a str> + Clone) -> Optio
 }
 
 pub(super) fn quirks(report: &Report) -> Table {
-    let value = |value: Option<f64>| value.map_or_else(String::new, number);
-    let rows = report
-        .quirks
-        .iter()
-        .map(|quirk| row![&quirk.name, value(quirk.paper), value(quirk.corrected), &quirk.note]);
+    let rows = report.quirks.iter().map(|quirk| {
+        let [paper, corrected] =
+            [quirk.paper, quirk.corrected].map(|value| value.map_or_else(String::new, number));
+        row![&quirk.name, paper, corrected, &quirk.note]
+    });
     Table::new(
         [words(&["metric"]), numbers(&["paper", "corrected"]), words(&["what the paper's code does"])],
         rows,
@@ -159,38 +166,42 @@ pub(super) fn quirks(report: &Report) -> Table {
 pub(super) fn modules(report: &Report) -> Table {
     let shown = module_metrics(report, &["accuracy", "mae", "log_mae"]);
     let (first, others) = shown.split_at(1);
-    let titles = |names: &[&str]| names.iter().map(|name| report.title_of(name)).collect::<Vec<_>>();
+    let titles: Vec<String> = shown.iter().map(|name| report.title_of(name)).collect();
+    let (first_titles, other_titles) = titles.split_at(1);
     let columns = [
         words(&["module"]),
-        numbers(&titles(first)),
+        numbers(first_titles),
         numbers(&["95% interval"]),
-        numbers(&titles(others)),
+        numbers(other_titles),
         numbers(&["with a number"]),
     ];
-    let several = report.modules.iter().filter(|_| report.modules.len() > 1);
-    let rows = several.map(|(name, module)| {
-        let value = |name: &&str| Cell::from(optional_number(module.metrics.get(name).value));
-        let interval = first.iter().filter_map(|name| module.metrics.get(name).interval()).map(interval);
-        let mut row = row![name];
-        row.extend(first.iter().map(value));
-        row.push(Cell::from(interval.collect::<String>()));
-        row.extend(others.iter().map(value));
-        row.push(Cell::from(format!("{} of {}", count(module.n_valid), count(module.n))));
-        row
-    });
+    let mut rows = Vec::new();
+    if report.modules.len() > 1 {
+        for (name, module) in &report.modules {
+            let mut row = figures(Cell::from(name.as_str()), &module.metrics, first);
+            let intervals = first.iter().filter_map(|name| module.metrics.get(name).interval());
+            row.push(Cell::from(intervals.map(interval).collect::<String>()));
+            for name in others {
+                row.push(Cell::from(optional_number(module.metrics.get(name).value)));
+            }
+            row.push(Cell::from(format!("{} of {}", count(module.n_valid), count(module.n))));
+            rows.push(row);
+        }
+    }
     Table::new(columns, rows).without_empty_columns()
 }
 
 /// Returns the items with the largest errors, or nothing if all are exact. Unbounded items without a value
 /// sort first.
 pub(super) fn largest_errors(run: &Run) -> Table {
-    let error = |sample: &Sample| match sample.absolute_error() {
-        None if sample.is_unbounded() => Some(f64::INFINITY),
-        error => error,
-    };
-    let mut wrong: Vec<(f64, &Sample)> =
-        run.samples.iter().filter_map(|sample| Some((error(sample)?, sample))).collect();
-    wrong.retain(|&(error, _)| error > 0.0);
+    let mut wrong: Vec<(f64, &Sample)> = Vec::new();
+    for sample in &run.samples {
+        match sample.absolute_error() {
+            Some(error) if error > 0.0 => wrong.push((error, sample)),
+            None if sample.is_unbounded() => wrong.push((f64::INFINITY, sample)),
+            _ => {}
+        }
+    }
     wrong.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     // Absolute errors are computed from medians.
     let predicted = if run.report.mode == "regress" { "median" } else { "predicted" };
@@ -222,8 +233,10 @@ pub(super) fn largest_errors(run: &Run) -> Table {
 /// Returns the first items without a number, with their answers.
 pub(super) fn unread(run: &Run) -> Table {
     let columns = [numbers(&["item"]), literal(&["question", "truth", "answer"]), words(&["error"])];
-    let asks_number = |sample: &&Sample| sample.asks_number() && !sample.is_decision();
-    let unread = run.samples.iter().filter(asks_number).filter(|sample| sample.prediction.is_none());
+    let unread = run
+        .samples
+        .iter()
+        .filter(|sample| sample.asks_number() && !sample.is_decision() && sample.prediction.is_none());
     let rows = unread.take(UNREAD).map(|sample| {
         row![
             sample.doc_id.to_string(),

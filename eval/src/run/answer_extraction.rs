@@ -40,13 +40,17 @@ fn first_value(text: &str) -> Option<f64> {
     if let Some(value) = fraction(line) {
         return Some(value);
     }
-    let is_part = |c: char| c.is_ascii_digit() || " \t.,$()+-*/\u{d7}\u{f7}\u{2212}".contains(c);
     match line.split_once('=') {
-        Some((before, result)) if before.chars().all(is_part) && whole_number(before).is_none() => {
+        Some((before, result)) if is_calculation(before) && whole_number(before).is_none() => {
             first_number(result).or(Some(first))
         }
         _ => Some(first),
     }
+}
+
+/// Returns whether a text only has digits, spaces and the signs of calculations.
+fn is_calculation(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || " \t.,$()+-*/\u{d7}\u{f7}\u{2212}".contains(c))
 }
 
 /// A number as it is written, without a sign.

@@ -231,11 +231,11 @@ fn number(answer: &Value) -> Result<Decision, String> {
         return Ok(Decision::Refusal);
     };
     let mean = number.as_f64().ok_or("has a `number` that is out of range")?;
-    let other = |name: &str| answer.get("distribution").and_then(|found| found.get(name)?.as_f64());
+    let distribution = &answer["distribution"];
     Ok(Decision::Number(Estimates {
         mean,
-        median: other("median").unwrap_or(mean),
-        mode: other("mode").unwrap_or(mean),
+        median: distribution["median"].as_f64().unwrap_or(mean),
+        mode: distribution["mode"].as_f64().unwrap_or(mean),
     }))
 }
 

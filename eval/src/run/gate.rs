@@ -24,22 +24,22 @@ pub struct Gate {
 
 /// Checks all gates of a run.
 pub fn check(gates: &Gates, baseline: Option<&Report>, metrics: &Metrics) -> Vec<Gate> {
-    let miss = |bound: &Bound, side: &str, holds: fn(f64, f64) -> bool| {
-        let Bound { metric, value: limit } = bound;
-        match metrics.get(metric).value {
-            Some(value) if holds(value, *limit) => None,
-            Some(value) => Some(format!("{metric} is {value}, {side} {limit}")),
-            None => Some(format!("{metric} has no value to compare with {limit}")),
-        }
-    };
     let mut checked = Vec::new();
-    for bound in &gates.fail_under {
-        let name = format!("{} is at least {}", bound.metric, bound.value);
-        checked.push(Gate { name, miss: miss(bound, "below", |value, limit| value >= limit) });
+    for Bound { metric, value: limit } in &gates.fail_under {
+        let miss = match metrics.get(metric).value {
+            Some(value) if value >= *limit => None,
+            Some(value) => Some(format!("{metric} is {value}, below {limit}")),
+            None => Some(format!("{metric} has no value to compare with {limit}")),
+        };
+        checked.push(Gate { name: format!("{metric} is at least {limit}"), miss });
     }
-    for bound in &gates.fail_over {
-        let name = format!("{} is at most {}", bound.metric, bound.value);
-        checked.push(Gate { name, miss: miss(bound, "above", |value, limit| value <= limit) });
+    for Bound { metric, value: limit } in &gates.fail_over {
+        let miss = match metrics.get(metric).value {
+            Some(value) if value <= *limit => None,
+            Some(value) => Some(format!("{metric} is {value}, above {limit}")),
+            None => Some(format!("{metric} has no value to compare with {limit}")),
+        };
+        checked.push(Gate { name: format!("{metric} is at most {limit}"), miss });
     }
     for (metric_name, metric) in metrics.iter() {
         let was = baseline.and_then(|baseline| baseline.metrics.get(metric_name).value);
@@ -67,33 +67,30 @@ pub fn read_baseline(
 ) -> anyhow::Result<Report> {
     let inner = folder.join(split).join(REPORT);
     let file = if inner.exists() { inner } else { folder.join(REPORT) };
-    let failed = || format!("could not use {} as a baseline", file.display());
-    let report = read_report(&file).with_context(failed)?;
+    let failure = format!("could not use {} as a baseline", file.display());
+    let report = read_report(&file).with_context(|| failure.clone())?;
     let Report { task: found_task, split: found_split, .. } = &report;
     ensure!(
         found_task == task && found_split == split,
-        "{}: it covers {found_task} {found_split}, not {task} {split}",
-        failed()
+        "{failure}: it covers {found_task} {found_split}, not {task} {split}"
     );
-    let differs = |name: &str| report.settings.get(name) != settings.get(name);
-    let is_other = if report.settings.contains_key("items") {
-        differs("items")
-    } else {
-        ["data", "limit"].into_iter().any(|name| report.settings.contains_key(name) && differs(name))
-    };
-    if is_other {
-        let shown = |settings: &Map<String, Value>| {
-            let value = |name| settings.get(name).map_or("unknown".to_owned(), Value::to_string);
-            format!("data {}, limit {}", value("data"), value("limit"))
-        };
-        bail!(
-            "{}: it covers other items ({}; this run: {})",
-            failed(),
-            shown(&report.settings),
-            shown(settings)
-        );
+    let has_hash = report.settings.contains_key("items");
+    let names: &[&str] = if has_hash { &["items"] } else { &["data", "limit"] };
+    for name in names {
+        let was = report.settings.get(*name);
+        if was.is_some() && was != settings.get(*name) {
+            let found = described(&report.settings);
+            bail!("{failure}: it covers other items ({found}; this run: {})", described(settings));
+        }
     }
     Ok(report)
+}
+
+/// Names the items of a run for a message.
+fn described(settings: &Map<String, Value>) -> String {
+    let [data, limit] =
+        ["data", "limit"].map(|name| settings.get(name).map_or("unknown".to_owned(), Value::to_string));
+    format!("data {data}, limit {limit}")
 }
 
 #[cfg(test)]

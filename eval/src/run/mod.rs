@@ -4,6 +4,7 @@
 pub mod answer_extraction;
 pub mod client;
 pub mod decisions;
+pub mod drift;
 pub mod evaluator;
 pub mod gate;
 pub mod pairs;

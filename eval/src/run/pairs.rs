@@ -18,9 +18,8 @@ pub fn both_orders(
     swapped: Result<Answer, String>,
     scale: RatingScale,
 ) -> Result<Answer, String> {
-    let in_the_other_order = |reason| format!("in the other order: {reason}");
     let first = first?;
-    let swapped = swapped.map_err(in_the_other_order)?;
+    let swapped = swapped.map_err(|reason| format!("in the other order: {reason}"))?;
     let numbers = first.number.as_ref().zip(swapped.number.as_ref());
     let number = numbers.map(|(first, swapped)| merge(first, swapped, scale));
     let text = format!("{}\n\n[other order]\n{}", first.text, swapped.text);
@@ -28,10 +27,9 @@ pub fn both_orders(
 }
 
 fn merge(first: &PredictedNumber, swapped: &PredictedNumber, scale: RatingScale) -> PredictedNumber {
-    let half = |a: f64, b: f64| f64::midpoint(a, b);
     let masses = PredictedNumber {
-        mass_closed: half(first.mass_closed, swapped.mass_closed),
-        mass_open: half(first.mass_open, swapped.mass_open),
+        mass_closed: f64::midpoint(first.mass_closed, swapped.mass_closed),
+        mass_open: f64::midpoint(first.mass_open, swapped.mass_open),
         ..PredictedNumber::default()
     };
     let Some((own, other)) = first.estimates.zip(swapped.estimates) else {
@@ -42,19 +40,19 @@ fn merge(first: &PredictedNumber, swapped: &PredictedNumber, scale: RatingScale)
     let shares = values
         .iter()
         .zip(values.iter().rev())
-        .map(|(&value, &mirrored)| (value, half(share(first, value), share(swapped, mirrored))));
+        .map(|(&value, &mirrored)| (value, f64::midpoint(share(first, value), share(swapped, mirrored))));
     let shares: Vec<(f64, f64)> = shares.collect();
     let orders = Orders {
         first: own[0],
         swapped: scale.ends().low + scale.ends().high - other[0],
-        middle: half(scale.ends().low, scale.ends().high),
+        middle: f64::midpoint(scale.ends().low, scale.ends().high),
     };
     let mode = shares.iter().rev().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(own[2], |(value, _)| *value);
     let mean = weighted::mean(shares.iter().copied()).unwrap_or(orders.middle);
     let interval = first.interval.as_ref().and_then(|interval| {
         let coverage = interval.coverage;
-        let low = half(0.0, 1.0 - coverage);
-        let high = half(1.0, coverage);
+        let low = f64::midpoint(0.0, 1.0 - coverage);
+        let high = f64::midpoint(1.0, coverage);
         let ends = quantile(&shares, low).zip(quantile(&shares, high));
         let method = IntervalMethod::Quantiles;
         ends.map(|(low, high)| NumberInterval { low, high, coverage, method, reason: None })

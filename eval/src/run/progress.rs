@@ -39,11 +39,10 @@ impl Progress {
         bar.set_length(total as u64);
         // The template is a constant. If it were broken, only the look of the bar would change.
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-            let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+            bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
                 // If this fails, the bar is drawn without the rate.
                 let _ = write!(out, "{:.1}/s", state.per_sec());
-            };
-            bar.set_style(style.with_key("rate", rate));
+            }));
         }
         bar.set_prefix(shortened(name, NAME_CHARS_MAX));
         bar.enable_steady_tick(Duration::from_millis(500));

@@ -57,7 +57,7 @@ fn interval_of(metric: &Metric, source: IntervalSource<'_>, rescored: Metric, se
         IntervalSource::OfReadNumbers => {
             // If the figure is defined, the rescored records give the same value, up to rounding.
             let is_same = rescored.value.is_some_and(|other| (other - value).abs() <= 1e-6 * value.abs());
-            rescored.interval().filter(|_| is_same)
+            if is_same { rescored.interval() } else { None }
         }
         IntervalSource::Bootstrap(items, figure) => {
             let bootstrap = Bootstrap { resamples: if items < 2 { 0 } else { RESAMPLES }, seed };

@@ -211,19 +211,20 @@ const MASS_TOLERANCE: f64 = 1e-6;
 
 /// Rejects impossible masses and probabilities, which would otherwise enter the scores.
 fn check(number: &Number) -> Result<(), ClientError> {
-    let refused = |problem| Err(ClientError::ImpossibleNumber { problem });
-    let is_share = |share: f64| (-MASS_TOLERANCE..=1.0 + MASS_TOLERANCE).contains(&share);
     let mass = number.mass;
-    if ![mass.closed, mass.invalid, mass.open, mass.closed + mass.open].into_iter().all(is_share) {
-        return refused(format!("its masses are {}, {} and {}", mass.closed, mass.invalid, mass.open));
+    for share in [mass.closed, mass.invalid, mass.open, mass.closed + mass.open] {
+        if !(-MASS_TOLERANCE..=1.0 + MASS_TOLERANCE).contains(&share) {
+            let problem = format!("its masses are {}, {} and {}", mass.closed, mass.invalid, mass.open);
+            return Err(ClientError::ImpossibleNumber { problem });
+        }
     }
     let mut probabilities = number.support.iter().map(|point| point.probability);
     let total: f64 = probabilities.clone().sum();
     if total > mass.closed + MASS_TOLERANCE || probabilities.any(|probability| probability < 0.0) {
-        return refused(format!(
-            "its support has a total probability of {total}, but the closed mass is {}",
-            mass.closed
-        ));
+        let closed = mass.closed;
+        let problem =
+            format!("its support has a total probability of {total}, but the closed mass is {closed}");
+        return Err(ClientError::ImpossibleNumber { problem });
     }
     Ok(())
 }
@@ -267,17 +268,19 @@ impl CompletionResponse {
             return Err(ClientError::NoNumber { reason: "its answer carries no `number`".to_owned() });
         }
         let text = choice.text.or_else(|| choice.message?.content).unwrap_or_default();
-        let number = choice.number.as_ref().filter(|_| mode == Mode::Regress);
-        let numbers = choice.numbers.iter().flatten().filter(|_| mode == Mode::Regress);
-        let numbers = numbers.map(|field| Ok((field.path.clone(), PredictedNumber::of(&field.number)?)));
-        Ok(Answer {
+        let mut answer = Answer {
             text,
             finish_reason: choice.finish_reason,
             token_ids: choice.token_ids,
-            number: number.map(PredictedNumber::of).transpose()?,
-            numbers: numbers.collect::<Result<_, ClientError>>()?,
-            decision: None,
-        })
+            ..Answer::default()
+        };
+        if mode == Mode::Regress {
+            answer.number = choice.number.as_ref().map(PredictedNumber::of).transpose()?;
+            for field in choice.numbers.iter().flatten() {
+                answer.numbers.insert(field.path.clone(), PredictedNumber::of(&field.number)?);
+            }
+        }
+        Ok(answer)
     }
 }
 

@@ -162,8 +162,11 @@ impl Runner<'_> {
                 _ => self.cached::<T>(&requests[index].id, key)?.map(Ok),
             };
         }
-        let untried = || Err(one_line(ClientError::DeadlinePassed));
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            results.push(answer.unwrap_or_else(|| Err(one_line(ClientError::DeadlinePassed))));
+        }
+        Ok(results)
     }
 
     /// Checks that the model is still the same. Otherwise drops the answers since the last check.

@@ -36,7 +36,7 @@ fn sample(doc_id: u64, record: &ScoredReply<'_>, rule: NumberRule, settings: &Va
         Outcome::Read(estimates) if row.asks_number() => Some(estimates),
         _ => None,
     };
-    let doc = Doc { question: item.question.clone(), answer: json!(item.answer) };
+    let doc = Doc { question: item.question.clone(), input: item.input.clone(), answer: json!(item.answer) };
     let mut metrics = vec!["accuracy", "absolute_error"];
     if row.lm_eval_matches.is_some() {
         metrics.extend(["strict", "flexible"]);
@@ -95,83 +95,87 @@ fn pretty(doc: &Doc) -> String {
 fn more(record: &ScoredReply<'_>) -> Map<String, Value> {
     let ScoredReply { reply, row, .. } = record;
     let mut columns = Map::new();
-    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some([strict, flexible]) = row.lm_eval_matches {
-        add("strict", json!(u8::from(strict)));
-        add("flexible", json!(u8::from(flexible)));
+        add(&mut columns, "strict", json!(u8::from(strict)));
+        add(&mut columns, "flexible", json!(u8::from(flexible)));
     }
     if let Some(texts) = &record.lm_eval_texts {
         let names = LmEvalFilter::ALL.map(LmEvalFilter::name);
         add(
+            &mut columns,
             "readings",
             names.iter().zip(texts).map(|(name, text)| ((*name).to_owned(), json!(text))).collect(),
         );
     }
     if let Some(scores) = &row.text_scores {
-        add("exact", json!(u8::from(scores.exact)));
-        add("f1", json!(scores.f1));
+        add(&mut columns, "exact", json!(u8::from(scores.exact)));
+        add(&mut columns, "f1", json!(scores.f1));
     }
     if let Some(digits) = &row.digits {
-        add("exact_digits", json!(u8::from(digits.exact)));
-        add("digit_match", json!(digits.matched));
-        add("length_difference", json!(digits.length_difference));
+        add(&mut columns, "exact_digits", json!(u8::from(digits.exact)));
+        add(&mut columns, "digit_match", json!(digits.matched));
+        add(&mut columns, "length_difference", json!(digits.length_difference));
     }
     if let Some(LawScores { crps_excess, kl, total_variation, coverage, width }) = row.law {
-        let values = LAW_COLUMNS.into_iter().zip([crps_excess, kl, total_variation, coverage, width]);
-        values.filter(|(_, value)| value.is_some()).for_each(|(name, value)| {
-            add(name, json!(value));
-        });
+        let values = [crps_excess, kl, total_variation, coverage, width];
+        for (name, value) in LAW_COLUMNS.into_iter().zip(values) {
+            if let Some(value) = value {
+                add(&mut columns, name, json!(value));
+            }
+        }
     }
     if let Some(judgement) = &row.judgement {
         columns.extend(judged(judgement));
     }
-    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some(module) = &reply.item.module {
-        add("module", json!(module));
+        add(&mut columns, "module", json!(module));
     }
     if let Some(number) = reply.number() {
-        add("mass_closed", json!(number.mass_closed));
-        add("mass_open", json!(number.mass_open));
+        add(&mut columns, "mass_closed", json!(number.mass_closed));
+        add(&mut columns, "mass_open", json!(number.mass_open));
         if let Some(mean) = number.plain_mean {
-            add("plain_mean", json!(mean));
+            add(&mut columns, "plain_mean", json!(mean));
         }
         if number.is_unbounded {
-            add("unbounded", json!(true));
+            add(&mut columns, "unbounded", json!(true));
         }
         if let Some(reason) = &number.reason {
-            add("number_reason", json!(reason));
+            add(&mut columns, "number_reason", json!(reason));
         }
         add(
+            &mut columns,
             "quantiles",
             number.quantiles.iter().map(|(q, value)| json!({ "q": q, "value": value })).collect(),
         );
         if !number.unbounded_quantiles.is_empty() {
-            add("unbounded_quantiles", json!(number.unbounded_quantiles));
+            add(&mut columns, "unbounded_quantiles", json!(number.unbounded_quantiles));
         }
         if let Some(interval) = &number.interval {
-            add("interval", json!(interval));
+            add(&mut columns, "interval", json!(interval));
         }
     }
     if let Some(scores) = &row.distribution {
         if let Some(crps) = scores.crps {
-            add("crps", json!(crps.value));
-            add("crps_bounds", json!([crps.low, crps.high]));
+            add(&mut columns, "crps", json!(crps.value));
+            add(&mut columns, "crps_bounds", json!([crps.low, crps.high]));
         }
         let log_score = scores.log_score.map(|score| score.value).filter(|value| value.is_finite());
         for (name, value) in [("log_score", log_score), ("winkler", scores.winkler)] {
             if let Some(value) = value {
-                add(name, json!(value));
+                add(&mut columns, name, json!(value));
             }
         }
     }
-    if let Some(likelihood) = row.likelihood.as_ref().filter(|likelihood| !likelihood.logprobs.is_empty()) {
+    if let Some(likelihood) = &row.likelihood
+        && !likelihood.logprobs.is_empty()
+    {
         let mean = likelihood.logprobs.iter().sum::<f64>() / likelihood.logprobs.len() as f64;
-        add("perplexity", json!((-mean).exp()));
+        add(&mut columns, "perplexity", json!((-mean).exp()));
         let losses = likelihood.losses.iter().map(|(name, value)| (name.clone(), json!(value)));
-        add("losses", Value::Object(losses.collect()));
+        add(&mut columns, "losses", Value::Object(losses.collect()));
     }
     if let Some(reason) = reply.score_error() {
-        add("score_error", json!(reason));
+        add(&mut columns, "score_error", json!(reason));
     }
     columns
 }
@@ -179,23 +183,22 @@ fn more(record: &ScoredReply<'_>) -> Map<String, Value> {
 /// Returns the columns of a judgement. `score` is null if the judge gives none.
 fn judged(judgement: &Judgement) -> Map<String, Value> {
     let mut columns = Map::from_iter([("score".to_owned(), Value::Null)]);
-    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some(rating) = &judgement.rating {
-        add("score", json!(rating.score));
-        add("mode_score", json!(rating.mode));
-        add("spread", json!(rating.spread));
-        add("distribution", json!(rating.distribution));
+        add(&mut columns, "score", json!(rating.score));
+        add(&mut columns, "mode_score", json!(rating.mode));
+        add(&mut columns, "spread", json!(rating.spread));
+        add(&mut columns, "distribution", json!(rating.distribution));
     }
     if let Some(orders) = judgement.orders() {
-        add("orders", json!([orders.first, orders.swapped]));
-        add("consistent", json!(u8::from(orders.agree())));
-        add("order_difference", json!(orders.difference()));
-        add("order_distance", json!(orders.difference().abs()));
-        add("wins", json!(orders.win()));
-        add("verdict", json!(orders.preference()));
+        add(&mut columns, "orders", json!([orders.first, orders.swapped]));
+        add(&mut columns, "consistent", json!(u8::from(orders.agree())));
+        add(&mut columns, "order_difference", json!(orders.difference()));
+        add(&mut columns, "order_distance", json!(orders.difference().abs()));
+        add(&mut columns, "wins", json!(orders.win()));
+        add(&mut columns, "verdict", json!(orders.preference()));
     }
     if let Some(preferred) = judgement.preferred {
-        add("preferred", json!(preferred));
+        add(&mut columns, "preferred", json!(preferred));
     }
     columns
 }
@@ -207,29 +210,32 @@ const DECISION_SCORES: [&str; 5] = ["brier", "log_loss", "order_change", "repeat
 /// order of the options in the file; `false` is the first option of a predicate.
 fn decision_columns(question: &Question, scores: &DecisionScores, reply: &Reply<'_>) -> Map<String, Value> {
     let mut columns = Map::from_iter([("question_type".to_owned(), json!(question.type_name()))]);
-    let mut add = |name: &str, value: Value| columns.insert(name.to_owned(), value);
     if let Some(index) = question.expected_index() {
-        add("expected_index", json!(index));
+        add(&mut columns, "expected_index", json!(index));
     }
     if let Ok(Answer { decision: Some(Decision::Options(probabilities)), .. }) = &reply.answer {
-        add("probabilities", json!(probabilities));
+        add(&mut columns, "probabilities", json!(probabilities));
     }
     if let Some(options) = scores.options {
-        add("brier", json!(options.brier));
-        add("log_loss", json!(options.log_loss));
-        add("confidence", json!(options.confidence));
+        add(&mut columns, "brier", json!(options.brier));
+        add(&mut columns, "log_loss", json!(options.log_loss));
+        add(&mut columns, "confidence", json!(options.confidence));
     }
     let Changes { order, repeat, batch } = scores.changes;
     for (name, change) in [("order_change", order), ("repeat_change", repeat), ("batch_change", batch)] {
         if let Some(change) = change {
-            add(name, json!(change));
+            add(&mut columns, name, json!(change));
         }
     }
     columns
 }
 
+fn add(columns: &mut Map<String, Value>, name: &str, value: Value) {
+    columns.insert(name.to_owned(), value);
+}
+
 /// Hashes a text like lm-eval. Documents are hashed in lm-eval's JSON format.
-fn hash(text: &str) -> String {
+pub fn hash(text: &str) -> String {
     format!("{:x}", Sha256::digest(text))
 }
 

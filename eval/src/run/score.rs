@@ -52,24 +52,24 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
         (Some(form), Some(_)) => DigitScores::of(form, stated.as_deref(), &item.answer),
         _ => None,
     };
-    let outcome = text.map_or(Outcome::Failed, |text| {
-        let estimates = match item.form {
-            _ if !is_text => {
-                let found = reply.number().and_then(PredictedNumber::estimates);
-                found.map(
-                    |found| if traits.medians { Estimates { mean: found.median, ..found } } else { found },
-                )
-            }
-            Some(_) => stated.as_deref().and_then(|text| nearest(&exact(text)?)).map(Estimates::point),
-            None => answer_extraction::value(text, traits.number_rule).map(Estimates::point),
-        };
-        estimates.map_or(Outcome::Unparsed, Outcome::Read)
-    });
-    let solution = text.filter(|_| traits.lm_eval && is_text);
-    let text_scores = text
-        .filter(|_| traits.texts || reply.label.is_some())
-        .map(|text| TextScores::of(text, reply.reference()));
-    let correct = match (item.truth, outcome) {
+    let outcome = match text {
+        None => Outcome::Failed,
+        Some(text) => {
+            let estimates = match item.form {
+                _ if !is_text => estimates_of_distribution(&reply, traits),
+                Some(_) => stated.as_deref().and_then(|text| nearest(&exact(text)?)).map(Estimates::point),
+                None => answer_extraction::value(text, traits.number_rule).map(Estimates::point),
+            };
+            estimates.map_or(Outcome::Unparsed, Outcome::Read)
+        }
+    };
+    let solution = if traits.lm_eval && is_text { text } else { None };
+    let text_scores = match text {
+        Some(text) if traits.texts || reply.label.is_some() => Some(TextScores::of(text, reply.reference())),
+        _ => None,
+    };
+    let truth = item.true_number();
+    let correct = match (truth, outcome) {
         // The form is a part of the task: a conversion keeps the value.
         (Some(_), _) if item.form.is_some() => digits.is_some_and(|digits| digits.exact),
         (Some(truth), Outcome::Read(numbers)) => same(numbers.mode, truth),
@@ -84,14 +84,14 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
         mass: number.mass_closed + number.mass_open,
         range: options.bounds(),
     });
-    let distribution = number.zip(predicted).zip(item.truth).map(|((number, predicted), truth)| {
+    let distribution = number.zip(predicted).zip(truth).map(|((number, predicted), truth)| {
         let interval = number.interval.as_ref();
         let interval = interval.map(|found| Interval { low: found.low, high: found.high });
         let scores = DistributionScores::of(predicted, truth);
         DistributionScores {
             interval: interval.map(|interval| IntervalScore::of(interval, truth)),
             // A number between the values of the scale has no probability, even in a good distribution.
-            log_score: scores.log_score.filter(|_| options.is_on_scale(truth)),
+            log_score: if options.is_on_scale(truth) { scores.log_score } else { None },
             ..scores
         }
     });
@@ -100,7 +100,7 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
         (None, Outcome::Read(numbers)) => Some(LawScores::of_point(law, numbers.mean)),
         (None, _) => None,
     });
-    let asks_number = item.truth.is_some() || traits.judges;
+    let asks_number = truth.is_some() || traits.judges;
     let filtered = text.map(|text| match outcome {
         _ if !asks_number => text.trim().to_owned(),
         _ if item.form.is_some() => stated.unwrap_or_else(|| INVALID.to_owned()),
@@ -109,16 +109,19 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
     });
     let judgement = traits
         .judges
-        .then(|| Judgement { rating: reply.number().and_then(rating), preferred: item.preferred });
+        .then(|| Judgement { rating: reply.number().and_then(rating), preferred: item.preference() });
     let row = Row {
         outcome,
-        truth: item.truth,
+        truth,
         correct,
         lm_eval_matches: solution
             .map(|text| LmEvalFilter::ALL.map(|filter| filter.matches(text, &item.answer))),
         text_scores,
         // They would be compared as `f64`, which has too few digits for the accuracy of long numbers.
-        estimates: number.filter(|_| item.form.is_none()).and_then(PredictedNumber::all_estimates),
+        estimates: match item.form {
+            Some(_) => None,
+            None => number.and_then(PredictedNumber::all_estimates),
+        },
         distribution,
         digits,
         law,
@@ -128,6 +131,12 @@ pub fn score<'a>(traits: &Traits, mode: Mode, options: &NumberSettings, reply: R
     };
     let lm_eval_texts = solution.map(|text| LmEvalFilter::ALL.map(|filter| filter.extract(text)));
     ScoredReply { row, lm_eval_texts, filtered, reply }
+}
+
+/// Returns the estimates of the server's number. Tasks with medians use the median for squared errors, too.
+fn estimates_of_distribution(reply: &Reply<'_>, traits: &Traits) -> Option<Estimates> {
+    let estimates = reply.number()?.estimates()?;
+    Some(if traits.medians { Estimates { mean: estimates.median, ..estimates } } else { estimates })
 }
 
 /// Returns the number that the answer states, as written. The server's most probable number is written in the
@@ -198,11 +207,12 @@ pub fn method_baselines(records: &[ScoredReply<'_>], seed: u64) -> IndexMap<Stri
             methods.entry(DRAWN).or_default().push(row);
         }
     }
-    let baseline = |rows: Vec<Row>| {
+    let mut baselines = IndexMap::new();
+    for (name, rows) in methods {
         let metrics = Metrics::of(&rows.iter().collect::<Vec<_>>(), seed);
-        Baseline { value: None, metrics }
-    };
-    methods.into_iter().map(|(name, rows)| (name.to_owned(), baseline(rows))).collect()
+        baselines.insert(name.to_owned(), Baseline { value: None, metrics });
+    }
+    baselines
 }
 
 /// Returns the mean closed mass of the answers that have a number.

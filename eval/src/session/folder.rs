@@ -33,11 +33,13 @@ impl RunFolder {
         ensure!(!folder.is_file(), "--out: {} is a file, not a directory", folder.display());
         fs::create_dir_all(&folder).with_context(|| writing(&folder))?;
         let file = folder.join(JOURNAL);
-        let lock = || JournalFile::open(&file)?.lock();
         // A directory that is rejected for its other files gets no journal.
-        let existing = file.exists().then(lock).transpose()?;
+        let existing = if file.exists() { Some(JournalFile::open(&file)?.lock()?) } else { None };
         Self::check(&folder, on_existing)?;
-        let journal = existing.map_or_else(lock, Ok)?;
+        let journal = match existing {
+            Some(journal) => journal,
+            None => JournalFile::open(&file)?.lock()?,
+        };
         Ok(Self { folder, journal })
     }
 
@@ -47,13 +49,13 @@ impl RunFolder {
         let journal = folder.join(JOURNAL);
         let is_finished = report.exists().then(|| read_report(&report).is_ok());
         let has_journal = fs::metadata(&journal).is_ok_and(|found| found.len() > 0);
-        let own = || folder.to_owned();
+        let folder = folder.to_owned();
         match (is_finished, has_journal) {
             _ if on_existing == OnExisting::Overwrite => Ok(()),
             (_, true) if on_existing == OnExisting::Resume => Ok(()),
-            (Some(true), true) => Err(JournalError::Finished { folder: own() }),
-            (Some(true), false) => Err(JournalError::FinishedWithoutJournal { folder: own() }),
-            (Some(false), false) => Err(JournalError::DamagedReport { folder: own() }),
+            (Some(true), true) => Err(JournalError::Finished { folder }),
+            (Some(true), false) => Err(JournalError::FinishedWithoutJournal { folder }),
+            (Some(false), false) => Err(JournalError::DamagedReport { folder }),
             (Some(false) | None, true) => Err(JournalError::Unfinished { file: journal }),
             (None, false) => Ok(()),
         }

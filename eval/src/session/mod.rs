@@ -17,15 +17,18 @@ pub use self::folder::suite_folder;
 use self::folder::{RunFolder, writing};
 use crate::console::{Console, ExitStatus};
 use crate::error::OutputError;
+use crate::metrics::corrected::Corrections;
 use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::drift::Drift;
 use crate::metrics::estimates::compare_estimates;
-use crate::metrics::registry::{Estimate, METRICS, MetricInfo, Statistic};
+use crate::metrics::registry::{Estimate, METRICS, Statistic};
 use crate::metrics::{EXACT_TOLERANCE, Metrics, RESAMPLES, Row, constant_baselines};
 use crate::report::console;
 use crate::report::junit::{self, JunitSuite};
 use crate::report::notes::warnings;
 use crate::run::answer_extraction::rule_name;
 use crate::run::client::{Client, ClientConfig, ModelEntry, RetryPolicy};
+use crate::run::drift::EarlierScores;
 use crate::run::evaluator::{Evaluator, Truncation};
 use crate::run::gate::{Gate, check, read_baseline};
 use crate::run::progress::Style;
@@ -77,14 +80,13 @@ pub fn run(
     let Some(file) = &settings.output.junit else {
         return run_suites(suites, settings, console, &mut finished);
     };
-    let write = |finished: &[JunitSuite]| saved::write_page(file.clone(), &junit::document(finished));
     // Otherwise, a run that is killed would leave the result of an earlier one.
-    write(&[])?;
+    saved::write_page(file.clone(), &junit::document(&[]))?;
     let result = run_suites(suites, settings, console, &mut finished);
     if let (Err(error), Some(suite)) = (&result, suites.get(finished.len())) {
         finished.push(JunitSuite::of_error(suite.task, &suite.split, format!("{error:#}")));
     }
-    let written = write(&finished);
+    let written = saved::write_page(file.clone(), &junit::document(&finished));
     let status = result?;
     written?;
     Ok(status)
@@ -134,6 +136,8 @@ struct Planned<'a> {
     suite: &'a Suite,
     output: Option<RunFolder>,
     baseline: Option<Report>,
+    /// The scores of the run of `--drift`.
+    earlier: Option<EarlierScores>,
 }
 
 impl<'a> Planned<'a> {
@@ -141,8 +145,15 @@ impl<'a> Planned<'a> {
         let folder = settings.output.out.as_deref().map(|out| suite_folder(out, suite, suites));
         let output = folder.map(|folder| RunFolder::open(folder, settings.output.on_existing)).transpose()?;
         let data = data_settings(suite, settings);
-        let read = |folder: &PathBuf| read_baseline(folder, suite.task, &suite.split, &data);
-        Ok(Self { suite, output, baseline: settings.gates.baseline.as_ref().map(read).transpose()? })
+        let baseline = match &settings.gates.baseline {
+            Some(folder) => Some(read_baseline(folder, suite.task, &suite.split, &data)?),
+            None => None,
+        };
+        let earlier = match &settings.judge.drift {
+            Some(folder) => Some(EarlierScores::load(folder, &suite.items)?),
+            None => None,
+        };
+        Ok(Self { suite, output, baseline, earlier })
     }
 }
 
@@ -181,13 +192,16 @@ fn no_score(report: &Report) -> String {
 impl Session<'_> {
     async fn suite(
         &mut self,
-        Planned { suite, output, .. }: &Planned<'_>,
+        Planned { suite, output, earlier, .. }: &Planned<'_>,
         console: &mut Console<'_>,
     ) -> anyhow::Result<Report> {
         for notice in &suite.notices {
             writeln!(console.err, "{notice}").map_err(OutputError)?;
         }
         let template = self.template(suite);
+        if let Some(earlier) = earlier {
+            earlier.check(&template.settings())?;
+        }
         let journal = output.as_ref().map(|output| self.journal(output, suite, &template)).transpose()?;
         #[expect(clippy::disallowed_methods, reason = "the date of the report")]
         let started = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
@@ -232,7 +246,14 @@ impl Session<'_> {
         if suite.traits.judges && report.n_valid == 0 {
             bail!("{}", no_score(&report));
         }
-        let report = Report { started: started.to_string(), seconds, ..report };
+        let mut report = Report { started: started.to_string(), seconds, ..report };
+        if let Some(earlier) = earlier {
+            report.drift = earlier.drift(&records, self.settings.seed);
+            for (name, metric) in report.drift.iter().flat_map(Drift::metrics) {
+                report.metrics.set(name, metric);
+            }
+            report.first_metrics = first_metrics(&self.settings.output.first_metrics, suite, &report.metrics);
+        }
         if let Some(RunFolder { folder, .. }) = output {
             saved::write(folder, &report, samples(&template, suite.traits.number_rule, &records))?;
         }
@@ -316,14 +337,20 @@ impl Session<'_> {
     ) -> (Report, Vec<ScoredReply<'i>>) {
         let seed = self.settings.seed;
         let mode = self.settings.mode;
-        let score = |reply| score::score(&suite.traits, mode, &self.settings.number, reply);
-        let mut records: Vec<ScoredReply<'_>> = replies.into_iter().map(score).collect();
+        let mut records = Vec::with_capacity(replies.len());
+        for reply in replies {
+            records.push(score::score(&suite.traits, mode, &self.settings.number, reply));
+        }
         let mut metrics = Metrics::of(&rows(&records), seed);
         let mut quirks = Vec::new();
         if let Some(protocol) = template.protocol.as_deref() {
             Evaluation { records, metrics, quirks } = protocol::evaluate(protocol, &records, &metrics, seed);
         }
         let rows = rows(&records);
+        let corrected = Corrections::of(&rows, self.settings.judge.pass_from, self.settings.judge.width);
+        for (name, metric) in corrected.metrics() {
+            metrics.set(name, metric);
+        }
         let Counts { n, n_valid, failed } = Counts::of(&rows);
         let answered: Vec<&Row> = rows.iter().copied().filter(|row| row.is_answered()).collect();
         let endpoints: Vec<String> = self.settings.server.endpoints.iter().map(ToString::to_string).collect();
@@ -358,6 +385,7 @@ impl Session<'_> {
             intervals: score::intervals(&records),
             missing_numbers: score::missing_numbers(&records),
             missing_scores: score::missing_scores(&records),
+            corrected,
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()
         };
@@ -371,21 +399,21 @@ impl Session<'_> {
             Some(protocol) => protocol.number_rule().to_owned(),
             None => rule_name(suite.traits.number_rule, form).replace('-', "_"),
         };
-        let estimate = |estimate| match estimate {
-            _ if self.settings.mode != Mode::Regress => number_rule.as_str(),
-            Estimate::Mean if !suite.traits.medians => "trimmed_mean",
-            Estimate::Mean | Estimate::Median => "median",
-            Estimate::Mode => "mode",
-        };
-        let decides = template.is_of_questions();
-        let is_measured = |metric: &&MetricInfo| {
-            !decides && (suite.traits.judges || !matches!(metric.statistic, Statistic::Rating(_)))
-        };
-        let estimates = METRICS
-            .iter()
-            .filter(is_measured)
-            .filter_map(|metric| Some((metric.name, estimate(metric.estimate?))));
-        let estimates: IndexMap<&str, &str> = estimates.collect();
+        let mut estimates: IndexMap<&str, &str> = IndexMap::new();
+        for metric in &METRICS {
+            let is_of_others = !suite.traits.judges && matches!(metric.statistic, Statistic::Rating(_));
+            let Some(estimate) = metric.estimate else { continue };
+            if template.is_of_questions() || is_of_others {
+                continue;
+            }
+            let name = match estimate {
+                _ if self.settings.mode != Mode::Regress => number_rule.as_str(),
+                Estimate::Mean if !suite.traits.medians => "trimmed_mean",
+                Estimate::Mean | Estimate::Median => "median",
+                Estimate::Mode => "mode",
+            };
+            estimates.insert(metric.name, name);
+        }
         let mut all = data_settings(suite, self.settings);
         for (name, value) in [
             ("template", json!(self.settings.template.as_ref().map(Template::source))),

@@ -4,6 +4,7 @@
 pub mod base_url;
 pub mod decisions;
 pub mod gates;
+pub mod judge;
 pub mod mode;
 pub mod number;
 mod run;

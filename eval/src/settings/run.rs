@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::base_url::BaseUrl;
 use super::decisions::DecisionSettings;
 use super::gates::Gates;
+use super::judge::JudgeSettings;
 use super::mode::{Api, Mode};
 use super::number::NumberSettings;
 use crate::error::UsageError;
@@ -37,6 +38,7 @@ pub struct RunSettings {
     pub prompt_tokens: Option<NonZeroUsize>,
     pub number: NumberSettings,
     pub decisions: DecisionSettings,
+    pub judge: JudgeSettings,
     pub server: ServerSettings,
     pub output: OutputSettings,
     pub gates: Gates,

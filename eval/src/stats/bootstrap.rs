@@ -26,11 +26,12 @@ impl Bootstrap {
         }
         let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
         let mut weights = vec![0.0; n];
-        let one = |_| {
+        let mut statistics = Vec::with_capacity(self.resamples as usize);
+        for _ in 0..self.resamples {
             draw(&mut weights, &mut generator);
-            statistic(&weights)
-        };
-        (0..self.resamples).map(one).collect()
+            statistics.push(statistic(&weights));
+        }
+        statistics
     }
 
     /// Like [`Self::resample`], but in parallel: each resample has its own stream of the generator.
@@ -39,13 +40,18 @@ impl Bootstrap {
         if n == 0 {
             return Vec::new();
         }
-        let one = |weights: &mut Vec<f64>, index: u32| {
-            let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
-            generator.set_stream(u64::from(index));
-            draw(weights, &mut generator);
-            statistic(weights)
-        };
-        (0..self.resamples).into_par_iter().map_init(|| vec![0.0; n], one).collect()
+        (0..self.resamples)
+            .into_par_iter()
+            .map_init(
+                || vec![0.0; n],
+                |weights, index| {
+                    let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
+                    generator.set_stream(u64::from(index));
+                    draw(weights, &mut generator);
+                    statistic(weights)
+                },
+            )
+            .collect()
     }
 }
 

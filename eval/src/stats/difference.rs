@@ -63,12 +63,15 @@ pub struct OneSided {
 impl Spread {
     /// Returns the spread of the difference between the means of two columns.
     pub fn of_means(a: &[f64], b: &[f64]) -> Self {
-        let is_bit = |value: &f64| [0.0, 1.0].contains(value);
-        if !a.iter().chain(b).all(is_bit) {
+        if !a.iter().chain(b).all(|value| [0.0, 1.0].contains(value)) {
             return Self::of_terms(Terms::new(a, b));
         }
-        let count = |wanted: f64| a.iter().zip(b).filter(|(a, b)| (*b - *a - wanted).abs() < 0.5).count();
-        Self::Shares(OneSided { only_a: count(-1.0), only_b: count(1.0) })
+        let mut one_sided = OneSided { only_a: 0, only_b: 0 };
+        for (a, b) in a.iter().zip(b) {
+            one_sided.only_a += usize::from(a > b);
+            one_sided.only_b += usize::from(b > a);
+        }
+        Self::Shares(one_sided)
     }
 
     pub fn of_terms(terms: Option<Terms>) -> Self {
@@ -86,6 +89,19 @@ impl OneSided {
         let half = Z_95 * ((a + b - (b - a).powi(2)) / n).sqrt();
         Interval { low: (b - a - half).max(-1.0), high: (b - a + half).min(1.0) }
     }
+}
+
+impl Contrast<'static> {
+    /// Returns the means of a column of A and of the same column of B.
+    pub fn of_means(a: Vec<f64>, b: Vec<f64>) -> Self {
+        let spread = Spread::of_means(&a, &b);
+        let both = [&*a, &*b].concat();
+        Self { a: weighted_mean(a), b: weighted_mean(b), both: weighted_mean(both), spread }
+    }
+}
+
+fn weighted_mean(values: Vec<f64>) -> Weighted<'static> {
+    Box::new(move |weights| mean_in_lanes(&values, weights))
 }
 
 impl Contrast<'_> {
@@ -177,10 +193,11 @@ pub fn test_contrasts(
     let plain = vec![1.0; n];
     let observed: Vec<Option<f64>> = contrasts.iter().map(|contrast| contrast.difference(&plain)).collect();
     let draws = bootstrap.resample_in_parallel(n, |weights| {
-        let draw = |(contrast, observed): (&Contrast<'_>, &Option<f64>)| {
-            plausible_difference(contrast, (*observed)?, weights)
-        };
-        contrasts.iter().zip(&observed).map(draw).collect::<Vec<_>>()
+        let mut plausible = Vec::with_capacity(contrasts.len());
+        for (contrast, observed) in contrasts.iter().zip(&observed) {
+            plausible.push(observed.and_then(|observed| plausible_difference(contrast, observed, weights)));
+        }
+        plausible
     });
     let swapped = Swaps { n, differing, bootstrap }.test(contrasts);
     let mut tests = Vec::new();
@@ -224,7 +241,10 @@ fn test_resampled(
 ) -> Option<DifferenceTest> {
     let drawn = resampled.len();
     let found: Vec<f64> = resampled.flatten().collect();
-    let tested = Some(found).filter(|found| 2 * found.len() > drawn).and_then(test_plausible)?;
+    if 2 * found.len() <= drawn {
+        return None;
+    }
+    let tested = test_plausible(found)?;
     Some(DifferenceTest { interval: tested.interval.including(difference), ..tested })
 }
 
@@ -273,6 +293,26 @@ impl Sides {
         let b = (contrast.both)(&self.b)?;
         Some((b - a, ROUNDING * a.abs().max(b.abs())))
     }
+
+    /// Returns for each contrast 1 if its difference is as extreme as the observed one, and 0 if not. A swap
+    /// without the statistic counts against a difference.
+    fn extreme(&self, contrasts: &[Contrast<'_>], observed: &[Option<(f64, f64)>]) -> Vec<usize> {
+        let mut extreme = Vec::with_capacity(contrasts.len());
+        for (contrast, observed) in contrasts.iter().zip(observed) {
+            let is_extreme = match (self.difference(contrast), observed) {
+                (Some((swapped, _)), Some((observed, rounding))) => {
+                    swapped.abs() >= observed.abs() - rounding
+                }
+                _ => true,
+            };
+            extreme.push(usize::from(is_extreme));
+        }
+        extreme
+    }
+}
+
+fn added(sums: Vec<usize>, counts: Vec<usize>) -> Vec<usize> {
+    sums.into_iter().zip(counts).map(|(sum, count)| sum + count).collect()
 }
 
 impl Swaps<'_> {
@@ -289,35 +329,35 @@ impl Swaps<'_> {
             contrasts.iter().map(|contrast| plain.difference(contrast)).collect();
         let enumerated = self.enumerated();
         let drawn = enumerated.unwrap_or(self.bootstrap.resamples);
-        let extreme = |index: u32| {
-            let mut sides = Sides::new(self.n);
-            match enumerated {
-                Some(_) => {
-                    let chosen = self.differing.iter().take(32).enumerate();
-                    chosen
-                        .filter(|(bit, _)| index.checked_shr(*bit as u32).unwrap_or(0) & 1 == 1)
-                        .for_each(|(_, &item)| sides.swap(item));
+        // For each statistic, the number of swaps that are as extreme as the items.
+        let counts = (0..drawn)
+            .into_par_iter()
+            .map(|index| {
+                let mut sides = Sides::new(self.n);
+                match enumerated {
+                    Some(_) => self.swap_by_bits(&mut sides, index),
+                    None => self.swap_at_random(&mut sides, index),
                 }
-                None => self.swap_at_random(&mut sides, index),
+                sides.extreme(contrasts, &observed)
+            })
+            .reduce(|| vec![0; contrasts.len()], added);
+        let mut p_values = Vec::with_capacity(counts.len());
+        for extreme in counts {
+            p_values.push(match enumerated {
+                Some(all) => PValue { value: extreme as f64 / f64::from(all), is_bound: false },
+                None => PValue::of_random(extreme, drawn as usize, 1.0),
+            });
+        }
+        p_values
+    }
+
+    /// Swaps the differing items whose bit in `index` is set.
+    fn swap_by_bits(&self, sides: &mut Sides, index: u32) {
+        for (bit, &item) in self.differing.iter().take(32).enumerate() {
+            if (index >> bit) & 1 == 1 {
+                sides.swap(item);
             }
-            // A swap without the statistic counts against a difference.
-            let is_extreme = |(contrast, observed): (&Contrast<'_>, &Option<(f64, f64)>)| {
-                sides.difference(contrast).zip(*observed).is_none_or(
-                    |((swapped, _), (observed, rounding))| swapped.abs() >= observed.abs() - rounding,
-                )
-            };
-            contrasts.iter().zip(&observed).map(|pair| usize::from(is_extreme(pair))).collect::<Vec<_>>()
-        };
-        let add = |sums: Vec<usize>, counts: Vec<usize>| -> Vec<usize> {
-            sums.into_iter().zip(counts).map(|(sum, count)| sum + count).collect()
-        };
-        let counts =
-            (0..drawn).into_par_iter().map(extreme).reduce(|| vec![0; contrasts.len()], add).into_iter();
-        let p = |extreme| match enumerated {
-            Some(all) => PValue { value: extreme as f64 / f64::from(all), is_bound: false },
-            None => PValue::of_random(extreme, drawn as usize, 1.0),
-        };
-        counts.map(p).collect()
+        }
     }
 
     fn swap_at_random(&self, sides: &mut Sides, index: u32) {

@@ -15,13 +15,19 @@ impl Kendall {
     pub fn new(x: &[f64], y: &[f64]) -> Self {
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
-        let starts = |at: usize| at == 0 || x[order[at - 1]].total_cmp(&x[order[at]]).is_ne();
-        let items = order.iter().enumerate().map(|(at, &item)| (item, starts(at))).collect();
+        let mut items = Vec::with_capacity(order.len());
+        for (at, &item) in order.iter().enumerate() {
+            let starts = at == 0 || x[order[at - 1]].total_cmp(&x[item]).is_ne();
+            items.push((item, starts));
+        }
         let mut distinct = y.to_vec();
         distinct.sort_by(f64::total_cmp);
         distinct.dedup_by(|a, b| a.total_cmp(b).is_eq());
-        let place = |value: &f64| distinct.partition_point(|other| other.total_cmp(value).is_le());
-        Self { items, places: y.iter().map(place).collect(), distinct: distinct.len() }
+        let mut places = Vec::with_capacity(y.len());
+        for value in y {
+            places.push(distinct.partition_point(|other| other.total_cmp(value).is_le()));
+        }
+        Self { items, places, distinct: distinct.len() }
     }
 
     /// Returns `(C - D) / sqrt((n0 - n1) (n0 - n2))` (Kendall 1945). An item with the weight `w` counts as

@@ -8,6 +8,8 @@ pub mod holm;
 pub mod kendall;
 pub mod least_squares;
 pub mod paired;
+pub mod prediction_powered;
+pub mod rogan_gladen;
 pub mod studentised;
 pub mod weighted;
 pub mod wilson;

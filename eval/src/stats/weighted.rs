@@ -82,24 +82,32 @@ pub fn r2_terms(squared_errors: &[f64], labels: &[f64], weights: &[f64], mean: M
     let squares: Vec<f64> = labels.iter().map(|label| (label - centre).powi(2)).collect();
     let residual = mean(squared_errors, weights)?;
     let total = mean(&squares, weights)?;
-    let term = |(error, square): (&f64, &f64)| (residual / total * square - error) / total;
-    Some(squared_errors.iter().zip(&squares).map(term).collect())
+    let mut terms = Vec::with_capacity(squares.len());
+    for (error, square) in squared_errors.iter().zip(&squares) {
+        terms.push((residual / total * square - error) / total);
+    }
+    Some(terms)
 }
 
 /// Returns the influence of each item on [`pearson`] (Devlin, Gnanadesikan and Kettenring 1975), or `None` if
 /// either side does not vary.
 pub fn pearson_terms(x: &[f64], y: &[f64], weights: &[f64], mean: Mean) -> Option<Vec<f64>> {
     let correlation = pearson(x, y, weights, mean)?;
-    let standardised = |values: &[f64]| -> Option<Vec<f64>> {
-        let centre = mean(values, weights)?;
-        let squares: Vec<f64> = values.iter().map(|value| (value - centre).powi(2)).collect();
-        let deviation = mean(&squares, weights)?.sqrt();
-        Some(values.iter().map(|value| (value - centre) / deviation).collect())
-    };
-    let x = standardised(x)?;
-    let y = standardised(y)?;
-    let term = |(x, y): (&f64, &f64)| x * y - correlation * f64::midpoint(x * x, y * y);
-    Some(x.iter().zip(&y).map(term).collect())
+    let x = standardised(x, weights, mean)?;
+    let y = standardised(y, weights, mean)?;
+    let mut terms = Vec::with_capacity(x.len());
+    for (x, y) in x.iter().zip(&y) {
+        terms.push(x * y - correlation * f64::midpoint(x * x, y * y));
+    }
+    Some(terms)
+}
+
+/// Returns the distances of the values from their mean, in standard deviations.
+fn standardised(values: &[f64], weights: &[f64], mean: Mean) -> Option<Vec<f64>> {
+    let centre = mean(values, weights)?;
+    let squares: Vec<f64> = values.iter().map(|value| (value - centre).powi(2)).collect();
+    let deviation = mean(&squares, weights)?.sqrt();
+    Some(values.iter().map(|value| (value - centre) / deviation).collect())
 }
 
 /// Returns Cohen's kappa with quadratic weights (Cohen 1968), `1 - E(x - y)^2 / E(x - y')^2`. Here `y'`
@@ -169,8 +177,10 @@ impl Sorted {
         let mut distinct = values.to_vec();
         distinct.sort_by(f64::total_cmp);
         distinct.dedup_by(|a, b| a.total_cmp(b).is_eq());
-        let place = |value: &f64| distinct.partition_point(|other| other.total_cmp(value).is_lt());
-        let places = values.iter().map(place).collect();
+        let mut places = Vec::with_capacity(values.len());
+        for value in values {
+            places.push(distinct.partition_point(|other| other.total_cmp(value).is_lt()));
+        }
         Self { distinct, places }
     }
 
@@ -209,13 +219,13 @@ impl Sorted {
         // The ranks 1 to n have this mean, with or without ties.
         let mean = f64::midpoint(counts.iter().sum(), 1.0);
         let (mut passed, mut squares) = (0.0, 0.0);
-        let rank = |count: f64| {
+        let mut ranks = Vec::with_capacity(counts.len());
+        for count in counts {
             let rank = passed + f64::midpoint(count, 1.0) - mean;
             passed += count;
             squares += rank * rank * count;
-            rank
-        };
-        let ranks = counts.into_iter().map(rank).collect();
+            ranks.push(rank);
+        }
         (ranks, squares)
     }
 }

@@ -13,9 +13,11 @@ pub fn wilson(hits: usize, n: usize) -> Option<Interval> {
     let z2 = Z_95 * Z_95;
     let centre = share + z2 / (2.0 * n);
     let spread = Z_95 * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
-    let end = |value: f64| (value / (1.0 + z2 / n)).clamp(0.0, 1.0);
+    let shrink = 1.0 + z2 / n;
+    let low = ((centre - spread) / shrink).clamp(0.0, 1.0);
+    let high = ((centre + spread) / shrink).clamp(0.0, 1.0);
     // Rounding must not put a share of 0 or 1 outside its own interval.
-    Some(Interval { low: end(centre - spread).min(share), high: end(centre + spread).max(share) })
+    Some(Interval { low, high }.including(share))
 }
 
 #[cfg(test)]

@@ -121,6 +121,15 @@ impl JournalFile {
         }
     }
 
+    /// Returns the file and what it contains.
+    fn contents(&self) -> io::Result<(DiskFile, Vec<u8>)> {
+        let mut open = DiskFile(self.open.try_clone()?);
+        let mut bytes = Vec::new();
+        open.0.seek(SeekFrom::Start(0))?;
+        open.read_to_end(&mut bytes)?;
+        Ok((open, bytes))
+    }
+
     pub fn clear(&self) -> Result<(), JournalError> {
         self.open.set_len(0).map_err(|source| JournalError::File { file: self.path.clone(), source })
     }
@@ -150,62 +159,61 @@ impl Journal {
 
     /// Reads the journal of a run, or begins it if the file is empty. An error leaves the file as it is.
     pub fn read(file: &JournalFile, header: &Value) -> Result<Self, JournalError> {
-        let failed = |source| JournalError::File { file: file.path.clone(), source };
-        let mut open = DiskFile(file.open.try_clone().map_err(failed)?);
-        let mut bytes = Vec::new();
-        open.0.seek(SeekFrom::Start(0)).and_then(|_| open.read_to_end(&mut bytes)).map_err(failed)?;
+        let (open, bytes) =
+            file.contents().map_err(|source| JournalError::File { file: file.path.clone(), source })?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self { file: file.path.clone(), open, is_shared: false, entries: HashMap::new() };
         let lines = bytes[..whole].split(|byte| *byte == b'\n').zip(1..);
         let mut lines = lines.filter(|(line, _)| !line.is_empty());
         let Some((first, _)) = lines.next() else {
-            journal.open.0.set_len(0).map_err(failed)?;
+            journal.open.0.set_len(0).map_err(|source| journal.failed(source))?;
             journal.line(header)?;
             return Ok(journal);
         };
-        let damaged = |_| JournalError::DamagedHeader { file: file.path.clone() };
-        let (first, is_checked) = without_sum(first).map_err(damaged)?;
+        let (first, is_checked) =
+            without_sum(first).map_err(|WrongSum| JournalError::DamagedHeader { file: file.path.clone() })?;
         journal.check(&first, header)?;
         for (line, number) in lines {
-            let damaged = || JournalError::Damaged { file: file.path.clone(), line: number };
-            let (line, has_sum) = without_sum(line).map_err(|_| damaged())?;
-            let entry: Option<Entry> = serde_json::from_slice(&line).ok();
-            let Some(Entry { id, key, value }) = entry.filter(|_| has_sum || !is_checked) else {
-                return Err(damaged());
+            let Some(Entry { id, key, value }) = entry(line, is_checked) else {
+                return Err(JournalError::Damaged { file: file.path.clone(), line: number });
             };
             journal.entries.insert(id, (key, value));
         }
         if whole < bytes.len() {
-            journal.open.0.set_len(whole as u64).map_err(failed)?;
+            journal.open.0.set_len(whole as u64).map_err(|source| journal.failed(source))?;
         }
         Ok(journal)
     }
 
     fn check(&self, first: &[u8], header: &Value) -> Result<(), JournalError> {
-        let file = || self.file.clone();
-        let found: Map<String, Value> =
-            serde_json::from_slice(first).map_err(|_| JournalError::DamagedHeader { file: file() })?;
-        let found = Value::Object(found);
-        let names: BTreeSet<&String> =
-            [header, &found].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
-        let is_said = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
-        let is_of_model = |name: &str| MODEL_FIELDS.iter().any(|(field, _)| *field == name);
-        let differences: Vec<String> = names
-            .into_iter()
-            .filter(|name| *name != CHECKPOINT)
-            .map(|name| (name, found.get(name), header.get(name)))
-            .filter(|&(name, was, is)| was != is && (!is_of_model(name) || is_said(was) && is_said(is)))
-            .map(|(name, was, is)| format!("{name} was {}, is {}", shown(was), shown(is)))
-            .collect();
-        if !differences.is_empty() {
-            return Err(JournalError::OtherRun { file: file(), differences: differences.join("; ") });
-        }
-        let text = |object: &Value, name| object.get(name).and_then(Value::as_str).map(str::to_owned);
-        match (text(&found, CHECKPOINT), text(header, CHECKPOINT)) {
-            (Some(was), Some(is)) if was != is => {
-                let model = text(header, "model").unwrap_or_default();
-                Err(JournalError::OtherCheckpoint { file: file(), model, was, is })
+        let file = self.file.clone();
+        let Ok(Value::Object(found)) = serde_json::from_slice::<Value>(first) else {
+            return Err(JournalError::DamagedHeader { file });
+        };
+        let mut names: BTreeSet<&String> = found.keys().collect();
+        names.extend(header.as_object().into_iter().flat_map(Map::keys));
+        let mut differences = Vec::new();
+        for name in names {
+            let was = found.get(name);
+            let is = header.get(name);
+            let is_of_model = MODEL_FIELDS.iter().any(|(field, _)| field == name);
+            let is_checked = name != CHECKPOINT && (!is_of_model || is_named(was) && is_named(is));
+            if is_checked && was != is {
+                differences.push(format!("{name} was {}, is {}", shown(was), shown(is)));
             }
+        }
+        if !differences.is_empty() {
+            return Err(JournalError::OtherRun { file, differences: differences.join("; ") });
+        }
+        let was = found.get(CHECKPOINT).and_then(Value::as_str);
+        let is = header.get(CHECKPOINT).and_then(Value::as_str);
+        match (was, is) {
+            (Some(was), Some(is)) if was != is => Err(JournalError::OtherCheckpoint {
+                file,
+                model: header.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                was: was.to_owned(),
+                is: is.to_owned(),
+            }),
             _ => Ok(()),
         }
     }
@@ -225,8 +233,7 @@ impl Journal {
 
     /// Adds an answer under its key, which [`Journal::get`] returns from now on.
     pub fn share(&mut self, key: &str, value: &impl Serialize) -> Result<(), JournalError> {
-        let failed = |error: serde_json::Error| self.failed(error.into());
-        let value = serde_json::value::to_raw_value(value).map_err(failed)?;
+        let value = serde_json::value::to_raw_value(value).map_err(|error| self.failed(error.into()))?;
         self.add(key, key, &value)?;
         self.entries.insert(key.to_owned(), (key.to_owned(), value));
         Ok(())
@@ -250,6 +257,20 @@ impl Journal {
     fn failed(&self, source: io::Error) -> JournalError {
         JournalError::File { file: self.file.clone(), source }
     }
+}
+
+/// Reads a line after the header. `None` if it is damaged. `is_checked`: whether the header has a checksum,
+/// so that every line needs one.
+fn entry(line: &[u8], is_checked: bool) -> Option<Entry> {
+    let (line, has_sum) = without_sum(line).ok()?;
+    if is_checked && !has_sum {
+        return None;
+    }
+    serde_json::from_slice(&line).ok()
+}
+
+fn is_named(value: Option<&Value>) -> bool {
+    value.is_some_and(|value| !value.is_null())
 }
 
 /// `object`: the JSON of an object that is not empty.

@@ -10,7 +10,9 @@ use indexmap::{IndexMap, IndexSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::metrics::corrected::Corrections;
 use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::drift::Drift;
 use crate::metrics::estimates::EstimateScores;
 use crate::metrics::registry::{Statistic, find};
 use crate::metrics::{Baseline, Metric, Metrics, Outcome, Row};
@@ -77,6 +79,12 @@ pub struct Report {
     /// With `--score`, if true answers have no likelihood.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_scores: Option<MissingScores>,
+    /// The figures of a judge, corrected by people's scores.
+    #[serde(skip_serializing_if = "Corrections::is_empty")]
+    pub corrected: Corrections,
+    /// With `--drift`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// Programs that took part.
     pub versions: Map<String, Value>,
     /// When the first question was sent, in UTC.
@@ -210,21 +218,25 @@ impl Module {
                 groups.entry(module).or_default().push(row);
             }
         }
-        let module = |rows: &[&Row]| {
-            let Counts { n, n_valid, .. } = Counts::of(rows);
-            Self { n, n_valid, metrics: Metrics::of(rows, seed) }
-        };
-        groups.into_iter().map(|(name, rows)| (name.to_owned(), module(&rows))).collect()
+        let mut modules = BTreeMap::new();
+        for (name, rows) in groups {
+            let Counts { n, n_valid, .. } = Counts::of(&rows);
+            modules.insert(name.to_owned(), Self { n, n_valid, metrics: Metrics::of(&rows, seed) });
+        }
+        modules
     }
 }
 
 /// Names and values of settings; nested ones are named `outer.inner`.
 pub fn flat_settings(prefix: &str, values: &Map<String, Value>) -> Vec<(String, String)> {
-    let one = |(name, value): (&String, &Value)| match value {
-        Value::Object(inner) => flat_settings(&format!("{prefix}{name}."), inner),
-        other => vec![(format!("{prefix}{name}"), plain(other))],
-    };
-    values.iter().flat_map(one).collect()
+    let mut settings = Vec::new();
+    for (name, value) in values {
+        match value {
+            Value::Object(inner) => settings.extend(flat_settings(&format!("{prefix}{name}."), inner)),
+            other => settings.push((format!("{prefix}{name}"), plain(other))),
+        }
+    }
+    settings
 }
 
 /// True answers that the server did not score.
@@ -245,16 +257,16 @@ pub struct Counts {
 
 impl Counts {
     pub fn of(rows: &[&Row]) -> Self {
-        let valid = |row: &&&Row| match row.outcome {
-            Outcome::Read(_) => true,
-            Outcome::Unparsed => !row.asks_number() && !row.is_refused(),
-            Outcome::Failed => false,
-        };
-        Self {
-            n: rows.len(),
-            n_valid: rows.iter().filter(valid).count(),
-            failed: rows.iter().filter(|row| row.outcome == Outcome::Failed).count(),
+        let mut counts = Self { n: rows.len(), n_valid: 0, failed: 0 };
+        for row in rows {
+            match row.outcome {
+                Outcome::Read(_) => counts.n_valid += 1,
+                Outcome::Unparsed if !row.asks_number() && !row.is_refused() => counts.n_valid += 1,
+                Outcome::Unparsed => {}
+                Outcome::Failed => counts.failed += 1,
+            }
         }
+        counts
     }
 }
 

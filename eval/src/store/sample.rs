@@ -59,6 +59,9 @@ pub struct Sample {
 #[serde(default)]
 pub struct Doc {
     pub question: String,
+    /// The input of an answer to judge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
     /// The answer as the data has it.
     pub answer: Value,
 }

@@ -123,12 +123,7 @@ impl PendingFile {
         fill: impl FnOnce(&mut BufWriter<DiskFile>) -> io::Result<()>,
     ) -> anyhow::Result<Self> {
         let temporary = file.with_added_extension("tmp");
-        let write = || -> io::Result<()> {
-            let mut out = BufWriter::new(DiskFile::create(&temporary)?);
-            fill(&mut out)?;
-            out.into_inner()?.sync()
-        };
-        if let Err(error) = write() {
+        if let Err(error) = create_filled(&temporary, fill) {
             // The rest of a file on a full disk only uses space. The first error is the one to report.
             let _ = disk::remove(&temporary);
             return Err(error).with_context(|| writing(&temporary));
@@ -139,6 +134,15 @@ impl PendingFile {
     fn rename(self) -> anyhow::Result<()> {
         disk::rename(&self.temporary, &self.file).with_context(|| writing(&self.file))
     }
+}
+
+fn create_filled(
+    file: &Path,
+    fill: impl FnOnce(&mut BufWriter<DiskFile>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::new(DiskFile::create(file)?);
+    fill(&mut out)?;
+    out.into_inner()?.sync()
 }
 
 /// Removes a file if it is there.
@@ -167,10 +171,13 @@ fn read_samples(file: &Path) -> anyhow::Result<Vec<Sample>> {
     for (line, number) in lines.zip(1..) {
         let line = line.with_context(|| reading(file))?;
         if !line.trim().is_empty() {
-            let wrong = |error: serde_json::Error| {
-                anyhow!("{} line {number} is no sample: {}", file.display(), json::problem(&error))
-            };
-            samples.push(serde_json::from_str(&line).map_err(wrong)?);
+            match serde_json::from_str(&line) {
+                Ok(sample) => samples.push(sample),
+                Err(error) => {
+                    let problem = json::problem(&error);
+                    bail!("{} line {number} is no sample: {problem}", file.display());
+                }
+            }
         }
     }
     Ok(samples)

@@ -3,8 +3,6 @@
 //!
 //! Items are read from files in the paper's two-line format, or generated.
 
-use std::path::Path;
-
 use super::generate::{self, Split};
 use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
@@ -15,10 +13,12 @@ pub const ENTRY: Entry = Entry {
     name: "arithmetic",
     about: "sums and differences of integers (DeepMind mathematics, add_sub_multiple and its longer form)",
     origin: Origin::Generated(|seed| {
-        let file = |split: Split| {
-            (splits::file_name("arithmetic", split, "txt"), generate::items(split, seed, GENERATED))
-        };
-        vec![file(Split::Interpolate), file(Split::Extrapolate)]
+        let mut files = Vec::new();
+        for split in [Split::Interpolate, Split::Extrapolate] {
+            let name = splits::file_name("arithmetic", split, "txt");
+            files.push((name, generate::items(split, seed, GENERATED)));
+        }
+        files
     }),
 };
 
@@ -26,7 +26,12 @@ pub const ENTRY: Entry = Entry {
 const GENERATED: usize = 10_000;
 
 pub fn suites(choice: SplitChoice, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
-    let generate = |split| generate::items(split, settings.seed, GENERATED);
-    let read = |file: &Path| pairs(file, Truth::Number);
-    splits::suites(ENTRY.name, "txt", choice, settings, read, generate)
+    splits::suites(
+        ENTRY.name,
+        "txt",
+        choice,
+        settings,
+        |file| pairs(file, Truth::Number),
+        |split| generate::items(split, settings.seed, GENERATED),
+    )
 }

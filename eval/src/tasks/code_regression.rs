@@ -37,18 +37,18 @@ const FORMAT: &str =
     "code-regression needs --data FILE, JSON lines of objects with `input`, `target` and `space`";
 
 pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
-    let usage = |message: String| Err(UsageError(message).into());
     if run.mode != Mode::Regress {
-        return usage("code-regression needs --mode regress".to_owned());
+        return Err(UsageError::new("code-regression needs --mode regress").into());
     }
-    let Some(file) = run.data.as_deref() else { return usage(FORMAT.to_owned()) };
+    let Some(file) = run.data.as_deref() else { return Err(UsageError::new(FORMAT).into()) };
     let own = own::read(file, OwnFile::default(), &[])?;
     let items = own.records.iter().map(|record| item(record, run.template.is_none()));
     let all = items.collect::<Result<Vec<Item>, DataError>>()?;
     let known: IndexSet<&str> = all.iter().filter_map(|item| item.module.as_deref()).collect();
     if let Some(space) = task.spaces.iter().find(|space| !known.contains(space.as_str())) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return usage(format!("--space: {} has no `{space}`; it has {known}", file.display()));
+        let file = file.display();
+        return Err(UsageError(format!("--space: {file} has no `{space}`; it has {known}")).into());
     }
     let mut settings = Map::from_iter([from_file(file), ("spaces".to_owned(), json!(task.spaces))]);
     if let Some(draws) = &run.number.draws {
@@ -67,16 +67,16 @@ pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Ve
 }
 
 /// Keeps the items of these spaces, at most `items_max` of each. Files are sorted by space.
-fn first_of_each_space(items: Vec<Item>, spaces: &[String], items_max: usize) -> Vec<Item> {
+fn first_of_each_space(mut items: Vec<Item>, spaces: &[String], items_max: usize) -> Vec<Item> {
     let mut counts = HashMap::<String, usize>::new();
-    let mut is_kept = |item: &Item| {
+    items.retain(|item| {
         let space = item.module.clone().unwrap_or_default();
         let is_wanted = spaces.is_empty() || spaces.contains(&space);
         let count = counts.entry(space).or_default();
         *count += usize::from(is_wanted);
         is_wanted && *count <= items_max
-    };
-    items.into_iter().filter(|item| is_kept(item)).collect()
+    });
+    items
 }
 
 /// `is_worded`: whether the prompt is worded as in the published evaluation.
@@ -100,9 +100,11 @@ fn item(record: &Record, is_worded: bool) -> Result<Item, DataError> {
 
 /// Returns a number, or the first one of a list: the published evaluation uses the first objective.
 fn first_number(target: &str) -> Option<f64> {
-    let number = |text: &str| text.trim().parse::<f64>().ok();
-    let of_list = || serde_json::from_str::<Vec<f64>>(target).ok()?.first().copied();
-    number(target).or_else(of_list).filter(|value| value.is_finite())
+    let number = match target.trim().parse::<f64>() {
+        Ok(number) => number,
+        Err(_) => *serde_json::from_str::<Vec<f64>>(target).ok()?.first()?,
+    };
+    number.is_finite().then_some(number)
 }
 
 /// Returns the prompt of the published evaluation.
@@ -122,9 +124,11 @@ fn worded(record: &Record, space: &str, input: &str) -> Result<String, DataError
 }
 
 fn language(record: &Record) -> Option<String> {
-    let own = || record.get("language").map(str::to_owned);
-    let metadata = || serde_json::from_str::<Value>(record.get("metadata")?).ok();
-    own().or_else(|| Some(metadata()?.get("language")?.as_str()?.to_owned()))
+    if let Some(language) = record.get("language") {
+        return Some(language.to_owned());
+    }
+    let metadata: Value = serde_json::from_str(record.get("metadata")?).ok()?;
+    Some(metadata.get("language")?.as_str()?.to_owned())
 }
 
 #[cfg(test)]

@@ -60,12 +60,12 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     let Some(Structured { schema, fields }) = &task.structured else {
         return Ok(vec![suite(task, run, None)?]);
     };
-    let usage = |message: &str| Err(UsageError(message.to_owned()).into());
     if run.after.is_some() || run.number.scale.is_some() {
-        return usage("--schema is not possible with --after or --scale: the schema states the numbers");
+        let message = "--schema is not possible with --after or --scale: the schema states the numbers";
+        return Err(UsageError::new(message).into());
     }
     if !matches!(run.mode, Mode::Text | Mode::Regress) {
-        return usage("--schema needs --mode text or --mode regress");
+        return Err(UsageError::new("--schema needs --mode text or --mode regress").into());
     }
     let text = regular_file::read_text(schema, SMALL_BYTES_MAX)
         .with_context(|| format!("could not read {}", schema.display()))?;
@@ -75,7 +75,7 @@ pub fn suites(task: &CustomTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>
     let mut names = Vec::new();
     for (index, path) in fields.iter().enumerate() {
         if fields[..index].contains(path) {
-            return usage(&format!("--fields names `{path}` twice"));
+            return Err(UsageError(format!("--fields names `{path}` twice")).into());
         }
         let field = AnswerField { schema: value.clone(), path: path.clone() };
         let mut suite = suite(task, run, Some(field))?;
@@ -105,18 +105,18 @@ fn name_of_field(path: &JsonPath, others: &[String]) -> String {
 }
 
 fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> anyhow::Result<Suite> {
-    let usage = |message: &str| UsageError(message.to_owned());
-    let file = run
-        .data
-        .as_deref()
-        .ok_or_else(|| usage("custom needs --data FILE, JSON lines, a JSON array, CSV or TSV"))?;
+    let Some(file) = run.data.as_deref() else {
+        let message = "custom needs --data FILE, JSON lines, a JSON array, CSV or TSV";
+        return Err(UsageError::new(message).into());
+    };
     let answer = match &field {
         None => Column { name: task.answer_field.clone(), path: None },
         Some(field) => Column::of(&field.path)?,
     };
     let template = run.template.as_ref();
     if template.is_some_and(|template| template.names("answer") || template.names(&answer.name)) {
-        return Err(usage("--template names the answer, which the model would only have to copy").into());
+        let message = "--template names the answer, which the model would only have to copy";
+        return Err(UsageError::new(message).into());
     }
     let required = [task.question_field.as_str(), answer.name.as_str()];
     let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
@@ -125,7 +125,9 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
     let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));
     let texts = Texts::of(&records, &items[..items_max]);
     let has_numbers = items.iter().any(|item| item.truth.is_some());
-    if let Some(Texts { example, .. }) = texts.as_ref().filter(|_| run.mode == Mode::Regress && !has_numbers)
+    if run.mode == Mode::Regress
+        && !has_numbers
+        && let Some(Texts { example, .. }) = &texts
     {
         let file = file.display();
         let message =
@@ -206,18 +208,19 @@ fn item(task: &CustomTask, answer: &Column, run: &RunSettings, record: &Record) 
     let question = record.require_filled(&task.question_field, "question")?;
     let answer = answer.answer(record)?;
     let answer = answer.as_ref();
-    let value = |name: &str| if name == "question" { Some(question) } else { record.get(name) };
-    let worded = |UnknownField(name)| record.without(&name);
-    let prompt = run.template.as_ref().map(|template| template.render(value)).transpose();
-    // The paper's code compares the last numbers of any two texts, so that a text with a number has a truth.
-    let in_text = || last_number(answer).filter(|_| run.mode.reads_numbers_in_texts());
-    Ok(Item {
-        question: question.to_owned(),
-        answer: answer.to_owned(),
-        truth: Truth::NumberOrText.of(answer).flatten().or_else(in_text),
-        prompt: prompt.map_err(worded)?,
-        ..Item::default()
-    })
+    let mut truth = Truth::NumberOrText.of(answer).flatten();
+    if truth.is_none() && run.mode.reads_numbers_in_texts() {
+        // The paper's code compares the last numbers of any two texts, so that a text with a number has a
+        // truth.
+        truth = last_number(answer);
+    }
+    let mut prompt = None;
+    if let Some(template) = &run.template {
+        let worded =
+            template.render(|name| if name == "question" { Some(question) } else { record.get(name) });
+        prompt = Some(worded.map_err(|UnknownField(name)| record.without(&name))?);
+    }
+    Ok(Item { question: question.to_owned(), answer: answer.to_owned(), truth, prompt, ..Item::default() })
 }
 
 /// Answers that are not numbers.
@@ -273,11 +276,14 @@ fn add_shots(
     if count > others {
         return Err(UsageError(format!("--shots {count} needs more than the {others} other items")));
     }
+    if count == 0 {
+        return Ok(());
+    }
     let solved = items.iter().zip(solutions);
     let solved: Vec<String> =
         solved.map(|(item, solution)| format!("{}{between}{solution}\n\n", item.prompt())).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    for (own, item) in items.iter_mut().enumerate().filter(|_| count > 0) {
+    for (own, item) in items.iter_mut().enumerate() {
         let drawn = index::sample(&mut rng, others, count).into_iter();
         let drawn = drawn.map(|other| solved[other + usize::from(other >= own)].as_str());
         item.prompt = Some(drawn.chain([item.prompt()]).collect());

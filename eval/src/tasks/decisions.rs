@@ -34,11 +34,10 @@ const FIRST_METRICS: [&str; 9] = [
 
 /// Returns one suite, whose modules are the types of the questions.
 pub fn suites(run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
-    let usage = |message: &str| UsageError(message.to_owned());
-    let file = run
-        .data
-        .as_deref()
-        .ok_or_else(|| usage("decisions needs --data FILE, JSON lines or a JSON array of questions"))?;
+    let Some(file) = run.data.as_deref() else {
+        let message = "decisions needs --data FILE, JSON lines or a JSON array of questions";
+        return Err(UsageError::new(message).into());
+    };
     check(run)?;
     let mut questions = decisions::read(file)?;
     questions.truncate(run.limit.map_or(usize::MAX, usize::from));
@@ -53,7 +52,7 @@ pub fn suites(run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     }
     let settings = &run.decisions;
     if settings.batch && !has_common_state(&questions) {
-        return Err(usage("--batch: no two questions of the file have the same input").into());
+        return Err(UsageError::new("--batch: no two questions of the file have the same input").into());
     }
     Ok(vec![Suite {
         task: ENTRY.name,

@@ -188,8 +188,7 @@ impl Experiment {
             Self::Uniform { low, high } => from(low, vec![1.0; (high - low + 1) as usize]),
             Self::Binomial { trials, percent } => {
                 let odds = f64::from(percent) / f64::from(100 - percent);
-                let ratio = |k: u32| odds * f64::from(trials - k) / f64::from(k + 1);
-                from(0, weights(trials, ratio))
+                from(0, weights(trials, |k| odds * f64::from(trials - k) / f64::from(k + 1)))
             }
             Self::Geometric { percent } => {
                 let failure = 1.0 - f64::from(percent) / 100.0;
@@ -205,19 +204,22 @@ impl Experiment {
             Self::Hypergeometric { red, blue, drawn } => {
                 let lowest = drawn.saturating_sub(blue);
                 let highest = drawn.min(red);
-                let ratio = |step: u32| {
+                let weights = weights(highest - lowest, |step| {
                     let k = lowest + step;
                     f64::from((red - k) * (drawn - k)) / f64::from((k + 1) * (blue + k + 1 - drawn))
-                };
-                from(lowest, weights(highest - lowest, ratio))
+                });
+                from(lowest, weights)
             }
             Self::Normal { mean, sd } => {
                 let exact = Law::Normal { mean: f64::from(mean), sd: f64::from(sd) };
                 let reach = 8 * i64::from(sd);
-                let results = (-reach..=reach).map(|step| (i64::from(mean) + step) as f64);
-                let mass =
-                    |result: f64| exact.mass_within(Interval { low: result - 0.5, high: result + 0.5 });
-                Law::discrete(results.map(|result| (result, mass(result))).collect())
+                let mut results = Vec::new();
+                for step in -reach..=reach {
+                    let result = (i64::from(mean) + step) as f64;
+                    let rounded = Interval { low: result - 0.5, high: result + 0.5 };
+                    results.push((result, exact.mass_within(rounded)));
+                }
+                Law::discrete(results)
             }
         }
     }

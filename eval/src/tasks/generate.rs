@@ -180,8 +180,10 @@ fn divide(budget: Budget, rng: &mut ChaCha8Rng) -> (Budget, Budget) {
         (_, 0) => 1.0,
         _ => order_statistic(left, left + right - 1, rng),
     };
-    let part = |splits, share: f64| Budget { splits, entropy: budget.entropy * share };
-    (part(left, share), part(right, 1.0 - share))
+    (
+        Budget { splits: left, entropy: budget.entropy * share },
+        Budget { splits: right, entropy: budget.entropy * (1.0 - share) },
+    )
 }
 
 /// The `rank`-th smallest (from 1) of `count` uniform draws: beta distributed with `rank` and

@@ -4,7 +4,10 @@
 //! The scores of people become truths on the judge's scale. A pair has two prompts, with its answers in
 //! either order.
 
+mod labels;
+
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use ntl_core::numbers::parse::whole_number;
 use serde_json::{Map, json};
@@ -15,11 +18,12 @@ use crate::data::read::decimal_point_hint;
 use crate::data::records::Record;
 use crate::data::{DataError, Item};
 use crate::error::UsageError;
-use crate::metrics::judgement::Preference;
+use crate::metrics::judgement::{HumanScore, Preference};
 use crate::settings::RunSettings;
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::RatingScale;
 use crate::stats::Interval;
+use crate::stats::difference::ITEMS_MIN;
 use crate::template::{Template, UnknownField};
 
 pub const ENTRY: Entry = Entry {
@@ -32,8 +36,13 @@ pub const ENTRY: Entry = Entry {
 const MAX_TOKENS: u64 = 512;
 
 /// The metrics that a run shows first: the grades, then how well they agree with people.
-const SCORE_METRICS: [&str; 10] = [
+const SCORE_METRICS: [&str; 15] = [
     "score",
+    "corrected_score",
+    "pass_rate",
+    "corrected_pass_rate",
+    "drift",
+    "drift_distance",
     "mode_score",
     "spread",
     "interval_width",
@@ -46,13 +55,16 @@ const SCORE_METRICS: [&str; 10] = [
 ];
 
 /// The metrics that a run over pairs shows first.
-const PAIR_METRICS: [&str; 10] = [
+const PAIR_METRICS: [&str; 13] = [
     "wins",
     "consistent",
     "preference",
     "order_difference",
     "order_distance",
     "score",
+    "corrected_score",
+    "drift",
+    "drift_distance",
     "mode_score",
     "spread",
     "mass_closed",
@@ -71,23 +83,33 @@ pub struct JudgeTask {
     pub human_field: String,
     /// Ends of the scale of people's scores, if it is not the judge's.
     pub human_scale: Option<Interval>,
+    /// File with people's scores of some items.
+    pub labels: Option<PathBuf>,
+    /// Field of the ids of the labels. Without it, an id is the number of the item.
+    pub id_field: Option<String>,
     pub reading: OwnFile,
 }
 
 pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
-    let usage = |message: &str| UsageError(message.to_owned());
-    let file = run
-        .data
-        .as_deref()
-        .ok_or_else(|| usage("judge needs --data FILE, JSON lines, a JSON array, CSV or TSV"))?;
+    let Some(file) = run.data.as_deref() else {
+        return Err(UsageError::new("judge needs --data FILE, JSON lines, a JSON array, CSV or TSV").into());
+    };
     check(run)?;
-    let scale = run.number.scale.ok_or_else(|| usage("judge grades on a scale: give --scale"))?;
+    let Some(scale) = run.number.scale else {
+        return Err(UsageError::new("judge grades on a scale: give --scale").into());
+    };
     let judge = Judge::new(task, run, scale)?;
     let second = task.pairs.then_some(task.answer_b_field.as_str());
     let required: Vec<&str> = [&*task.input_field, &task.answer_field].into_iter().chain(second).collect();
     let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
-    let judged = || records.iter().take(run.limit.map_or(usize::MAX, usize::from));
-    let items = judged().map(|record| judge.item(record)).collect::<Result<Vec<Item>, DataError>>()?;
+    let items_max = run.limit.map_or(records.len(), |limit| records.len().min(limit.get()));
+    let judged = &records[..items_max];
+    let mut items =
+        judged.iter().map(|record| judge.item(record)).collect::<Result<Vec<Item>, DataError>>()?;
+    if let Some(file) = &task.labels {
+        labels::add(&judge, file, &records, &mut items)?;
+    }
+    check_labels(task, run, &items)?;
     let human_scale = task.human_scale.map(|Interval { low, high }| [low, high]);
     let mut settings = Map::from_iter([
         from_file(file),
@@ -101,9 +123,13 @@ pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>>
     if task.pairs {
         settings.insert("answer_b_field".to_owned(), json!(task.answer_b_field));
     }
+    if let Some(file) = &task.labels {
+        settings.insert("labels".to_owned(), json!(file.display().to_string()));
+        settings.insert("id_field".to_owned(), json!(task.id_field));
+    }
     settings.extend(skipped.as_ref().map(Skipped::setting));
     if run.template.is_none() {
-        let used: BTreeSet<&str> = judged().map(|record| judge.rubric(record).source()).collect();
+        let used: BTreeSet<&str> = judged.iter().map(|record| judge.rubric(record).source()).collect();
         settings.insert("default_rubrics".to_owned(), json!(used));
     }
     Ok(vec![Suite {
@@ -134,6 +160,21 @@ fn check(run: &RunSettings) -> Result<(), UsageError> {
         ),
     ];
     refused.iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err(UsageError((*why).to_owned())))
+}
+
+/// Rejects `--labels` and `--width` with too few scores of people.
+fn check_labels(task: &JudgeTask, run: &RunSettings, items: &[Item]) -> Result<(), UsageError> {
+    let scored = items.iter().filter(|item| item.true_number().is_some()).count();
+    let flag = match (&task.labels, run.judge.width) {
+        _ if scored >= ITEMS_MIN => return Ok(()),
+        (_, Some(_)) => "--width",
+        (Some(_), None) if !task.pairs => "--labels",
+        _ => return Ok(()),
+    };
+    Err(UsageError(format!(
+        "{flag} needs at least {ITEMS_MIN} items with a score of people: {scored} of {} have one",
+        items.len()
+    )))
 }
 
 /// How records become items.
@@ -169,11 +210,11 @@ impl<'a> Judge<'a> {
                 default_rubric(task.pairs, reference, run.after.as_deref(), run.prefill.is_some())
             }),
         };
-        let prefill = run.prefill.as_ref().filter(|_| run.server.api == Api::Completions);
-        let lead_in = prefill.map_or_else(String::new, |prefill| match run.template {
-            Some(_) => prefill.clone(),
-            None => format!("\n{prefill}"),
-        });
+        let lead_in = match (&run.prefill, run.server.api, &run.template) {
+            (Some(prefill), Api::Completions, Some(_)) => prefill.clone(),
+            (Some(prefill), Api::Completions, None) => format!("\n{prefill}"),
+            _ => String::new(),
+        };
         let scale_fields = [
             ("low", ends.low.to_string()),
             ("high", ends.high.to_string()),
@@ -194,30 +235,29 @@ impl<'a> Judge<'a> {
         let input = record.require(&task.input_field, "input")?;
         let answer = record.require(&task.answer_field, "answer")?;
         let second = pairs.then(|| record.require(&task.answer_b_field, "second answer")).transpose()?;
-        let prompt = |answers| {
-            let words = Words { judge: self, record, input, answers };
-            let worded = self.rubric(record).render(|name| words.get(name));
-            worded.map(|text| text + &self.lead_in).map_err(|UnknownField(name)| record.without(&name))
+        let first_order = Words { judge: self, record, input, answers: [answer, second.unwrap_or_default()] };
+        let swapped_prompt = match second {
+            Some(second) => Some(Words { answers: [second, answer], ..first_order }.prompt()?),
+            None => None,
         };
-        let swapped_prompt = second.map(|second| prompt([second, answer])).transpose()?;
         let human = record.get(&task.human_field).map(str::trim).filter(|human| !human.is_empty());
         let HumanScore { truth, preferred } =
-            human.map_or(Ok(HumanScore::default()), |human| self.human(record, human))?;
+            human.map_or(Ok(HumanScore::default()), |human| self.human(record, &task.human_field, human))?;
         let shown: Vec<&str> = [input, answer].into_iter().chain(second).collect();
         Ok(Item {
             question: shown.join("\n\n"),
             answer: human.unwrap_or_default().to_owned(),
             truth,
-            prompt: Some(prompt([answer, second.unwrap_or_default()])?),
+            prompt: Some(first_order.prompt()?),
             swapped_prompt,
             preferred,
+            input: (!pairs).then(|| input.to_owned()),
             ..Item::default()
         })
     }
 
-    /// On the judge's scale.
-    fn human(&self, record: &Record, text: &str) -> Result<HumanScore, DataError> {
-        let name = &self.task.human_field;
+    /// Reads people's score in the field `name`, which becomes one on the judge's scale.
+    fn human(&self, record: &Record, name: &str, text: &str) -> Result<HumanScore, DataError> {
         if self.task.pairs {
             let words = [("a", Preference::A), ("b", Preference::B), ("tie", Preference::Tie)];
             if let Some((_, preferred)) = words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)) {
@@ -250,13 +290,8 @@ impl<'a> Judge<'a> {
     }
 }
 
-#[derive(Default)]
-struct HumanScore {
-    truth: Option<f64>,
-    preferred: Option<Preference>,
-}
-
 /// The fields of a rubric for one prompt.
+#[derive(Clone, Copy)]
 struct Words<'a> {
     judge: &'a Judge<'a>,
     record: &'a Record,
@@ -266,6 +301,12 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
+    fn prompt(self) -> Result<String, DataError> {
+        let worded = self.judge.rubric(self.record).render(|name| self.get(name));
+        let text = worded.map_err(|UnknownField(name)| self.record.without(&name))?;
+        Ok(text + &self.judge.lead_in)
+    }
+
     fn get(&self, name: &str) -> Option<&'a str> {
         let judge = self.judge;
         let task = self.judge.task;
@@ -274,7 +315,7 @@ impl<'a> Words<'a> {
         match name {
             "input" => Some(self.input),
             "answer" => Some(first),
-            "answer_b" => Some(second).filter(|_| task.pairs),
+            "answer_b" => task.pairs.then_some(second),
             "reference" => self.record.get(&task.reference_field),
             _ if of_scale.is_some() => of_scale.map(|(_, text)| text.as_str()),
             // The fields under their own names follow the order, too.
@@ -286,7 +327,6 @@ impl<'a> Words<'a> {
 }
 
 fn check_template(task: &JudgeTask, template: &Template) -> Result<(), UsageError> {
-    let names = |field: &str, own: &str| template.names(field) || template.names(own);
     // `{answer}` is the text to judge, even if the score of people is in a field of that name.
     let is_own = OWN_NAMES.contains(&task.human_field.as_str());
     if template.names(&task.human_field) && !is_own {
@@ -296,15 +336,13 @@ fn check_template(task: &JudgeTask, template: &Template) -> Result<(), UsageErro
         );
         return Err(UsageError(message));
     }
-    if !names("answer", &task.answer_field) {
-        return Err(UsageError(
-            "--template does not name {answer}: the judge would not see what it grades".to_owned(),
+    if !template.names("answer") && !template.names(&task.answer_field) {
+        return Err(UsageError::new(
+            "--template does not name {answer}: the judge would not see what it grades",
         ));
     }
-    if task.pairs && !names("answer_b", &task.answer_b_field) {
-        return Err(UsageError(
-            "--template does not name {answer_b}, the second answer of --pairs".to_owned(),
-        ));
+    if task.pairs && !template.names("answer_b") && !template.names(&task.answer_b_field) {
+        return Err(UsageError::new("--template does not name {answer_b}, the second answer of --pairs"));
     }
     Ok(())
 }

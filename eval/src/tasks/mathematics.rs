@@ -4,7 +4,8 @@
 //! Items are read from a module's file, a folder of them, or the unpacked archive with its folders
 //! `interpolate` and `extrapolate`. Answers may be numbers, fractions or texts.
 
-use std::fs;
+use std::fs::{self, DirEntry};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, json};
@@ -70,10 +71,10 @@ fn files(place: &Path, module: &str) -> Result<Vec<PathBuf>, DataError> {
     if !place.is_dir() {
         return Ok(vec![place.to_owned()]);
     }
-    let failed = |source| DataError::Read { file: place.to_owned(), source };
+    let entries: io::Result<Vec<DirEntry>> = fs::read_dir(place).and_then(Iterator::collect);
     let mut files = Vec::new();
-    for entry in fs::read_dir(place).map_err(failed)? {
-        let file = entry.map_err(failed)?.path();
+    for entry in entries.map_err(|source| DataError::Read { file: place.to_owned(), source })? {
+        let file = entry.path();
         let text = file.extension().is_some_and(|extension| extension == "txt");
         if text && (module == "all" || name_of(&file) == module) {
             files.push(file);

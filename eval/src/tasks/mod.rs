@@ -45,11 +45,10 @@ pub fn word(suites: &mut [Suite], template: &Template, run: &RunSettings) -> Res
                 "--template and --shots both word the prompts; leave one of them out".to_owned(),
             ));
         }
-        let question = |name: &str| (name == "question").then_some(item.question.as_str());
-        let worded = template.render(question).map_err(|UnknownField(name)| {
+        let worded = template.render(|name| (name == "question").then_some(item.question.as_str()));
+        item.prompt = Some(worded.map_err(|UnknownField(name)| {
             UsageError(format!("--template: there is no field `{name}`; there is {{question}}"))
-        })?;
-        item.prompt = Some(worded);
+        })?);
     }
     Ok(())
 }

@@ -14,18 +14,20 @@ use rand_chacha::ChaCha8Rng;
 use super::generate::Split;
 use super::splits::{self, SplitChoice};
 use super::{Entry, Origin, Suite};
-use crate::data::Item;
 use crate::data::read::{Truth, questions};
+use crate::data::{DataError, Item};
 use crate::settings::RunSettings;
 
 pub const ENTRY: Entry = Entry {
     name: "multiplication",
     about: "products of integers of 1 to 6 digits; relative error overall and by lengths",
     origin: Origin::Generated(|seed| {
-        let file = |split: Split| {
-            (splits::file_name("multiplication", split, "jsonl"), items(split, seed, PER_CELL))
-        };
-        vec![file(Split::Interpolate), file(Split::Extrapolate)]
+        let mut files = Vec::new();
+        for split in [Split::Interpolate, Split::Extrapolate] {
+            let name = splits::file_name("multiplication", split, "jsonl");
+            files.push((name, items(split, seed, PER_CELL)));
+        }
+        files
     }),
 };
 
@@ -42,12 +44,17 @@ pub fn suites(
     per_cell: NonZeroUsize,
     settings: &RunSettings,
 ) -> anyhow::Result<Vec<Suite>> {
-    let read = |file: &Path| {
-        let items = questions(file, Truth::Number)?.into_iter();
-        Ok(items.map(|item| Item { module: cell(&item.question), ..item }).collect())
-    };
-    let generate = |split| items(split, settings.seed, per_cell.get());
-    splits::suites(ENTRY.name, "jsonl", choice, settings, read, generate)
+    splits::suites(ENTRY.name, "jsonl", choice, settings, read, |split| {
+        items(split, settings.seed, per_cell.get())
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<Item>, DataError> {
+    let mut items = questions(file, Truth::Number)?;
+    for item in &mut items {
+        item.module = cell(&item.question);
+    }
+    Ok(items)
 }
 
 /// The lengths of the two numbers in a question.
@@ -73,13 +80,13 @@ pub fn items(split: Split, seed: u64, per_cell: usize) -> Vec<Item> {
 
 /// `k`, `l`: digits of the factors.
 fn fill(items: &mut Vec<Item>, k: u32, l: u32, per_cell: usize, rng: &mut ChaCha8Rng) {
-    let range = |digits: u32| 10_u64.pow(digits - 1)..10_u64.pow(digits);
-    let all = (range(k).end - range(k).start) * (range(l).end - range(l).start);
+    let [first, second] = [k, l].map(|digits| 10_u64.pow(digits - 1)..10_u64.pow(digits));
+    let all = (first.end - first.start) * (second.end - second.start);
     let count = per_cell.min(usize::try_from(all).unwrap_or(usize::MAX));
     let mut seen = HashSet::with_capacity(count);
     while seen.len() < count {
-        let a = rng.random_range(range(k));
-        let b = rng.random_range(range(l));
+        let a = rng.random_range(first.clone());
+        let b = rng.random_range(second.clone());
         if seen.insert((a, b)) {
             items.push(Item {
                 question: format!("What is {a} times {b}?"),

@@ -70,7 +70,9 @@ impl Skipped {
 pub(super) fn read(file: &Path, reading: OwnFile, required: &[&str]) -> Result<OwnItems, DataError> {
     let mut records = records(file, reading.delimiter)?;
     let skipped = reading.skip_missing.then(|| remove_incomplete(&mut records, required));
-    if let Some(skipped) = skipped.as_ref().filter(|_| records.is_empty()) {
+    if let Some(skipped) = &skipped
+        && records.is_empty()
+    {
         return Err(DataError::NoneComplete { file: file.to_owned(), skipped: skipped.notice() });
     }
     Ok(OwnItems { records, split: name(file), skipped })

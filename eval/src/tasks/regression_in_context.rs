@@ -78,13 +78,12 @@ impl Function {
 
     /// Returns the value without noise. Only linear functions have weights.
     pub fn value(self, x: &[f64], weights: &[f64]) -> f64 {
-        let z = || x[1] * x[2] - 1.0 / (x[1] * x[3]);
         match self {
             Self::Friedman1 => {
                 10.0 * (PI * x[0] * x[1]).sin() + 20.0 * (x[2] - 0.5).powi(2) + 10.0 * x[3] + 5.0 * x[4]
             }
-            Self::Friedman2 => x[0].hypot(z()),
-            Self::Friedman3 => (z() / x[0]).atan(),
+            Self::Friedman2 => x[0].hypot(x[1] * x[2] - 1.0 / (x[1] * x[3])),
+            Self::Friedman3 => ((x[1] * x[2] - 1.0 / (x[1] * x[3])) / x[0]).atan(),
             Self::Linear => x.iter().zip(weights).map(|(x, weight)| x * weight).sum(),
         }
     }
@@ -109,9 +108,10 @@ const FIRST_METRICS: [&str; 9] =
 
 pub fn suites(task: &RegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     check_generated(ENTRY.name, run)?;
-    let suite = |&function: &Function| {
-        let count = run.limit.map_or(task.per_function, |limit| limit.min(task.per_function)).get();
-        Suite {
+    let count = run.limit.map_or(task.per_function, |limit| limit.min(task.per_function)).get();
+    let mut suites = Vec::with_capacity(task.functions.len());
+    for &function in &task.functions {
+        suites.push(Suite {
             task: ENTRY.name,
             split: function.name().to_owned(),
             items: items(function, task, count, run.seed),
@@ -123,9 +123,9 @@ pub fn suites(task: &RegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Su
             traits: Traits { first_metrics: &FIRST_METRICS, stop: &["\n\n"], ..Traits::default() },
             notices: Vec::new(),
             field: None,
-        }
-    };
-    Ok(task.functions.iter().map(suite).collect())
+        });
+    }
+    Ok(suites)
 }
 
 /// Returns items. The first k of n are the same for every n.

@@ -55,7 +55,8 @@ pub fn suites(
         );
         return Err(UsageError(message).into());
     }
-    let suite = |&split: &Split| {
+    let mut suites = Vec::new();
+    for &split in chosen(choice) {
         let (mut items, source) = match &settings.data {
             Some(path) => {
                 let file = place::find(task, &[&file_name(task, split, extension)], Some(path))?;
@@ -68,7 +69,7 @@ pub fn suites(
         }
         let split = split.name().to_owned();
         let settings = Map::from_iter([source]);
-        Ok(Suite {
+        suites.push(Suite {
             task,
             split,
             items,
@@ -76,9 +77,9 @@ pub fn suites(
             traits: Traits::default(),
             notices: Vec::new(),
             field: None,
-        })
-    };
-    chosen(choice).iter().map(suite).collect()
+        });
+    }
+    Ok(suites)
 }
 
 /// Returns the first `limit` items. If items have modules, returns a random sample with all modules in

@@ -10,6 +10,7 @@
 //! * [`numbers`]: the number grammar over token ids, distributions and their estimates, numbers in text;
 //! * [`labels`]: the values of a model that writes no tokens;
 //! * [`losses`]: cross entropy and Number Token Losses of a target;
+//! * [`samples`]: confidence bounds of a distribution from whole answers that were sampled;
 //! * [`sampling`] and [`text`]: choosing tokens, and assembling them into text with stop strings;
 //! * [`failpoint`]: where tests of other packages make the operating system fail.
 
@@ -23,6 +24,7 @@ pub mod losses;
 mod maximum;
 pub mod numbers;
 mod report;
+pub mod samples;
 pub mod sampling;
 #[cfg(any(test, feature = "testing"))]
 pub mod scripted;

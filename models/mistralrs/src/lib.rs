@@ -6,8 +6,6 @@
 
 mod folder;
 mod gguf;
-mod gguf_file;
-mod gguf_tokenizer;
 mod prepared;
 mod runner;
 mod sequences;

@@ -7,12 +7,14 @@ use bytemuck::Pod;
 use candle_core::WithDType;
 use half::{bf16, f16};
 use ntl_text::checkpoint::FileReader;
+use ntl_text::gguf::GgmlType;
 use rayon::prelude::*;
 
+use super::gguf::dequantised;
 use super::table::FloatType;
 
 /// Number of elements that one thread reads at a time. They have at most a megabyte, which fits into the
-/// cache.
+/// cache. It is a multiple of all sizes of blocks.
 const PIECE: usize = 1 << 18;
 
 #[derive(Debug)]
@@ -86,13 +88,47 @@ pub(super) fn read<T: Element>(
     // Zeroing costs nothing: the operating system provides zeroed pages at the first write.
     let mut numbers = bytemuck::zeroed_vec::<T>(count);
     let element = stored.size() as u64;
+    fill_pieces(&mut numbers, |first, numbers| {
+        fill(reader, offset + first as u64 * element, stored, numbers)
+    })?;
+    Ok(numbers)
+}
+
+/// Like [`read`], for blocks of a quantised type. `count` is a number of whole blocks.
+pub(super) fn read_blocks<T: Element>(
+    reader: &FileReader<'_>,
+    offset: u64,
+    count: usize,
+    stored: GgmlType,
+) -> Result<Vec<T>, ConvertError> {
+    let mut numbers = bytemuck::zeroed_vec::<T>(count);
+    fill_pieces(&mut numbers, |first, numbers| {
+        let from = offset + (first / stored.block_elements() * stored.block_bytes()) as u64;
+        let bytes = numbers.len() / stored.block_elements() * stored.block_bytes();
+        // Blocks begin with 16-bit scales, so that they are aligned like these.
+        let mut halves = vec![0_u16; bytes / 2];
+        reader.read_exact_at(bytemuck::cast_slice_mut(&mut halves), from).map_err(ConvertError::Read)?;
+        let source = dequantised(&halves, stored).map_err(ConvertError::Read)?;
+        for (number, &value) in numbers.iter_mut().zip(&source) {
+            *number = T::from_f32(value);
+        }
+        check(numbers, |index| source[index])
+    })?;
+    Ok(numbers)
+}
+
+/// Fills chunks of `numbers` on all cores. `fill` gets the index of a chunk's first element, and the chunk.
+/// Returns the first error.
+fn fill_pieces<T: Element>(
+    numbers: &mut [T],
+    fill: impl Fn(usize, &mut [T]) -> Result<(), ConvertError> + Sync,
+) -> Result<(), ConvertError> {
     let error = numbers.par_chunks_mut(PIECE).enumerate().find_map_first(|(piece, numbers)| {
-        let from = offset + (piece * PIECE) as u64 * element;
-        fill(reader, from, stored, numbers).err().map(|error| error.after(piece * PIECE))
+        fill(piece * PIECE, numbers).err().map(|error| error.after(piece * PIECE))
     });
     match error {
         Some(error) => Err(error),
-        None => Ok(numbers),
+        None => Ok(()),
     }
 }
 

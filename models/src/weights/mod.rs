@@ -1,6 +1,7 @@
 //! Reads named tensors of a checkpoint and checks them against the expected shapes.
 
 mod convert;
+mod gguf;
 mod safetensors;
 mod shards;
 mod table;
@@ -11,8 +12,9 @@ use half::{bf16, f16};
 use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 
 use convert::{ConvertError, Element};
-use shards::Shards;
-use table::{Entry, FloatType, StoredType};
+use gguf::RowOrder;
+use shards::{Found, Shards};
+use table::{Entry, StoredType};
 
 pub(crate) use shards::is_plain_name;
 
@@ -50,14 +52,14 @@ impl<'a> Weights<'a> {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.shards.tensors.contains_key(name)
+        self.shards.find(&self.shards.place(name)).is_some()
     }
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.shards.tensors.get(name).map(|(_, entry)| entry.shape.as_slice())
+        self.shards.find(&self.shards.place(name)).map(|found| found.entry.shape.as_slice())
     }
 
-    /// Names and shapes of all tensors.
+    /// Names and shapes of all tensors, as the files have them.
     pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.shards.tensors.iter().map(|(name, (_, entry))| (name.as_str(), entry.shape.as_slice()))
     }
@@ -96,33 +98,44 @@ impl<'a> Weights<'a> {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor, LoadError> {
-        let (file, entry) = self.shards.tensors.get(name).ok_or_else(|| LoadError::MissingTensor {
-            file: self.shards.file.clone(),
-            name: name.to_owned(),
-        })?;
-        let (file_name, reader) = &self.shards.readers[*file];
-        let wrong = |reason: String| LoadError::tensor(self.checkpoint.name_of(file_name), name, reason);
-        if entry.shape != shape {
-            return Err(wrong(format!("shape {:?} instead of {shape:?}", entry.shape)));
-        }
-        let stored = match &entry.stored {
-            StoredType::Float(stored) => *stored,
-            StoredType::Other(other) => {
-                return Err(wrong(format!("element type {other} is none of F32, F16 and BF16")));
-            }
+        let place = self.shards.place(name);
+        let Some(Found { file, entry, order }) = self.shards.find(&place) else {
+            return Err(LoadError::MissingTensor { file: self.shards.file.clone(), name: place.name });
         };
+        let (file_name, reader) = &self.shards.readers[file];
+        let wrong =
+            |reason: String| LoadError::tensor(self.checkpoint.name_of(file_name), &place.name, reason);
+        let mut stored_shape = shape.to_vec();
+        if order == RowOrder::Transposed {
+            stored_shape.reverse();
+        }
+        if entry.shape != stored_shape {
+            return Err(wrong(format!("shape {:?} instead of {stored_shape:?}", entry.shape)));
+        }
+        if let StoredType::Other(other) = &entry.stored {
+            return Err(wrong(self.unknown_type(other)));
+        }
         if self.checkpoint.reads_tables_only() {
             // One zero, broadcast.
             let zero = Tensor::zeros((), dtype, device).and_then(|zero| zero.broadcast_as(shape));
             return zero.map_err(|error| wrong(error.to_string()));
         }
         match dtype {
-            DType::F32 => read::<f32>(reader, entry, stored, device),
-            DType::F16 => read::<f16>(reader, entry, stored, device),
-            DType::BF16 => read::<bf16>(reader, entry, stored, device),
+            DType::F32 => read::<f32>(reader, entry, device),
+            DType::F16 => read::<f16>(reader, entry, device),
+            DType::BF16 => read::<bf16>(reader, entry, device),
             other => Err(format!("weights are never {}", other.as_str())),
         }
+        .and_then(|tensor| gguf::reordered(tensor, order).map_err(|error| error.to_string()))
         .map_err(wrong)
+    }
+
+    fn unknown_type(&self, name: &str) -> String {
+        if self.checkpoint.one_file().is_some() {
+            let read = "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 and q2_k to q6_k";
+            return format!("element type {name} is not supported; {read} are");
+        }
+        format!("element type {name} is none of F32, F16 and BF16")
     }
 
     /// Returns all tensors, but only one of those that share an offset in a file.
@@ -133,17 +146,18 @@ impl<'a> Weights<'a> {
     }
 }
 
-fn read<T: Element>(
-    reader: &FileReader<'_>,
-    entry: &Entry,
-    stored: FloatType,
-    device: &Device,
-) -> Result<Tensor, String> {
-    let numbers = match &entry.strides {
-        None => convert::read::<T>(reader, entry.offset, entry.elements(), stored),
-        Some(strides) => gather(reader, entry, strides, stored.size())
+fn read<T: Element>(reader: &FileReader<'_>, entry: &Entry, device: &Device) -> Result<Tensor, String> {
+    let numbers = match (&entry.stored, &entry.strides) {
+        (StoredType::Float(stored), None) => {
+            convert::read::<T>(reader, entry.offset, entry.elements(), *stored)
+        }
+        (StoredType::Float(stored), Some(strides)) => gather(reader, entry, strides, stored.size())
             .map_err(ConvertError::Read)
-            .and_then(|bytes| convert::from_bytes(&bytes, stored)),
+            .and_then(|bytes| convert::from_bytes(&bytes, *stored)),
+        (StoredType::Blocks(stored), _) => {
+            convert::read_blocks(reader, entry.offset, entry.elements(), *stored)
+        }
+        (StoredType::Other(other), _) => return Err(format!("element type {other} is not supported")),
     };
     let numbers = numbers.map_err(|error| match error {
         ConvertError::Read(error) => format!("cannot be read: {error}"),
@@ -183,6 +197,7 @@ fn gather(
 
 #[cfg(test)]
 mod tests {
+    use super::table::FloatType;
     use super::*;
 
     #[test]
@@ -199,7 +214,7 @@ mod tests {
             let strides = Some(strides.to_vec());
             let entry =
                 Entry { stored: StoredType::Float(FloatType::F32), shape, strides, offset: 4 * offset };
-            let tensor = read::<f32>(&reader, &entry, FloatType::F32, &Device::Cpu).unwrap();
+            let tensor = read::<f32>(&reader, &entry, &Device::Cpu).unwrap();
             assert_eq!(tensor.dims(), entry.shape);
             assert_eq!(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), want, "{entry:?}");
         }

@@ -1,13 +1,15 @@
 //! Finds the weight files of a checkpoint and reads their tables.
 //!
-//! In: the files of a checkpoint. Out: [`Shards`]. Reads the first of these that exists: `model.safetensors`,
-//! its sharded form, `pytorch_model.bin`, its sharded form.
+//! In: the files of a checkpoint. Out: [`Shards`]. Reads the GGUF file if the checkpoint is one, otherwise
+//! the first of these that exists: `model.safetensors`, its sharded form, `pytorch_model.bin`, its sharded
+//! form.
 
 use std::collections::BTreeMap;
 
-use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError, OneFile};
 use serde::Deserialize;
 
+use super::gguf::{self, GgufNames, GgufTables, Place, RowOrder};
 use super::table::{Entry, Table, TableError};
 use super::{safetensors, torch};
 
@@ -31,6 +33,16 @@ pub(super) struct Shards<'a> {
     pub(super) readers: Vec<(String, FileReader<'a>)>,
     /// Each tensor with the index of its reader.
     pub(super) tensors: BTreeMap<String, (usize, Entry)>,
+    /// The names in a GGUF file.
+    names: Option<GgufNames>,
+}
+
+/// A tensor in one of the files.
+pub(super) struct Found<'s> {
+    /// Index of the file's reader.
+    pub(super) file: usize,
+    pub(super) entry: &'s Entry,
+    pub(super) order: RowOrder,
 }
 
 /// An index in the format of `save_pretrained`.
@@ -42,6 +54,9 @@ struct Index {
 
 impl<'a> Shards<'a> {
     pub(super) fn open(files: &'a CheckpointFiles) -> Result<Self, LoadError> {
+        if let Some(file) = files.one_file() {
+            return Self::gguf(files, file);
+        }
         for (file, format) in SINGLE_FILES {
             if files.has(file)? {
                 return Self::single(files, file, format);
@@ -64,10 +79,33 @@ impl<'a> Shards<'a> {
         Self::single(files, file, Format::Torch { key: Some(key) })
     }
 
+    /// Returns where the files store a tensor.
+    pub(super) fn place(&self, name: &str) -> Place {
+        let place = self.names.as_ref().and_then(|names| names.place(name));
+        place.unwrap_or_else(|| Place { name: name.to_owned(), order: RowOrder::Unchanged })
+    }
+
+    pub(super) fn find(&self, Place { name, order }: &Place) -> Option<Found<'_>> {
+        let (file, entry) = self.tensors.get(name)?;
+        Some(Found { file: *file, entry, order: *order })
+    }
+
+    fn gguf(files: &'a CheckpointFiles, file: &OneFile) -> Result<Self, LoadError> {
+        let first = file.parts.first().map_or("", String::as_str);
+        let GgufTables { parts, tensors, names } = gguf::read(files, first)?;
+        let mut readers = Vec::new();
+        for part in parts {
+            let reader = files.open(&part)?;
+            readers.push((part, reader));
+        }
+        Ok(Self { file: files.place().to_owned(), readers, tensors, names: Some(names) })
+    }
+
     fn single(files: &'a CheckpointFiles, file: &str, format: Format<'_>) -> Result<Self, LoadError> {
         let (reader, table) = open(files, file, format)?;
         let tensors = table.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
-        Ok(Self { file: files.name_of(file), readers: vec![(file.to_owned(), reader)], tensors })
+        let readers = vec![(file.to_owned(), reader)];
+        Ok(Self { file: files.name_of(file), readers, tensors, names: None })
     }
 
     fn indexed(files: &'a CheckpointFiles, file: &str, format: Format<'_>) -> Result<Self, LoadError> {
@@ -81,7 +119,8 @@ impl<'a> Shards<'a> {
             }
             by_file.entry(shard).or_default().push(tensor);
         }
-        let mut shards = Self { file: index_name, readers: Vec::new(), tensors: BTreeMap::new() };
+        let mut shards =
+            Self { file: index_name, readers: Vec::new(), tensors: BTreeMap::new(), names: None };
         for (shard, tensors) in by_file {
             shards.add(files, shard, format, tensors)?;
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ntl_text::gguf::GgmlType;
+
 /// Element types from which weights can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FloatType {
@@ -24,6 +26,8 @@ impl FloatType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoredType {
     Float(FloatType),
+    /// Blocks of a quantised type.
+    Blocks(GgmlType),
     /// Any other type, by its name in the file.
     Other(String),
 }
@@ -33,7 +37,7 @@ impl StoredType {
     pub(super) fn bytes_or(&self, unknown: usize) -> usize {
         match self {
             Self::Float(float) => float.size(),
-            Self::Other(_) => unknown,
+            Self::Blocks(_) | Self::Other(_) => unknown,
         }
     }
 
@@ -42,6 +46,7 @@ impl StoredType {
             Self::Float(FloatType::F32) => "f32",
             Self::Float(FloatType::F16) => "f16",
             Self::Float(FloatType::Bf16) => "bf16",
+            Self::Blocks(quantised) => quantised.name(),
             Self::Other(name) => name,
         }
     }
@@ -51,7 +56,7 @@ impl StoredType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stored: StoredType,
-    /// The tensor has at most as many elements as the file has bytes.
+    /// The tensor has at most eight times as many elements as the file has bytes.
     pub(super) shape: Vec<usize>,
     /// Distance between neighbours in each dimension, in elements, or `None` if the tensor is contiguous.
     pub(super) strides: Option<Vec<usize>>,

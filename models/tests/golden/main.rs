@@ -11,6 +11,7 @@ mod families;
 mod fields;
 mod gemma;
 mod gemma_errors;
+mod gguf;
 mod heads;
 mod kinds;
 mod load_errors;

@@ -358,7 +358,7 @@ fn samples_follow_the_recipe_of_the_reference() {
                 }
                 let finite = finite_mass(golden);
                 let sampling = SamplingParams { top_p, seed: 1, ..SamplingParams::PLAIN };
-                let drawn = NumberJob::new(NumberMethod::Sample { samples: 2000, sampling });
+                let drawn = NumberJob::new(NumberMethod::Sample { samples: 2000, sampling, precision: None });
                 let drawn = answers.number(case, drawn).distribution;
                 let mode = golden["mode"].as_f64().unwrap();
                 let leaf = drawn.leaves().iter().find(|leaf| (leaf.value - mode).abs() <= 1e-9 * mode.abs());

@@ -114,8 +114,8 @@ fn targets_after_decoder_only_prompts_have_the_log_probabilities_of_the_referenc
             let full = ids(&case["full_ids"]);
             let target = Prompt::from(ids(&case["label_ids"])).tokens;
             let number_tokens = Arc::clone(&number_tokens);
-            let losses = Vec::new();
-            let request = Request::Score(ScoreJob { target, number_tokens, losses, digits: false });
+            let request =
+                Request::Score(ScoreJob { target, number_tokens, losses: Vec::new(), digits: false });
             let job = Job::new(full[..prompt].to_vec(), request);
             let tokens = outcome(engine.submit(job).unwrap()).tokens;
             let want = numbers(&case["token_logprobs"]);

@@ -1,9 +1,12 @@
-//! Texts and files of checkpoints, without tensors: [`checkpoint`] reads directories, [`tokenizer`] turns
-//! texts into ids, [`chat`] renders conversations, [`guide`] constrains texts to a grammar, [`tools`] finds
-//! calls of functions in texts, and [`labels`] names the outputs of a head.
+//! Texts and files of checkpoints, without tensors.
+//!
+//! [`checkpoint`] reads directories, and [`gguf`] GGUF files. [`tokenizer`] turns texts into ids, [`chat`]
+//! renders conversations, [`guide`] constrains texts to a grammar, [`tools`] finds calls of functions in
+//! texts, and [`labels`] names the outputs of a head.
 
 pub mod chat;
 pub mod checkpoint;
+pub mod gguf;
 pub mod guide;
 pub mod labels;
 pub mod tokenizer;

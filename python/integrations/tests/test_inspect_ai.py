@@ -1,11 +1,16 @@
 """An evaluation with the real inspect_ai, in which a served judge rates the samples."""
 
+import os
+import subprocess
+import sys
+import tomllib
+
 import inspect_ai
 import pytest
 from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log
 
-from conftest import judge_of
+from conftest import REPOSITORY, judge_of
 from ntl.integrations.inspect_ai import expected_score
 
 RATINGS = {"4": 0.5, "5": 0.3, "2": 0.2}
@@ -90,3 +95,17 @@ def test_models_are_named_and_found_by_the_environment(serve, tmp_path, monkeypa
     (log,) = inspect_ai.eval(task, model="ntl/answers", **options)
     assert log.status == "success", log.error
     assert log.results.scores[0].metrics["mean"].value == pytest.approx(3.9, abs=1e-5)
+
+
+def test_the_installed_package_registers_the_provider_without_an_import(tmp_path):
+    project = tomllib.loads((REPOSITORY / "python/pyproject.toml").read_text())["project"]
+    information = tmp_path / "ntl_server-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: ntl-server\nVersion: 0.1.0\n")
+    points = "".join(f"{name} = {value}\n" for name, value in project["entry-points"]["inspect_ai"].items())
+    (information / "entry_points.txt").write_text(f"[inspect_ai]\n{points}")
+    code = "import inspect_ai.model as model; print(type(model.get_model('ntl/judge').api).__name__)"
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY / "python")])
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert ended.stdout.strip() == "NtlAPI", ended.stderr

@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 
 use crate::models::TruncationSide;
 use crate::number::{LocatedNumber, Number, NumberRequest};
+use crate::object::read_from_objects;
 use crate::whole::whole;
+
+read_from_objects!(StreamOptions, ResponseFormat, NamedSchema, StructuredOutputs);
 
 /// The four prompt forms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -59,7 +62,7 @@ pub enum Never {
 
 /// Options of a streamed response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct StreamOptions {
     /// Send one more chunk with the usage at the end.
     pub include_usage: Option<bool>,
@@ -73,7 +76,7 @@ pub struct StreamOptions {
 
 /// The format of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(remote = "Self", tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponseFormat {
     /// Any text.
     Text {},
@@ -101,7 +104,7 @@ pub enum ResponseFormat {
 /// A JSON schema with its name.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct NamedSchema {
     /// A name; not used.
     pub name: Option<String>,
@@ -118,7 +121,7 @@ pub struct NamedSchema {
 /// `structural_tag` and `json_object`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct StructuredOutputs {
     /// The text must be JSON that matches this schema. The schema may be an object or a string.
     pub json: Option<Value>,
@@ -406,6 +409,29 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// The sum of both.
     pub total_tokens: u64,
+    /// Only if another engine sampled answers, whose tokens are counted as it reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+    /// The same: the number of answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_requests: Option<u64>,
+}
+
+/// Details of the tokens of prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Tokens that came from a cache of the engine.
+    pub cached_tokens: u64,
+}
+
+/// Details of the tokens of answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Tokens of reasoning.
+    pub reasoning_tokens: u64,
 }
 
 /// Body of a response.

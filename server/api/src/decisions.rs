@@ -2,13 +2,23 @@
 //! with `x_` and the question `number` are ours.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
+use crate::object::read_from_objects;
 use crate::text_or_list::TextOrList;
 use crate::whole::whole;
+
+read_from_objects!(
+    PromptCacheOptions,
+    DecisionItem,
+    DecisionPart,
+    DecisionQuestion,
+    DecisionChoice,
+    DecisionLevel
+);
 
 /// Body of a request for decisions. Null means the default in every field; unknown fields are errors.
 #[skip_serializing_none]
@@ -45,21 +55,25 @@ pub struct DecisionsRequest {
     /// 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// Only if the engine of the model reports no probabilities: number of answers that are sampled for each
+    /// question and order, 1 to 4096. Default 64.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
 }
 
-/// How long prompts stay cached.
+/// How long prompts stay cached. Other fields change nothing.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct PromptCacheOptions {
     /// `implicit` or `explicit`.
     #[schema(pattern = "^(implicit|explicit)$")]
     pub mode: Option<String>,
     /// `30m`.
     pub ttl: Option<String>,
-    /// Other fields, which change nothing. A list of values is not an object with these fields.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
 }
 
 /// Which texts are read from the model.
@@ -75,6 +89,7 @@ pub enum ReadName {
 /// An item of a conversation: a message, a call, or the output of a call. Other fields are ignored.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct DecisionItem {
     /// `message` (the default), `function_call`, `function_call_output`, `custom_tool_call` or
     /// `custom_tool_call_output`.
@@ -102,6 +117,7 @@ pub struct DecisionItem {
 /// A part of a message or of instructions. Other fields are ignored.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct DecisionPart {
     /// `input_text`, `output_text`, `refusal` or `input_json`.
     #[serde(rename = "type")]
@@ -118,7 +134,7 @@ pub struct DecisionPart {
 /// A question. The type decides which of the other fields are allowed.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionQuestion {
     /// `predicate`, `choice`, `score` or `number`.
     #[serde(rename = "type")]
@@ -157,12 +173,16 @@ pub struct DecisionQuestion {
     /// As in the request, for this question.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// As in the request, for this question.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
 }
 
 /// An option of a choice.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionChoice {
     /// Unique with its type: `"true"` and `true` differ.
     pub value: OptionValue,
@@ -181,7 +201,7 @@ pub enum OptionValue {
 /// A level of a score.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DecisionLevel {
     pub label: String,
     /// Its meaning, for the model.
@@ -198,6 +218,7 @@ pub struct DecisionsResponse {
 }
 
 /// An answer. `x_bounds` has the fields that it bounds, with `[smallest, largest]` in place of each number.
+/// If answers were sampled (`x_mass.samples`), each bound holds with a probability of at least 0.95.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -334,15 +355,18 @@ pub enum SetMethod {
 }
 
 /// The tokens of a request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsUsage {
     /// Tokens of the prompts of all questions.
     pub input_tokens: u64,
     pub input_tokens_details: DecisionsInputDetails,
-    /// 0: the model writes nothing.
+    /// 0, unless answers were sampled: the model writes nothing.
     pub output_tokens: u64,
     pub output_tokens_details: DecisionsOutputDetails,
     pub total_tokens: u64,
+    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
+    pub x_requests: Option<u64>,
 }
 
 impl DecisionsUsage {
@@ -353,18 +377,19 @@ impl DecisionsUsage {
             output_tokens: 0,
             output_tokens_details: DecisionsOutputDetails { reasoning_tokens: 0 },
             total_tokens: input_tokens,
+            x_requests: None,
         }
     }
 }
 
-/// Cached tokens, which the server does not report.
+/// Cached tokens, which only another engine that samples answers reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsInputDetails {
     pub cached_tokens: u64,
     pub cache_write_tokens: u64,
 }
 
-/// Tokens of a chain of thought, of which there is none.
+/// Tokens of a chain of thought, which only sampled answers can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionsOutputDetails {
     pub reasoning_tokens: u64,

@@ -16,6 +16,7 @@ mod labels;
 mod lora;
 mod models;
 mod number;
+mod object;
 mod responses;
 mod score;
 mod systemone;
@@ -34,9 +35,10 @@ pub use chat::{
 };
 pub use classify::{Classification, ClassificationRequest, ClassificationResponse, Pooled, PoolingResponse};
 pub use completions::{
-    Choice, CompletionChunk, CompletionRequest, CompletionResponse, EarlyStoppingOption, FinishReasonName,
-    Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, Prompts, ResponseFormat, Stop,
-    StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
+    Choice, CompletionChunk, CompletionRequest, CompletionResponse, CompletionTokensDetails,
+    EarlyStoppingOption, FinishReasonName, Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs,
+    PromptTokensDetails, Prompts, ResponseFormat, Stop, StopReasonValue, StreamEvent, StreamOptions,
+    StructuredOutputs, Usage,
 };
 pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
 pub use decisions::{

@@ -76,9 +76,9 @@ pub struct Model {
     /// With `remote`: the version of the engine, if it reports one.
     pub engine_version: Option<String>,
     /// With `remote`: the tokens whose probabilities the engine reports: `ids` (any given ones), `all`, or
-    /// how many of the most probable ones it returned.
+    /// how many of the most probable ones it returned, or `none` if its answers are sampled.
     pub alternatives: Option<Alternatives>,
-    /// Whether the checkpoint has a chat template and therefore supports `/v1/chat/completions`.
+    /// Whether `/v1/chat/completions` works: the checkpoint has a chat template, or the engine answers chats.
     #[serde(default)]
     pub chat: bool,
     /// A hash of weights, configuration and tokenizer, which identifies a checkpoint. Calibration files

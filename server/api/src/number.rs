@@ -123,7 +123,8 @@ pub enum MethodName {
     /// Exact expansion of the tree of all texts that are numbers.
     Tree,
     /// Numbers drawn from the model: at temperature 1 or, in dedicated tokens, with the sampling fields of
-    /// the request.
+    /// the request. If another engine computes the model and reports no probabilities: whole answers, which
+    /// begin with the number.
     Sample,
     /// The most probable complete numbers of a beam search.
     Beam,
@@ -217,7 +218,7 @@ pub enum Thousands {
 pub struct NumberOptions {
     /// Default `mean`.
     pub objective: Option<ObjectiveOption>,
-    /// Default `tree`.
+    /// Default `tree`; `sample` if another engine computes the model and reports no probabilities.
     pub method: Option<MethodName>,
     /// Share of the closed mass that the mean omits in each tail, 0 to 0.49. Default 0.005; 0 with `scale`.
     #[schema(minimum = 0, maximum = 0.49)]
@@ -232,13 +233,14 @@ pub struct NumberOptions {
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole")]
     pub nodes_max: Option<u64>,
-    /// Only `tree`: stop as soon as the bounds of `value` are no wider than this, 0 or more, and with
-    /// `interval` also the bounds of both of its ends (except in a structured text). Default: no such stop.
+    /// Only `tree`, or if answers are sampled: stop as soon as the bounds of `value` are no wider than this,
+    /// 0 or more, and with `interval` also the bounds of both of its ends (except in a structured text).
+    /// Sampling looks at 16 answers, 32 and so on, up to `samples`. Default: no such stop.
     #[schema(minimum = 0)]
     pub precision: Option<f64>,
-    /// Only `tree`: maximum time of the search of one number in seconds, above 0. The search stops after the
-    /// first step of the model that ends later, so the distribution depends on the load. Default: no such
-    /// stop.
+    /// Only `tree`, or if answers are sampled: maximum time of the search of one number in seconds, above 0.
+    /// The search stops after the first step of the model that ends later, so the distribution depends on the
+    /// load. Sampled answers that are late are open mass. Default: no such stop.
     #[schema(exclusive_minimum = 0)]
     pub time_max: Option<f64>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
@@ -364,6 +366,9 @@ pub struct SupportPoint {
     pub text: String,
     /// Probability, not divided by the closed mass.
     pub probability: f64,
+    /// If answers were sampled: exact confidence bounds of the probability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<[f64; 2]>,
 }
 
 /// How the probability is divided. The three masses add up to 1.
@@ -379,6 +384,9 @@ pub struct NumberMass {
     /// The mass of each value that is not a finite number, if the model has tokens for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialMass>,
+    /// Number of answers of another engine that the masses are shares of, if answers were sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
 }
 
 /// The mass of each value that is not a finite number. They are parts of `invalid`.
@@ -394,7 +402,9 @@ pub struct SpecialMass {
     pub invalid: f64,
 }
 
-/// The range in which an estimate must lie, wherever the open mass falls; null if it is unbounded.
+/// The range in which an estimate must lie, wherever the open mass falls; null if it is unbounded. If answers
+/// were sampled, each range contains the estimate of the model's own distribution with the probability
+/// `confidence`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bounds {
     /// Bounds of the estimate of the objective.
@@ -405,6 +415,9 @@ pub struct Bounds {
     pub median: Option<[f64; 2]>,
     /// Bounds of `quantiles`, in the same order.
     pub quantiles: Vec<Option<[f64; 2]>>,
+    /// If answers were sampled: the probability with which each of the bounds holds at least, by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
 }
 
 /// How the ends of an interval are computed.
@@ -503,7 +516,8 @@ pub struct Number {
     pub support: Vec<SupportPoint>,
     /// How the probability is divided.
     pub mass: NumberMass,
-    /// Bounds of the estimates; null for all methods except `tree`, `xval` and `head`.
+    /// Bounds of the estimates; null for all methods except `tree`, `xval` and `head`, unless whole answers
+    /// were sampled.
     pub bounds: Bounds,
     /// Number of decoder positions that the number is computed from.
     pub nodes: u64,

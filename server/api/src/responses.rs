@@ -9,8 +9,17 @@ use utoipa::ToSchema;
 
 use crate::chat::ChatTokenLogprobs;
 use crate::number::{LocatedNumber, Number, NumberRequest};
+use crate::object::read_from_objects;
 use crate::tools::{FunctionDefinition, ToolChoiceMode};
 use crate::whole::whole;
+
+read_from_objects!(
+    ResponsesText,
+    ResponsesFormat,
+    ResponsesReasoning,
+    ResponsesFunctionChoice,
+    ResponsesAllowedChoice
+);
 
 /// Body of a request for a response. Null means the default in every field; unknown fields are errors.
 #[skip_serializing_none]
@@ -136,7 +145,7 @@ pub struct ResponsesPart {
 /// Options of the text.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ResponsesText {
     /// The format of the text. Default: any text.
     pub format: Option<ResponsesFormat>,
@@ -146,7 +155,7 @@ pub struct ResponsesText {
 
 /// The format of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(remote = "Self", tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponsesFormat {
     /// Any text.
     Text {},
@@ -218,7 +227,7 @@ pub enum ResponsesToolChoice {
 
 /// The functions that the model may call, of all that it sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ResponsesAllowedChoice {
     /// `allowed_tools`.
     #[serde(rename = "type")]
@@ -234,7 +243,7 @@ pub struct ResponsesAllowedChoice {
 
 /// The function to call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ResponsesFunctionChoice {
     /// `function`.
     #[serde(rename = "type")]
@@ -246,7 +255,7 @@ pub struct ResponsesFunctionChoice {
 
 /// Options for models that reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ResponsesReasoning {
     /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: the variable `reasoning_effort` for the
     /// chat template.

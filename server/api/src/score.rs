@@ -7,7 +7,10 @@ use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::completions::Usage;
+use crate::object::read_from_objects;
 use crate::whole::whole;
+
+read_from_objects!(ScoreItem);
 
 /// A text, or its token ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,7 +26,7 @@ pub enum TextOrIds {
 /// A prompt with a target that follows it, or with candidates for the target.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ScoreItem {
     /// Input of the encoder, or the text before the target.
     pub prompt: TextOrIds,

@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 use crate::decisions::{OptionSet, ReadName};
 use crate::in_order::InOrder;
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
+use crate::object::read_from_objects;
 use crate::whole::whole;
+
+read_from_objects!(SystemOneQuestion, NumberCriteria);
 
 /// Body of a request. Null means the default; unknown fields at the top level are ignored.
 #[skip_serializing_none]
@@ -39,6 +42,11 @@ pub struct SystemOneRequest {
     /// 0.001.
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub x_tolerance: Option<f64>,
+    /// Only if the engine of the model reports no probabilities: number of answers that are sampled for each
+    /// question and order, 1 to 4096. Default 64.
+    #[schema(minimum = 1, maximum = 4096)]
+    #[serde(default, deserialize_with = "whole")]
+    pub x_samples: Option<u64>,
     /// Return the prompts instead of answers. Default false.
     pub x_dry_run: Option<bool>,
 }
@@ -46,7 +54,7 @@ pub struct SystemOneRequest {
 /// A question.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SystemOneQuestion {
     /// `noul`, `choice`, `score` or `number`.
     #[serde(rename = "type")]
@@ -63,7 +71,7 @@ pub struct SystemOneQuestion {
 /// The criteria of a number.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct NumberCriteria {
     /// The smallest allowed value.
     pub minimum: Option<f64>,
@@ -162,8 +170,11 @@ pub struct NamedBounds {
 pub struct SystemOneUsage {
     /// Tokens of the prompts of all questions.
     pub input_tokens: u64,
-    /// 0: the model writes nothing.
+    /// 0, unless answers were sampled: the model writes nothing.
     pub output_tokens: u64,
+    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_requests: Option<u64>,
 }
 
 /// The body of an error of this route.

@@ -5,9 +5,22 @@ use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
+use crate::object::read_from_objects;
+
+read_from_objects!(
+    ChatTool,
+    FunctionDefinition,
+    AllowedToolChoice,
+    AllowedTools,
+    NamedToolChoice,
+    FunctionName,
+    ToolCall,
+    FunctionCall
+);
+
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ChatTool {
     /// `function`; there are no other tools.
     #[serde(rename = "type")]
@@ -20,7 +33,7 @@ pub struct ChatTool {
 /// A function: its name, and the schema of its arguments.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct FunctionDefinition {
     /// Up to 64 letters, digits, `_`, `-` and `.`.
     #[schema(pattern = "^[a-zA-Z0-9_.-]{1,64}$")]
@@ -52,7 +65,7 @@ pub enum ChatToolChoice {
 
 /// The functions that the model may call, of all that it sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AllowedToolChoice {
     /// `allowed_tools`.
     #[serde(rename = "type")]
@@ -64,7 +77,7 @@ pub struct AllowedToolChoice {
 
 /// The functions that the model may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AllowedTools {
     /// `auto` or `required`.
     #[schema(pattern = "^(auto|required)$")]
@@ -88,7 +101,7 @@ pub enum ToolChoiceMode {
 
 /// The function to call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct NamedToolChoice {
     /// `function`.
     #[serde(rename = "type")]
@@ -100,7 +113,7 @@ pub struct NamedToolChoice {
 
 /// The name of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct FunctionName {
     /// One of the names in `tools`.
     pub name: String,
@@ -108,6 +121,7 @@ pub struct FunctionName {
 
 /// A call of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct ToolCall {
     /// Id of the call, for the message with its result.
     pub id: String,
@@ -125,6 +139,7 @@ fn function() -> String {
 
 /// A function and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct FunctionCall {
     /// Name of the function.
     pub name: String,

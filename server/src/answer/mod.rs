@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ntl_api::{LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
-use ntl_core::contract::{Event, FieldNumber, FinishReason, StopReason, TokenText};
+use ntl_core::contract::{EngineUsage, Event, FieldNumber, FinishReason, StopReason, TokenText};
 use ntl_core::guide::NumberField;
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_text::tools::{ToolParser, ToolPart};
@@ -98,6 +98,8 @@ pub(crate) struct PromptReport {
 pub(crate) struct TokenCounts {
     pub(crate) prompt: usize,
     pub(crate) completion: usize,
+    /// The work of another engine that sampled answers. Its tokens are part of the others.
+    pub(crate) engine: Option<EngineUsage>,
 }
 
 impl Piece {
@@ -201,7 +203,7 @@ impl Assembler {
             first_chars: BTreeMap::new(),
             calls: request.calls.clone(),
             parsers: BTreeMap::new(),
-            counts: TokenCounts { prompt: prompt_tokens, completion: 0 },
+            counts: TokenCounts { prompt: prompt_tokens, completion: 0, engine: None },
         }
     }
 
@@ -326,6 +328,14 @@ impl Assembler {
             }
             piece
         })
+    }
+
+    /// Counts the work of another engine.
+    pub(crate) fn count_engine(&mut self, usage: EngineUsage) {
+        let tokens = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        self.counts.prompt = self.counts.prompt.saturating_add(tokens(usage.prompt_tokens));
+        self.counts.completion = self.counts.completion.saturating_add(tokens(usage.completion_tokens));
+        self.counts.engine.get_or_insert_default().add(usage);
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -96,7 +96,8 @@ pub(crate) fn forwarded_request(
     if let Some(name) = added_limit {
         body.insert(name.to_owned(), max.into());
     }
-    let hides_usage = engine != EngineKind::OpenAi && add_usage(&mut body, route);
+    let is_openai = matches!(engine, EngineKind::OpenAi | EngineKind::OpenAiChat);
+    let hides_usage = !is_openai && add_usage(&mut body, route);
     Ok(ForwardedRequest { body, sequences, added_limit, hides_usage })
 }
 
@@ -185,7 +186,7 @@ fn add_usage(body: &mut Map<String, Value>, route: &str) -> bool {
 }
 
 /// Rejects fields that make an engine connect to an address of the client's choice.
-fn check_addresses(body: &Map<String, Value>, allowed: &[String]) -> Result<(), AppError> {
+pub(super) fn check_addresses(body: &Map<String, Value>, allowed: &[String]) -> Result<(), AppError> {
     for name in ADDRESSES {
         let is_set = body.get(name).is_some_and(|value| !value.is_null() && *value != json!({}));
         if is_set {

@@ -99,7 +99,7 @@ impl Labels {
             created: crate::unix_seconds(),
             model: model.to_owned(),
             data: (0..).zip(outcomes).map(score).collect(),
-            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len() }),
+            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: None }),
         }
     }
 
@@ -113,7 +113,7 @@ impl Labels {
         LabelProbabilities {
             scores: outcomes.iter().map(|outcome| self.probabilities(outcome)).collect(),
             model: model.to_owned(),
-            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len() }),
+            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: None }),
             object: "scoring".to_owned(),
         }
     }

@@ -14,6 +14,7 @@ pub(crate) mod forwarded;
 pub(crate) mod labels;
 mod number;
 pub(crate) mod responses;
+pub(crate) mod sampled;
 pub(crate) mod score;
 pub(crate) mod tokenize;
 mod tokens;
@@ -23,10 +24,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{
-    ChatToken, ChatTokenLogprobs, FinishReasonName, LocatedNumber, Number, PromptLogprob, PromptLogprobs,
-    StopReasonValue, Usage,
+    ChatToken, ChatTokenLogprobs, CompletionTokensDetails, FinishReasonName, LocatedNumber, Number,
+    PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
 };
-use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText};
+use ntl_core::contract::{
+    self, EngineUsage, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText,
+};
 use ntl_core::text::TextDecoder;
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -226,7 +229,17 @@ impl AnswerContext {
 fn usage(counts: TokenCounts) -> Usage {
     let prompt_tokens = counts.prompt as u64;
     let completion_tokens = counts.completion as u64;
-    Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    let engine = counts.engine;
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens + completion_tokens,
+        prompt_tokens_details: engine
+            .map(|EngineUsage { cached_tokens, .. }| PromptTokensDetails { cached_tokens }),
+        completion_tokens_details: engine
+            .map(|EngineUsage { reasoning_tokens, .. }| CompletionTokensDetails { reasoning_tokens }),
+        x_requests: engine.map(|usage| usage.requests),
+    }
 }
 
 fn stop_reason(reason: StopReason) -> StopReasonValue {

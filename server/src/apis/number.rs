@@ -6,10 +6,11 @@ use ntl_api::{
     Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
     ObjectiveName, ObjectiveOption, Quantile, SpecialMass, SupportPoint,
 };
-use ntl_core::contract::{self, NumberOutcome, RefusedText};
+use ntl_core::contract::{self, NumberAnswers, NumberOutcome, RefusedText};
 use ntl_core::numbers::{self, Distribution, Estimation, Interval, NumberValues, conformal_interval};
+use ntl_core::samples::{CONFIDENCE, NumberSamples};
 
-use crate::request::number_bytes;
+use crate::request::{AnswerSampling, number_bytes};
 
 /// The mass on the scale that a model is expected to give a rating at least.
 const MASS_EXPECTED: f64 = 0.5;
@@ -37,6 +38,8 @@ pub(crate) struct NumberFormat {
     pub(super) interval: Option<IntervalFormat>,
     /// Whether it is for the numbers of a structured text.
     pub(super) is_of_fields: bool,
+    /// How whole answers are sampled, if they are.
+    pub(super) sampling: Option<AnswerSampling>,
 }
 
 /// How an interval is shown.
@@ -79,6 +82,8 @@ pub(super) struct NumberAnswer {
     has_estimate: bool,
     reason: Option<String>,
 }
+
+const DEFAULT_TEMPERATURE: &str = "the engine takes no temperature: its answers are sampled at its default";
 
 const IMPLAUSIBLE: &str =
     "the regression head predicts more than 1e12: check --log-scale-embeddings, which must be as in training";
@@ -148,12 +153,13 @@ impl NumberFormat {
                 .as_ref()
                 .filter(|_| has_estimate)
                 .and_then(|own| self.interval(own, found)),
-            support: found.most_probable(self.support).into_iter().map(support_point).collect(),
+            support: support(found.most_probable(self.support), outcome.answers.as_deref()),
             mass: NumberMass {
                 special: self.has_special_values.then(|| special(found.special())),
+                samples: outcome.answers.as_ref().map(|answers| answers.samples.samples() as u64),
                 ..mass(found.mass())
             },
-            bounds: self.bounds(found, has_estimate),
+            bounds: self.bounds(outcome, has_estimate),
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
             truncated: outcome.truncated,
@@ -187,7 +193,10 @@ impl NumberFormat {
         let no_interval = no_interval.map(|own| self.no_interval(own, found));
         let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
         let unreported = unreported(outcome);
-        let reasons = [refusal, off_scale, unbounded, no_interval, unreported, missed, implausible];
+        let is_default = self.sampling == Some(AnswerSampling::EngineDefault);
+        let temperature = is_default.then(|| DEFAULT_TEMPERATURE.to_owned());
+        let reasons =
+            [refusal, off_scale, unbounded, no_interval, unreported, missed, implausible, temperature];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         NumberAnswer { name, value, text, has_estimate, reason }
@@ -261,7 +270,11 @@ impl NumberFormat {
 
     /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they
     /// do not follow.
-    fn bounds(&self, found: &Distribution, has_estimate: bool) -> Bounds {
+    fn bounds(&self, outcome: &NumberOutcome, has_estimate: bool) -> Bounds {
+        let found = &outcome.distribution;
+        if let Some(answers) = &outcome.answers {
+            return self.confidence_bounds(&answers.samples, has_estimate);
+        }
         if !self.knows_open_mass() {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
@@ -270,6 +283,20 @@ impl NumberFormat {
             trimmed_mean: found.trimmed_mean_bounds(&self.estimation).and_then(ends),
             median: self.quantile_bounds(found, 0.5),
             quantiles: self.quantiles.iter().map(|&q| self.quantile_bounds(found, q)).collect(),
+            confidence: None,
+        }
+    }
+
+    fn confidence_bounds(&self, samples: &NumberSamples, has_estimate: bool) -> Bounds {
+        let objective = engine_objective(self.objective);
+        let quantile = |q: f64| samples.quantile_bounds(q, self.estimation.range).and_then(ends);
+        let value = samples.estimate_bounds(objective, &self.estimation).filter(|_| has_estimate);
+        Bounds {
+            value: value.and_then(ends),
+            trimmed_mean: samples.mean_bounds(&self.estimation).and_then(ends),
+            median: quantile(0.5),
+            quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
+            confidence: Some(CONFIDENCE),
         }
     }
 
@@ -417,15 +444,25 @@ fn ends(interval: Interval) -> Option<[f64; 2]> {
     Some([plain(interval.low)?, plain(interval.high)?])
 }
 
-fn support_point(leaf: &numbers::Leaf) -> SupportPoint {
-    SupportPoint { value: leaf.value + 0.0, text: leaf.text.clone(), probability: leaf.probability }
+fn support(leaves: Vec<&numbers::Leaf>, answers: Option<&NumberAnswers>) -> Vec<SupportPoint> {
+    let mut support = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        let bounds = answers.map(|answers| answers.samples.probability_bounds(leaf.value));
+        support.push(SupportPoint {
+            value: leaf.value + 0.0,
+            text: leaf.text.clone(),
+            probability: leaf.probability,
+            bounds: bounds.and_then(ends),
+        });
+    }
+    support
 }
 
 /// Sums of many products may miss 0 by rounding, or be -0.
 pub(super) fn mass(mass: numbers::Mass) -> NumberMass {
     let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
     let [closed, invalid, open] = [mass.closed, mass.invalid, mass.open].map(share);
-    NumberMass { closed, invalid, open, special: None }
+    NumberMass { closed, invalid, open, special: None, samples: None }
 }
 
 fn special(mass: numbers::SpecialMass) -> SpecialMass {
@@ -496,6 +533,7 @@ mod tests {
             decimals: None,
             interval: None,
             is_of_fields: false,
+            sampling: None,
         }
     }
 

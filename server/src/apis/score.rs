@@ -173,7 +173,7 @@ pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
     let prompt = items.iter().map(|item| item.prompt.len()).sum();
     let tokens = |target: &TargetTokens| target.tokens.len() - target.of_prompt;
     let completion = items.iter().flat_map(|item| &item.targets).map(tokens).sum();
-    super::usage(TokenCounts { prompt, completion })
+    super::usage(TokenCounts { prompt, completion, engine: None })
 }
 
 impl ScoreLosses {

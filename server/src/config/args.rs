@@ -134,8 +134,8 @@ pub(crate) struct ModelArgs {
         value_delimiter = ','
     )]
     pub(crate) decision_templates: Vec<String>,
-    /// Which implementation runs models: native, mistralrs (more architectures, GGUF files, quantisation at
-    /// load; needs a build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
+    /// Which implementation runs models: native, mistralrs (more architectures, quantisation at load; needs a
+    /// build with the feature `mistralrs`), or auto: native wherever it supports the checkpoint
     #[arg(
         long,
         env = "NTL_BACKEND",
@@ -187,8 +187,8 @@ pub(crate) struct ModelArgs {
 #[command(next_help_heading = "Models that another engine computes")]
 pub(crate) struct UpstreamArgs {
     /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), openai (any other server
-    /// with this API), or auto, which asks it. NAME is the name of the model; without it, the value is for
-    /// all
+    /// with this API), openai-chat (one with chats only, whose answers are sampled), or auto, which asks it.
+    /// NAME is the name of the model; without it, the value is for all
     #[arg(long = "upstream", env = "NTL_UPSTREAM", value_name = "[NAME=]ENGINE", value_delimiter = ',')]
     pub(crate) upstreams: Vec<String>,
     /// API key that is sent to the engine. It appears in no log; better set the environment variable

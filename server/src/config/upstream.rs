@@ -92,9 +92,10 @@ fn targets<'a, 't>(
 
 /// Parses the kind of an engine. `auto` is `None`: the server's own description decides.
 fn kind(text: &str) -> Result<Option<EngineKind>, &'static str> {
-    let kinds = [EngineKind::Vllm, EngineKind::LlamaCpp, EngineKind::Ntl, EngineKind::OpenAi];
+    let kinds =
+        [EngineKind::Vllm, EngineKind::LlamaCpp, EngineKind::Ntl, EngineKind::OpenAi, EngineKind::OpenAiChat];
     match kinds.into_iter().find(|kind| kind.name() == text) {
-        None if text != "auto" => Err("must be auto, vllm, llama-cpp, ntl or openai"),
+        None if text != "auto" => Err("must be auto, vllm, llama-cpp, ntl, openai or openai-chat"),
         kind => Ok(kind),
     }
 }
@@ -194,7 +195,10 @@ mod tests {
         assert_eq!((&found[0].api_key, &found[1].api_key), (&None, &Some(ApiKey::new("k=1").unwrap())));
         assert_eq!(with(&["--upstream", "auto"]).unwrap()[0].kind, None);
         for (flags, want) in [
-            (&["--upstream", "a=tgi"][..], "--upstream a=tgi: must be auto, vllm, llama-cpp, ntl or openai"),
+            (
+                &["--upstream", "a=tgi"][..],
+                "--upstream a=tgi: must be auto, vllm, llama-cpp, ntl, openai or openai-chat",
+            ),
             (
                 &["--upstream-fields", "a=x.y"],
                 "--upstream-fields a=x.y: must be the name of a field, such as image_url",

@@ -27,7 +27,7 @@ pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};
 pub(crate) use decision::{MODEL_ALIASES, default_decision_template};
 pub(crate) use labels::LabelPrompts;
-pub(crate) use profile::ModelProfile;
+pub(crate) use profile::{AnswerSampling, ModelProfile};
 pub(crate) use prompt::{PromptInput, Truncation, into_prompts};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};

@@ -11,7 +11,7 @@ use ntl_text::tokenizer::Tokenizer;
 
 use super::calibration::ModelCalibration;
 use super::calls::ToolSupport;
-use crate::error::AppError;
+use crate::error::{AppError, check};
 
 /// The properties and limits of one model that the validation of requests needs.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +52,33 @@ pub(crate) struct ModelProfile {
     pub(crate) output_tokens_max: u64,
     /// Maximum number of alternatives to a token; `None` allows the whole vocabulary.
     pub(crate) logprobs_max: Option<usize>,
+    /// How whole answers are sampled, if another engine computes the model and reports no probabilities. Its
+    /// prompts are not tokenized here.
+    pub(crate) sampling: Option<AnswerSampling>,
+}
+
+/// The temperature at which another engine samples answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerSampling {
+    /// 1: from the distribution of the model.
+    Plain,
+    /// The default of the engine, which takes no other one.
+    EngineDefault,
+}
+
+impl AnswerSampling {
+    /// `takes_temperature`: whether the engine does.
+    pub(crate) fn new(takes_temperature: bool) -> Self {
+        if takes_temperature { Self::Plain } else { Self::EngineDefault }
+    }
+
+    /// The temperature for logs.
+    pub(crate) fn temperature(self) -> &'static str {
+        match self {
+            Self::Plain => "1",
+            Self::EngineDefault => "the engine's default",
+        }
+    }
 }
 
 impl ModelProfile {
@@ -84,7 +111,15 @@ impl ModelProfile {
             prompt_eos: prompt_eos(info, tokenizer),
             output_tokens_max: info.answer_tokens_max.map_or(u64::MAX, |max| max as u64),
             logprobs_max: None,
+            sampling: None,
         }
+    }
+
+    /// Rejects work that needs the tokens of prompts or answers, if these are unknown.
+    pub(crate) fn check_tokens(&self) -> Result<(), AppError> {
+        let message = "is computed by an engine that answers chats only: numbers need /v1/chat/completions, and other \
+                       questions /v1/decisions or /v1/systemone";
+        check("model", self.sampling.is_none(), message)
     }
 
     /// Returns whether texts are made of tokens.
@@ -175,6 +210,7 @@ impl ModelProfile {
             prompt_eos: Some(1),
             output_tokens_max: 4096,
             logprobs_max: Some(20),
+            sampling: None,
         }
     }
 }

@@ -4,11 +4,13 @@ use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
 use ntl_text::tokenizer::Tokenizer;
+use serde_json::Value;
 
 use super::body::{ApiRequest, RawRequest};
-use super::forward::{forward, remote_texts_of};
+use super::forward::{forward, remote_texts_of, samples_answers};
 use super::{generation, resolve};
 use crate::apis::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
+use crate::apis::sampled::sampled_number;
 use crate::error::AppError;
 use crate::paths::CHAT;
 use crate::request::ModelProfile;
@@ -28,6 +30,9 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     if let Some(remote) = remote_texts_of(&app, &request) {
         return forward(&app, &remote, CHAT, request).await;
     }
+    if samples_answers(&app, &request) {
+        return sampled(&app, request).await;
+    }
     let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let tools = tool_offer(&mut body)?;
@@ -43,4 +48,16 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     let (request, number) = generation_request(body, prompt, tools.as_ref(), room, &model.profile)?;
     let writer = ChatAnswers::new(&model, request.report, number, echoed);
     generation::answer(&model, requester, request, memory, writer).await
+}
+
+/// Answers with a number from sampled answers.
+async fn sampled(app: &AppState, request: RawRequest) -> Result<Response, AppError> {
+    let ApiRequest { body, requester, memory } = request.parse::<Value>().await?;
+    let Value::Object(fields) = body else { return Err(AppError::Internal) };
+    let name = fields.get("model").and_then(Value::as_str).map(str::to_owned);
+    let model = resolve(app, name.as_deref(), &requester.record)?;
+    let remote = model.remote_texts().ok_or(AppError::Internal)?;
+    let mut sampled = sampled_number(fields, &model.profile, &remote.fields)?;
+    let writer = ChatAnswers::new(&model, sampled.request.report, sampled.number.take(), None);
+    generation::answer_chat(&model, requester, sampled, memory, writer).await
 }

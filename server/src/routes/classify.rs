@@ -100,7 +100,7 @@ async fn predict(
             values[index] = predicted;
         }
     }
-    let usage = Usage { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens };
+    let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
     Ok(Predicted { model, values, use_activation, usage, reserved })
 }
 

@@ -28,6 +28,7 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     }
     let ApiRequest { body, requester, memory } = request.parse::<CompletionRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
+    model.profile.check_tokens()?;
     let (request, number) = generation_request(body, &model.profile)?;
     let writer = CompletionAnswers::new(&model, request.report, number);
     generation::answer(&model, requester, request, memory, writer).await

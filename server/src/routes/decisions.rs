@@ -6,22 +6,27 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{
-    AnswersOrPrompts, DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError, SystemOneRequest,
-    SystemOneResponse,
+    AnswersOrPrompts, DecisionPrompt, DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError,
+    SystemOneRequest, SystemOneResponse,
 };
-use ntl_core::contract::Job;
+use ntl_core::contract::{EngineUsage, Job};
+use ntl_remote::ChatJob;
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::body::ApiRequest;
 use super::resolve;
-use crate::apis::decisions::{Decision, Figures, PreparedPrompt, Results, openai, prepare, systemone};
+use crate::apis::decisions::{
+    Decision, DecisionTokens, Figures, PreparedChat, PreparedPrompt, Results, openai, prepare, prepare_chats,
+    systemone,
+};
+use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{DECISIONS, SYSTEMONE};
 use crate::request::{MODEL_ALIASES, ModelProfile, RequestRecord, Requester};
 use crate::response_budget::{RequestMemory, ReservedResponse};
-use crate::served::ServedModel;
+use crate::served::{RequestEvents, ServedModel};
 use crate::state::AppState;
 
 /// Probabilities of all allowed answers to questions, in the form of OpenAI.
@@ -37,8 +42,8 @@ pub(crate) async fn decide(
     let (decision, forms) = openai::decision(body, &model.profile)?;
     let outcome = answer(&model, decision, requester, memory).await?;
     outcome
-        .respond(model, |name, Answers { decision, figures, input_tokens }| {
-            forms.response(name, &decision, &figures, input_tokens)
+        .respond(model, |name, Answers { decision, figures, tokens }| {
+            forms.response(name, &decision, &figures, tokens)
         })
         .await
 }
@@ -66,8 +71,8 @@ pub(crate) async fn system_one(
     let (decision, forms) = systemone::decision(body, &model.profile)?;
     let outcome = answer(&model, decision, requester, memory).await?;
     outcome
-        .respond(model, |name, Answers { decision, figures, input_tokens }| {
-            forms.response(name, &decision, &figures, input_tokens)
+        .respond(model, |name, Answers { decision, figures, tokens }| {
+            forms.response(name, &decision, &figures, tokens)
         })
         .await
 }
@@ -93,14 +98,14 @@ struct Outcome {
 }
 
 enum OutcomeKind {
-    DryRun(Vec<PreparedPrompt>),
+    DryRun(Vec<DecisionPrompt>),
     Answers(Answers),
 }
 
 struct Answers {
     decision: Decision,
     figures: Vec<Figures>,
-    input_tokens: u64,
+    tokens: DecisionTokens,
 }
 
 /// Tokenizes the prompts of a decision, and computes them unless it is a dry run.
@@ -110,6 +115,9 @@ async fn answer(
     requester: Requester,
     memory: RequestMemory,
 ) -> Result<Outcome, AppError> {
+    if model.profile.sampling.is_some() {
+        return sampled(model, decision, requester, memory).await;
+    }
     let template = Arc::clone(&model.decision_template);
     // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
     let prepared = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
@@ -118,11 +126,11 @@ async fn answer(
     };
     let client = requester.client.id;
     let (decision, prompts) = model.with_tokenizer(client, usize::MAX, prepared).await?;
-    let size = decision.response_size(&prompts);
+    let size = decision.response_size(prompts.iter().map(PreparedPrompt::shown_bytes).sum());
     let bytes = size.bytes;
     let reserved = memory.into_response(size)?;
     let kind = if decision.is_dry_run {
-        OutcomeKind::DryRun(prompts)
+        OutcomeKind::DryRun(prompts.into_iter().map(PreparedPrompt::into_shown).collect())
     } else {
         OutcomeKind::Answers(run(model, decision, prompts, requester).await?)
     };
@@ -145,17 +153,70 @@ async fn run(
         questions.push((question, is_listed));
         jobs.push(Job { cache_salt, ..Job::new(prompt, request) });
     }
-    let mut events = model.submit("questions", jobs, requester)?;
+    let events = model.submit("questions", jobs, requester)?;
+    let (figures, _) = figures(&decision, &questions, events).await?;
+    Ok(Answers { decision, figures, tokens: DecisionTokens { input: input_tokens, engine: None } })
+}
+
+/// Samples answers to all questions.
+async fn sampled(
+    model: &ServedModel,
+    decision: Decision,
+    requester: Requester,
+    memory: RequestMemory,
+) -> Result<Outcome, AppError> {
+    let template = Arc::clone(&model.decision_template);
+    let client = requester.client.id;
+    let prepared = move || {
+        let chats = prepare_chats(&decision, &template)?;
+        Ok((decision, chats))
+    };
+    // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
+    let (decision, chats): (Decision, Vec<PreparedChat>) = run_blocking(client, usize::MAX, prepared).await?;
+    let shown = chats.iter().filter_map(|chat| chat.shown.as_ref()).map(|shown| shown.text.len()).sum();
+    let size = decision.response_size(shown);
+    let bytes = size.bytes;
+    let reserved = memory.into_response(size)?;
+    if decision.is_dry_run {
+        let prompts = chats.into_iter().filter_map(|chat| chat.shown).collect();
+        return Ok(Outcome { client, kind: OutcomeKind::DryRun(prompts), bytes, reserved });
+    }
+    let max_tokens = usize::try_from(model.profile.output_tokens_max).unwrap_or(usize::MAX);
+    let mut questions = Vec::with_capacity(chats.len());
+    let mut jobs = Vec::with_capacity(chats.len());
+    for PreparedChat { question, chat, wanted, .. } in chats {
+        questions.push((question, true));
+        let (deadline, client) = (None, client);
+        // The same question has the same samples, if the engine takes seeds.
+        jobs.push(ChatJob { chat: Arc::new(chat), max_tokens, seed: 0, wanted, deadline, client });
+    }
+    let events = model.submit_chats("questions", jobs, requester)?;
+    let (figures, engine) = figures(&decision, &questions, events).await?;
+    let tokens = DecisionTokens { input: engine.prompt_tokens, engine: Some(engine) };
+    let answers = Answers { decision, figures, tokens };
+    Ok(Outcome { client, kind: OutcomeKind::Answers(answers), bytes, reserved })
+}
+
+/// Waits for the results of all prompts. `questions` has the question of each prompt, and whether the prompt
+/// lists the options. Also returns the work of another engine that sampled answers.
+async fn figures(
+    decision: &Decision,
+    questions: &[(usize, bool)],
+    mut events: RequestEvents,
+) -> Result<(Vec<Figures>, EngineUsage), AppError> {
     let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
     while let Some((index, event)) = events.next().await? {
         results[index] = Some(event);
     }
     // In the order of the prompts, so that sums do not depend on which job ended first.
     let mut by_question: Vec<Results> = (0..decision.questions.len()).map(|_| Results::default()).collect();
-    for ((question, is_listed), event) in questions.into_iter().zip(results) {
+    for (&(question, is_listed), event) in questions.iter().zip(results) {
         by_question[question].is_unlisted |= !is_listed;
         by_question[question].add(event.ok_or(AppError::Internal)?);
     }
+    let mut usage = EngineUsage::default();
+    by_question.iter().for_each(|results| usage.add(results.usage()));
+    events.count_engine(usage);
     let figures = decision.figures(by_question)?;
     for (question, figures) in decision.questions.iter().zip(&figures) {
         events.count_decision(question.kind_name(), figures.mass());
@@ -163,7 +224,7 @@ async fn run(
             events.count_number(shown.method, &shown.outcome, 0);
         }
     }
-    Ok(Answers { decision, figures, input_tokens })
+    Ok((figures, usage))
 }
 
 impl Outcome {
@@ -179,7 +240,6 @@ impl Outcome {
             let body = match kind {
                 OutcomeKind::Answers(answers) => AnswersOrPrompts::Answers(write(name, answers)),
                 OutcomeKind::DryRun(prompts) => {
-                    let prompts = prompts.into_iter().map(PreparedPrompt::into_shown).collect();
                     AnswersOrPrompts::Prompts(DecisionPrompts { model: name, prompts })
                 }
             };

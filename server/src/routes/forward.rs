@@ -25,7 +25,7 @@ use super::resolve;
 use super::stream::NO_BUFFERING;
 use crate::apis::forwarded::{ForwardedRequest, forwarded_request};
 use crate::error::AppError;
-use crate::paths::{CHAT, RESPONSES};
+use crate::paths::CHAT;
 use crate::request::{Client, RequestRecord};
 use crate::served::{RemoteTexts, ServedModel};
 use crate::state::AppState;
@@ -50,6 +50,16 @@ pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<Re
     }
     let model = app.models.resolve(addressed.model.as_deref()).ok()?;
     model.remote_texts().cloned()
+}
+
+/// Returns whether the model of a request is computed by an engine whose answers are sampled.
+pub(super) fn samples_answers(app: &AppState, request: &RawRequest) -> bool {
+    if app.models.all().iter().all(|model| model.profile.sampling.is_none()) {
+        return false;
+    }
+    let Ok(addressed) = serde_json::from_slice::<Addressed>(request.bytes()) else { return false };
+    let model = app.models.resolve(addressed.model.as_deref());
+    model.is_ok_and(|model| model.profile.sampling.is_some())
 }
 
 /// Sends a request to an engine elsewhere, and returns its response as it arrives.
@@ -160,8 +170,8 @@ fn set_cache_salt(fields: &mut Map<String, Value>, is_known: bool, client: Clien
 /// The error of an engine, which may lack newer routes.
 fn failed(route: &'static str, error: UpstreamError) -> EngineError {
     match error {
-        UpstreamError::Status { status: 404 | 405, .. } if route == RESPONSES => {
-            EngineError::Unsupported(format!("the engine of this model has no route {RESPONSES}; use {CHAT}"))
+        UpstreamError::Status { status: 404 | 405, .. } if route != CHAT => {
+            EngineError::Unsupported(format!("the engine of this model has no route {route}; use {CHAT}"))
         }
         error => error.into(),
     }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use ntl_core::Prompt;
-use ntl_core::contract::Job;
+use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::guide::Guide;
 use ntl_core::text::TextDecoder;
+use ntl_remote::{ChatJob, ChatWanted};
 use ntl_text::guide::TokenRules;
 use ntl_text::tokenizer::Tokenizer;
 
@@ -14,10 +15,11 @@ use super::pieces::Pieces;
 use super::stream;
 use crate::answer::{Assembler, Piece, PromptReport, choices};
 use crate::apis::AnswerWriter;
+use crate::apis::sampled::SampledNumber;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester, into_prompts};
-use crate::response_budget::RequestMemory;
+use crate::response_budget::{RequestMemory, ReservedResponse};
 use crate::served::ServedModel;
 
 /// The field with the prompts.
@@ -85,12 +87,50 @@ pub(super) async fn answer<A: AnswerWriter>(
         (prompts, Vec::new())
     };
     let assembler = Assembler::new(&request, prompt_tokens, reports);
-    let mut choices = choices(prompts.len(), request.choices_per_prompt());
+    let choices = choices(prompts.len(), request.choices_per_prompt());
     let cache_salt = requester.client.cache_salt(request.cache_salt.as_deref());
     let jobs =
         prompts.into_iter().map(|prompt| Job { cache_salt, ..request.job(prompt, guide.as_ref()) }).collect();
     let events = model.submit(PROMPT, jobs, requester)?;
-    let mut pieces = Pieces::new(writer, events, assembler);
+    respond(&request, choices, Pieces::new(writer, events, assembler), reserved).await
+}
+
+/// Runs a request for a number of a model whose engine answers chats only.
+pub(super) async fn answer_chat<A: AnswerWriter>(
+    model: &ServedModel,
+    requester: Requester,
+    sampled: SampledNumber,
+    memory: RequestMemory,
+    writer: A,
+) -> Result<Response, AppError> {
+    let SampledNumber { request, chat, max_tokens, .. } = sampled;
+    let prompt = Prompt::from(Vec::new());
+    let prompts = std::slice::from_ref(&prompt);
+    let size = request.response_size(prompts, &[None], writer.context().number_bytes());
+    let reserved = memory.into_response(size)?;
+    let assembler = Assembler::new(&request, 0, Vec::new());
+    let job = request.job(prompt, None);
+    let Request::Number(number) = job.request else { return Err(AppError::Internal) };
+    let NumberMethod::Sample { sampling, .. } = number.method else { return Err(AppError::Internal) };
+    let job = ChatJob {
+        chat: Arc::new(chat),
+        max_tokens,
+        seed: sampling.seed,
+        wanted: ChatWanted::Number(Box::new(number)),
+        deadline: None,
+        client: requester.client.id,
+    };
+    let events = model.submit_chats("messages", vec![job], requester)?;
+    respond(&request, choices(1, 1), Pieces::new(writer, events, assembler), reserved).await
+}
+
+/// Writes the response as its pieces arrive, or as a whole.
+async fn respond<A: AnswerWriter>(
+    request: &GenerationRequest,
+    mut choices: Vec<Piece>,
+    mut pieces: Pieces<A>,
+    reserved: ReservedResponse,
+) -> Result<Response, AppError> {
     if request.is_streamed {
         return stream::respond(pieces, request.include_usage, reserved).await;
     }
@@ -99,7 +139,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     }
     let Pieces { writer, assembler, .. } = pieces;
     let counts = assembler.token_counts();
-    json_body::build(client, choices.iter().map(Piece::bytes).sum(), move || {
+    json_body::build(reserved.client(), choices.iter().map(Piece::bytes).sum(), move || {
         let whole = writer.whole(&choices, counts);
         let items = choices.into_iter().flat_map(|choice| writer.items(choice));
         Ok(JsonBody::with_items(&whole, A::ITEMS, items)?.into_response(reserved))

@@ -86,7 +86,7 @@ fn describe(model: &ServedModel) -> Model {
             Reports::Best(count) => Alternatives::Best(count as u64),
             reports => Alternatives::Any(reports.to_string()),
         }),
-        chat: model.tokenizer.chat_template().is_some(),
+        chat: model.tokenizer.chat_template().is_some() || model.profile.sampling.is_some(),
         fingerprint: model.fingerprint(),
         revision: match &model.lora {
             Some(lora) => lora.weights.folder.commit().map(str::to_owned),

@@ -48,8 +48,19 @@ impl<A: AnswerWriter> Pieces<A> {
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.
     fn number(&mut self, prompt: usize, outcome: &NumberOutcome) -> Option<Piece> {
         let shown = self.writer.context().shown_number(outcome)?;
-        let tokens = outcome.text_tokens + shown.tokens;
-        self.events.count_number(shown.method, outcome, tokens);
+        let tokens = match &outcome.answers {
+            Some(answers) => {
+                self.events.count_engine(answers.usage);
+                self.events.count_number(shown.method, outcome, 0);
+                self.assembler.count_engine(answers.usage);
+                0
+            }
+            None => {
+                let tokens = outcome.text_tokens + shown.tokens;
+                self.events.count_number(shown.method, outcome, tokens);
+                tokens
+            }
+        };
         let reason = outcome.first_text_end.unwrap_or(FinishReason::Stop);
         Some(self.assembler.number(prompt, reason, shown, tokens))
     }

@@ -81,6 +81,7 @@ pub(crate) async fn info(
 ) -> Result<Json<TokenizerInfo>, AppError> {
     let Query(query) = query.map_err(|error| AppError::invalid("model", error.body_text()))?;
     let model = resolve(&app, query.model.as_deref(), &record)?;
+    model.profile.check_tokens()?;
     let tokenizer = &model.tokenizer;
     Ok(Json(TokenizerInfo {
         model: model.name.to_string(),

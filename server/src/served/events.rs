@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::Either;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
-use ntl_core::contract::{EngineError, Event, NumberOutcome};
+use ntl_core::contract::{EngineError, EngineUsage, Event, NumberOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::JobEvents;
 use tokio::time::{Sleep, sleep_until};
@@ -98,6 +98,14 @@ impl RequestEvents {
     pub(crate) fn count_number(&self, method: MethodName, outcome: &NumberOutcome, tokens: usize) {
         self.metrics.number(method, outcome);
         self.count_completion(tokens);
+    }
+
+    /// Counts the work of another engine that sampled answers.
+    pub(crate) fn count_engine(&self, usage: EngineUsage) {
+        self.metrics.ntl_prompt_tokens_total.inc_by(usage.prompt_tokens);
+        self.requester.record.add_prompt_tokens(usage.prompt_tokens);
+        self.metrics.ntl_generation_tokens_total.inc_by(usage.completion_tokens);
+        self.requester.record.add_completion_tokens(usage.completion_tokens);
     }
 
     /// Counts an answer to a question of this type.

@@ -11,7 +11,7 @@ use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_models::{AdapterReader, LoadedModel};
-use ntl_remote::{NextTokens, RemoteEngine, RemoteLimits};
+use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits};
 use ntl_text::chat::TextTemplate;
 use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
@@ -100,9 +100,11 @@ impl ServedModel {
         budget: &CacheBudget,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields } = connected;
+        let ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields, sampling } = connected;
         let mut parts = Parts::new(name, &info, tokenizer, &vocabulary, metrics);
-        Arc::make_mut(&mut parts.profile).guides_texts = upstream.writes_ids();
+        let profile = Arc::make_mut(&mut parts.profile);
+        profile.guides_texts = upstream.writes_ids();
+        profile.sampling = sampling;
         let limits = RemoteLimits {
             queue_max: limits.queue_max,
             queue_time_max: limits.queue_time_max,
@@ -312,6 +314,7 @@ impl ServedModel {
         bytes: usize,
         work: impl FnOnce(&Tokenizer, &ModelProfile) -> Result<T, AppError> + Send + 'static,
     ) -> Result<T, AppError> {
+        self.profile.check_tokens()?;
         let tokenizer = Arc::clone(&self.tokenizer);
         let profile = Arc::clone(&self.profile);
         // Rules of a tokenizer may make short texts long.
@@ -342,6 +345,23 @@ impl ServedModel {
         self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
         requester.record.add_prompt_tokens(prompt_tokens);
         let jobs = events.into_iter().zip(sequences);
+        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)))
+    }
+
+    /// Gives jobs that sample answers of chats to the engine elsewhere, one for each entry of the list
+    /// `field`: all of them or none.
+    pub(crate) fn submit_chats(
+        &self,
+        field: &'static str,
+        jobs: Vec<ChatJob>,
+        requester: Requester,
+    ) -> Result<RequestEvents, AppError> {
+        let Some(remote) = self.engine.remote() else { return Err(AppError::Internal) };
+        let Requester { client, started, time_max, .. } = requester;
+        let deadline = Some((started + time_max, time_max));
+        let jobs = jobs.into_iter().map(|job| ChatJob { deadline, client: client.id, ..job }).collect();
+        let events = remote.jobs.submit_chats(jobs)?;
+        let jobs = events.into_iter().map(|events| (events, 1));
         Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)))
     }
 }

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, header};
 use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::write::{GzEncoder, ZlibEncoder};
 use ntl_core::scripted::Script;
 use ntl_engine::{CacheBudget, EngineLimits};
 use ntl_models::{LoadOptions, load};
@@ -19,6 +19,7 @@ use ntl_server::served::ServedModel;
 use ntl_server::state::AppState;
 use ntl_text::chat::TextTemplate;
 use ntl_text::checkpoint::{CheckpointFiles, Choices};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 
 use crate::intervals::calibrated_server_of;
@@ -129,6 +130,37 @@ async fn a_predicate_has_the_probability_of_yes_given_yes_or_no() {
         (metric(&app, "ntl_decisions_total{model=\"scripted\",type=\"predicate\"}").await - 2.0).abs() < 1e-9
     );
     assert!((metric(&app, "ntl_decision_mass_count{model=\"scripted\"}").await - 2.0).abs() < 1e-9);
+}
+
+/// A model that nearly always writes an `x`.
+fn hardly_answers(probability: f64) -> Router {
+    server(writes(&[("Yes", probability), ("yes", probability), ("7", probability)]))
+}
+
+#[tokio::test]
+async fn a_model_that_hardly_writes_an_option_refuses_and_the_threshold_is_a_millionth() {
+    let questions = json!([
+        {"type": "predicate", "instructions": "Is it?"},
+        {"type": "number", "instructions": "How many?", "minimum": 0, "maximum": 9, "step": 1},
+        {"type": "choice", "instructions": "", "choices": [{"value": "yes"}, {"value": "no"}]}
+    ]);
+    let body = json!({"input": "a", "questions": questions, "x_read": "texts"});
+    let noul = json!({"q": {"type": "noul", "instructions": "Is it?"}});
+    for (probability, answers) in [(1e-9, false), (0.9e-6, false), (1.1e-6, true)] {
+        let app = hardly_answers(probability);
+        let all = decisions(&app, body.clone()).await["answers"].clone();
+        assert_eq!((all[0]["type"] == "predicate", all[2]["type"] == "choice"), (answers, answers), "{all}");
+        assert_eq!(all[1]["number"].is_f64(), answers, "{all}");
+        let one = system_one(&app, json!({"state": "a", "questions": noul})).await["answers"]["q"].clone();
+        if answers {
+            assert!(one["noul"].as_f64().unwrap() > 0.99, "{one}");
+        } else {
+            assert_eq!((&one["noul"], &one["x_mass"]["closed"]), (&json!(0.5), &json!(0.0)));
+            assert_eq!(one["x_bounds"]["noul"], json!([0.0, 1.0]));
+            let reason = all[1]["distribution"]["reason"].as_str().unwrap();
+            assert!(reason.contains("less than 0.000001"), "{reason}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -491,6 +523,9 @@ async fn an_invalid_decision_gets_an_error_that_names_the_field() {
         (question(json!({"type": "rank", "instructions": "?"})), "questions[0].type"),
         (question(json!({"type": "predicate"})), "questions[0].instructions"),
         (question(json!({"type": "predicate", "instructions": 5})), "questions[0].instructions"),
+        (question(json!({"type": "predicate", "instructions": " \n"})), "questions[0].instructions"),
+        (question(json!({"type": "predicate", "instructions": []})), "questions[0].instructions"),
+        (question(json!({"type": "number", "instructions": ""})), "questions[0].instructions"),
         (question(json!({"type": "predicate", "instructions": "?", "levels": []})), "questions[0].levels"),
         (question(json!({"type": "predicate", "instructions": "?", "level": []})), "questions[0].level"),
         (choice(json!([{"value": "a"}])), "questions[0].choices"),
@@ -562,6 +597,7 @@ async fn an_invalid_request_of_system_one_gets_422_with_the_place_of_the_field()
         (question(json!({"type": "boolean"})), json!(["questions", id, "type"])),
         (question(json!({"type": "noul"})), json!(["questions", id, "instructions"])),
         (question(json!({"type": "noul", "instructions": 5})), json!(["questions", id, "instructions"])),
+        (question(json!({"type": "noul", "instructions": ""})), json!(["questions", id, "instructions"])),
         (
             question(json!({"type": "noul", "criteria": {"yes": "x"}})),
             json!(["questions", id, "criteria", "yes"]),
@@ -628,6 +664,11 @@ async fn hostile_decisions_get_a_clear_error() {
         "{}",
         answer.text
     );
+    let questions = vec![json!({"type": "predicate", "instructions": "?"}); 401];
+    let answer = post(&app, "/v1/decisions", json!({"input": "a", "questions": questions})).await;
+    assert_eq!((answer.status.as_u16(), &answer.error()["param"]), (400, &json!("questions")));
+    let answer = post(&app, "/v1/decisions", json!({"input": "a", "questions": questions[..400]})).await;
+    assert_eq!(answered(answer).await["answers"].as_array().unwrap().len(), 400);
     let deep = format!("{{\"state\": {}1{}, \"questions\": {{}}}}", "[".repeat(100_000), "]".repeat(100_000));
     let request = Request::post("/v1/systemone").header(header::CONTENT_TYPE, "application/json");
     let answer = call(&app, request.body(Body::from(deep)).unwrap()).await;
@@ -658,11 +699,19 @@ async fn bodies_of_every_route_may_be_compressed() {
         let answer = send(path, "br", gzip(&body.to_string())).await;
         assert_eq!(answer.status, 415, "{path}: {}", answer.text);
     }
-    let bomb = gzip(&format!("{{\"prompt\": \"{}\"}}", " ".repeat(64 << 20)));
-    let answer = send("/tokenize", "gzip", bomb).await;
-    assert_eq!((answer.status.as_u16(), &answer.error()["code"]), (413, &json!("body_too_large")));
-    let answer = send("/tokenize", "gzip", b"not gzip".to_vec()).await;
-    assert_eq!(answer.status, 400, "{}", answer.text);
+    let bomb = format!("{{\"prompt\": \"{}\"}}", " ".repeat(64 << 20));
+    let mut deflate = ZlibEncoder::new(Vec::new(), Compression::best());
+    deflate.write_all(bomb.as_bytes()).unwrap();
+    let zstd = compress_to_vec(bomb.as_bytes(), CompressionLevel::Fastest);
+    for (coding, bomb) in [("gzip", gzip(&bomb)), ("deflate", deflate.finish().unwrap()), ("zstd", zstd)] {
+        assert!(bomb.len() < 200_000, "{coding}: {}", bomb.len());
+        let answer = send("/tokenize", coding, bomb.clone()).await;
+        assert_eq!((answer.status.as_u16(), &answer.error()["code"]), (413, &json!("body_too_large")));
+        let answer = send("/v1/systemone", coding, bomb).await;
+        assert_eq!(answer.status, 413, "{}", answer.text);
+        let answer = send("/tokenize", coding, b"no such coding".to_vec()).await;
+        assert_eq!(answer.status, 400, "{coding}: {}", answer.text);
+    }
 }
 
 #[tokio::test]

@@ -26,10 +26,14 @@ const CLASSIFY: &str = "/classify";
 const POOLING: &str = "/pooling";
 const GENERATIVE_SCORING: &str = "/generative_scoring";
 
-/// Fields that need a model with calls, or one that sees the order of its tokens: other tests show the
-/// effect.
-const SHOWN_ELSEWHERE: [(&str, &str); 2] =
-    [(CHAT, "parallel_tool_calls"), (GENERATIVE_SCORING, "item_first")];
+/// Fields that need a model with calls, one that sees the order of its tokens, or one whose answers are
+/// sampled: other tests show the effect.
+const SHOWN_ELSEWHERE: [(&str, &str); 4] = [
+    (CHAT, "parallel_tool_calls"),
+    (GENERATIVE_SCORING, "item_first"),
+    (DECISIONS, "x_samples"),
+    (SYSTEMONE, "x_samples"),
+];
 
 /// The template writes every variable that a request can set.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% for message in messages %}{{ message.content }}, {% endfor %}\

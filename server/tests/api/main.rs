@@ -46,6 +46,8 @@ mod methods;
 #[cfg(test)]
 mod numbers;
 #[cfg(test)]
+mod objects;
+#[cfg(test)]
 mod ops;
 #[cfg(test)]
 mod playground;
@@ -57,6 +59,8 @@ mod remote;
 mod responses;
 #[cfg(test)]
 mod responses_api;
+#[cfg(test)]
+mod sampled;
 #[cfg(test)]
 mod score;
 #[cfg(test)]

@@ -24,6 +24,11 @@ impl Axis {
     pub fn new(title: impl Into<String>, scale: Scale) -> Self {
         Self { title: title.into(), scale }
     }
+
+    /// Returns an axis from 0 to 1.
+    pub fn of_shares(title: &str) -> Self {
+        Self::new(title, Scale::share())
+    }
 }
 
 /// The rectangle in which data is drawn.

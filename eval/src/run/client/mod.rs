@@ -217,11 +217,13 @@ impl ModelEntry {
         let ours = self.clone().identity().others;
         let theirs = other.clone().identity().others;
         let field = ours.keys().chain(theirs.keys()).find(|field| ours.get(*field) != theirs.get(*field))?;
-        let shown = |fields: &BTreeMap<String, Value>| {
-            fields.get(field).map_or("missing".to_owned(), Value::to_string)
-        };
-        Some(format!("`{field}` is {} and {}", shown(&ours), shown(&theirs)))
+        Some(format!("`{field}` is {} and {}", value_text(ours.get(field)), value_text(theirs.get(field))))
     }
+}
+
+/// Returns a field of a model's entry for a message.
+fn value_text(value: Option<&Value>) -> String {
+    value.map_or("missing".to_owned(), Value::to_string)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -297,8 +299,11 @@ impl Client {
                 }
             }
         }
-        let unlisted = |name: &str| ModelEntry { id: name.to_owned(), others: BTreeMap::new() };
-        let model = chosen.map(|(_, model)| model).or(wanted.map(unlisted)).ok_or(ClientError::NoEndpoint)?;
+        let model = match (chosen, wanted) {
+            (Some((_, model)), _) => model,
+            (None, Some(name)) => ModelEntry { id: name.to_owned(), others: BTreeMap::new() },
+            (None, None) => return Err(ClientError::NoEndpoint),
+        };
         if let Some(fingerprint) = model.others.get("fingerprint").and_then(Value::as_str) {
             let listed = Checkpoint { fingerprint: fingerprint.to_owned(), is_listed: true };
             self.checkpoint.get_or_init(|| listed);
@@ -388,8 +393,9 @@ impl Client {
             match reply {
                 Err(error) if error.is_transient() => {
                     tried.push(lease.index);
-                    let pause = |failures| self.retry.pause_after(failures, error.retry_after());
-                    lease.failed(error.to_string(), Instant::now(), pause);
+                    lease.failed(error.to_string(), Instant::now(), |failures| {
+                        self.retry.pause_after(failures, error.retry_after())
+                    });
                     last = error;
                 }
                 result => {
@@ -403,11 +409,14 @@ impl Client {
 
     /// Waits for a server that is busy or still loading, but not for one that is down.
     async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<ModelEntry>, ClientError> {
-        let may_retry = |error: &ClientError| error.is_transient() && !error.is_unreachable();
         let mut attempt = 0;
         loop {
             match self.try_once::<ModelList>(endpoint, self.http.get(endpoint.join("models"))).await {
-                Err(error) if may_retry(&error) && attempt < self.retry.retries_max => {
+                Err(error)
+                    if error.is_transient()
+                        && !error.is_unreachable()
+                        && attempt < self.retry.retries_max =>
+                {
                     let pause = self.retry.pause_after(attempt, error.retry_after());
                     tokio::time::sleep(pause.min(self.retry.unreachable_max)).await;
                     attempt += 1;
@@ -475,8 +484,9 @@ impl Client {
     /// Compares the fingerprint that a response names, if any, with the first one of the run.
     fn check_fingerprint(&self, endpoint: &BaseUrl, named: Option<&str>) -> Result<(), ClientError> {
         let Some(found) = named else { return Ok(()) };
-        let first = || Checkpoint { fingerprint: found.to_owned(), is_listed: false };
-        let was = &self.checkpoint.get_or_init(first).fingerprint;
+        let checkpoint =
+            self.checkpoint.get_or_init(|| Checkpoint { fingerprint: found.to_owned(), is_listed: false });
+        let was = &checkpoint.fingerprint;
         if was == found {
             return Ok(());
         }
@@ -513,16 +523,15 @@ fn choose(
         Some(name) => listed.iter().position(|entry| entry.id == name),
         None => (listed.len() == 1).then_some(0),
     };
-    let endpoint = || endpoint.clone();
-    match (found, wanted) {
-        (Some(index), _) => Ok(listed.swap_remove(index)),
-        (None, Some(name)) => Err(ClientError::UnknownModel {
-            endpoint: endpoint(),
-            name: name.to_owned(),
-            listed: names(listed),
-        }),
-        (None, None) => Err(ClientError::ModelNotNamed { endpoint: endpoint(), listed: names(listed) }),
+    if let Some(index) = found {
+        return Ok(listed.swap_remove(index));
     }
+    let endpoint = endpoint.clone();
+    let listed = names(listed);
+    Err(match wanted {
+        Some(name) => ClientError::UnknownModel { endpoint, name: name.to_owned(), listed },
+        None => ClientError::ModelNotNamed { endpoint, listed },
+    })
 }
 
 fn names(models: Vec<ModelEntry>) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Client, ClientError, ModelEntry, ModelList, PROBE_TIMEOUT, Route};
+use super::{Client, ClientError, ModelEntry, ModelList, PROBE_TIMEOUT, Route, value_text};
 use crate::settings::base_url::BaseUrl;
 use crate::settings::mode::Api;
 
@@ -206,9 +206,9 @@ fn difference(model: &ModelEntry, list: &[ModelEntry]) -> Option<String> {
     let Some(found) = list.iter().find(|listed| listed.id == model.id) else {
         return Some(format!("it no longer lists `{}`", model.id));
     };
-    let shown = |value: Option<&Value>| value.map_or("missing".to_owned(), Value::to_string);
     let field = FIELDS.into_iter().find(|&field| model.others.get(field) != found.others.get(field))?;
-    let (was, is) = (shown(model.others.get(field)), shown(found.others.get(field)));
+    let was = value_text(model.others.get(field));
+    let is = value_text(found.others.get(field));
     Some(format!("`{field}` was {was}, and is {is}"))
 }
 

@@ -53,13 +53,16 @@ impl EndpointPool {
     /// request should pause.
     pub(super) fn lease(&self, tried: &[usize], now: Instant) -> Option<Lease<'_>> {
         let mut states = self.states();
-        let untried = |(index, _): &(usize, &State)| !tried.contains(index);
-        let available =
-            states.iter().enumerate().filter(untried).filter(|(_, state)| state.is_available(now));
-        let least = available.min_by_key(|(_, state)| (state.in_flight, state.sent));
-        let resumes = |state: &State| state.failure.as_ref().map(|failure| failure.resumes);
-        let first_back = || states.iter().enumerate().min_by_key(|(_, state)| resumes(state));
-        let (index, _) = least.or_else(|| if tried.is_empty() { first_back() } else { None })?;
+        let mut available: Vec<usize> = (0..states.len()).collect();
+        available.retain(|index| !tried.contains(index) && states[*index].is_available(now));
+        let index =
+            match available.into_iter().min_by_key(|index| (states[*index].in_flight, states[*index].sent)) {
+                Some(least) => least,
+                // All endpoints have failed: the first one that resumes.
+                None if tried.is_empty() => (0..states.len())
+                    .min_by_key(|index| states[*index].failure.as_ref().map(|failure| failure.resumes))?,
+                None => return None,
+            };
         states[index].in_flight += 1;
         states[index].sent += 1;
         Some(Lease { pool: self, index })

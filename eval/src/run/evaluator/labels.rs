@@ -3,7 +3,6 @@
 
 use ntl_api::TruncationSide;
 use ntl_paper::Protocol;
-use serde_json::Value;
 
 use super::truncation::{SpecialTokens, Truncation};
 use super::{Evaluator, Phase, TokenLimits};
@@ -52,12 +51,17 @@ impl<'a> Evaluator<'a, '_> {
         let phase = Phase { title: "labels", id: "label", route: Route::Tokenize };
         let bodies = self.items.iter().map(|item| self.template.tokenize(&item.answer, true)).enumerate();
         let tokens = self.phase(phase, bodies.collect(), Ok::<TokenizeResponse, _>).await?;
-        let own_ids = |tokens: TokenizeResponse| {
-            let ids = special.truncate(tokens.tokens, truncation);
-            ids.get(special.before..).unwrap_or_default().to_vec()
-        };
-        let of_label = |reason| format!("its label could not be tokenized: {reason}");
-        Ok(tokens.into_iter().map(|tokens| tokens.map(own_ids).map_err(of_label)).collect())
+        let mut labels = Vec::with_capacity(tokens.len());
+        for tokens in tokens {
+            labels.push(match tokens {
+                Ok(tokens) => {
+                    let ids = special.truncate(tokens.tokens, truncation);
+                    Ok(ids.get(special.before..).unwrap_or_default().to_vec())
+                }
+                Err(reason) => Err(format!("its label could not be tokenized: {reason}")),
+            });
+        }
+        Ok(labels)
     }
 
     /// Returns the texts of the true answers' tokens.
@@ -67,11 +71,13 @@ impl<'a> Evaluator<'a, '_> {
         special: &SpecialTokens,
     ) -> Result<Vec<Result<DetokenizeResponse, String>>, RunError> {
         let phase = Phase { title: "labels", id: "text", route: Route::Detokenize };
-        let body = |ids: &Result<Vec<u32>, String>| -> Result<Value, String> {
-            let ids = ids.as_ref().map_err(String::clone)?;
-            Ok(self.template.detokenize(special.without_end(ids)))
-        };
-        let bodies = ids.iter().map(body).collect();
+        let mut bodies = Vec::with_capacity(ids.len());
+        for ids in ids {
+            bodies.push(match ids {
+                Ok(ids) => Ok(self.template.detokenize(special.without_end(ids))),
+                Err(reason) => Err(reason.clone()),
+            });
+        }
         self.phase_of_prepared(phase, bodies, Ok::<DetokenizeResponse, _>).await
     }
 }

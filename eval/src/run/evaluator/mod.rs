@@ -111,17 +111,23 @@ impl<'a> Evaluator<'a, '_> {
         let mode = template.mode;
         let phase = Phase { title: "", id: "answer", route: template.route() };
         let bodies = self.bodies(&prepared, RequestTemplate::completion);
-        let read = |response: CompletionResponse| response.into_answer(mode);
-        let mut answers = self.phase_of_prepared(phase, bodies, read).await?;
+        let mut answers = self
+            .phase_of_prepared(phase, bodies, |response: CompletionResponse| response.into_answer(mode))
+            .await?;
         if let Some(scale) = template.number.scale {
             answers = self.judge_other_order(phase, answers, scale).await?;
         }
         if let Some(field) = &template.field {
-            let of_field = |answer: Result<Answer, String>| answer.map(|answer| answer.field(&field.path));
-            let paths: BTreeSet<String> =
-                answers.iter().flatten().flat_map(|answer| answer.numbers.keys().cloned()).collect();
-            answers = answers.into_iter().map(of_field).collect();
-            self.warn_without_field(&answers, &field.path, paths)?;
+            let mut paths = BTreeSet::new();
+            let mut of_field = Vec::with_capacity(answers.len());
+            for answer in answers {
+                if let Ok(answer) = &answer {
+                    paths.extend(answer.numbers.keys().cloned());
+                }
+                of_field.push(answer.map(|answer| answer.field(&field.path)));
+            }
+            self.warn_without_field(&of_field, &field.path, paths)?;
+            answers = of_field;
         }
         let mut replies: Vec<Reply<'a>> =
             items.iter().zip(answers).map(|(item, answer)| Reply::new(item, answer)).collect();
@@ -129,9 +135,11 @@ impl<'a> Evaluator<'a, '_> {
             let phase = Phase { title: "samples", id: "samples", ..phase };
             let bodies =
                 self.bodies(&prepared, |template, item, overrides| template.drawn(item, overrides, draws));
-            let drawn = self.phase_of_prepared(phase, bodies, read).await?;
+            let drawn = self
+                .phase_of_prepared(phase, bodies, |response: CompletionResponse| response.into_answer(mode))
+                .await?;
             for (reply, drawn) in replies.iter_mut().zip(drawn) {
-                let number = drawn.ok().and_then(|answer: Answer| answer.number);
+                let number = drawn.ok().and_then(|answer| answer.number);
                 reply.drawn_median = number.and_then(|number| Some(number.estimates()?.median));
             }
         }
@@ -158,12 +166,17 @@ impl<'a> Evaluator<'a, '_> {
         path: &JsonPath,
         paths: BTreeSet<String>,
     ) -> Result<(), RunError> {
-        let has_field = |answer: &Answer| match self.template.mode {
-            Mode::Regress => answer.number.is_some(),
-            Mode::Text | Mode::Paper => !answer.text.is_empty(),
-        };
-        if answers.iter().all(Result::is_err) || answers.iter().flatten().any(has_field) {
+        if answers.iter().all(Result::is_err) {
             return Ok(());
+        }
+        for answer in answers.iter().flatten() {
+            let has_field = match self.template.mode {
+                Mode::Regress => answer.number.is_some(),
+                Mode::Text | Mode::Paper => !answer.text.is_empty(),
+            };
+            if has_field {
+                return Ok(());
+            }
         }
         let paths: Vec<String> =
             paths.into_iter().take(PATHS_SHOWN).map(|path| format!("`{path}`")).collect();
@@ -182,11 +195,14 @@ impl<'a> Evaluator<'a, '_> {
         overrides: &[Prepared],
         body: impl Fn(&RequestTemplate, &Item, &Overrides) -> Value,
     ) -> Vec<Result<Value, String>> {
-        let of = |(item, overrides): (&Item, &Prepared)| match overrides {
-            Ok(overrides) => Ok(body(self.template, item, overrides)),
-            Err(reason) => Err(reason.clone()),
-        };
-        self.items.iter().zip(overrides).map(of).collect()
+        let mut bodies = Vec::with_capacity(self.items.len());
+        for (item, overrides) in self.items.iter().zip(overrides) {
+            bodies.push(match overrides {
+                Ok(overrides) => Ok(body(self.template, item, overrides)),
+                Err(reason) => Err(reason.clone()),
+            });
+        }
+        bodies
     }
 
     /// Sends each pair again with its answers in the other order, and combines the two judgements. `phase` is
@@ -199,22 +215,27 @@ impl<'a> Evaluator<'a, '_> {
     ) -> Result<Vec<Result<Answer, String>>, RunError> {
         let template = self.template;
         let items = self.items;
-        let body = |(index, item): (usize, &Item)| Some((index, template.swapped(item)?));
-        let bodies: Vec<(usize, Value)> = items.iter().enumerate().filter_map(body).collect();
+        let mut bodies = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            bodies.extend(template.swapped(item).map(|body| (index, body)));
+        }
         if bodies.is_empty() {
             return Ok(answers);
         }
         let pairs: Vec<usize> = bodies.iter().map(|(index, _)| *index).collect();
         let mode = template.mode;
-        let read = |response: CompletionResponse| response.into_answer(mode);
         let phase = Phase { title: "other order", id: "swapped", ..phase };
-        let swapped = self.phase(phase, bodies, read).await?;
+        let swapped =
+            self.phase(phase, bodies, |response: CompletionResponse| response.into_answer(mode)).await?;
         let mut swapped: BTreeMap<usize, Result<Answer, String>> = pairs.into_iter().zip(swapped).collect();
-        let both = |(index, first)| match swapped.remove(&index) {
-            Some(swapped) => both_orders(first, swapped, scale),
-            None => first,
-        };
-        Ok(answers.into_iter().enumerate().map(both).collect())
+        let mut judged = Vec::with_capacity(answers.len());
+        for (index, first) in answers.into_iter().enumerate() {
+            judged.push(match swapped.remove(&index) {
+                Some(swapped) => both_orders(first, swapped, scale),
+                None => first,
+            });
+        }
+        Ok(judged)
     }
 
     /// Returns the special tokens that the tokenizer adds to every text, or why they are unknown.
@@ -237,21 +258,29 @@ impl<'a> Evaluator<'a, '_> {
         let items = self.items;
         let Truncation { tokens_max, .. } = truncation;
         // Tokenizers hardly ever produce two tokens for one byte, so shorter texts need not be counted.
-        let long: Vec<usize> =
-            (0..items.len()).filter(|&index| items[index].prompt().len() * 2 > tokens_max).collect();
+        let mut long = Vec::new();
+        let mut bodies = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            if item.prompt().len() * 2 > tokens_max {
+                long.push(index);
+                bodies.push((index, self.template.tokenize(item.prompt(), true)));
+            }
+        }
         let phase = Phase { title: "prompts", id: "prompt", route: Route::Tokenize };
-        let body = |&index: &usize| (index, self.template.tokenize(items[index].prompt(), true));
-        let tokens = self.phase(phase, long.iter().map(body).collect(), Ok::<TokenizeResponse, _>).await?;
+        let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
         let mut overrides = vec![Ok(Overrides::default()); items.len()];
         for (index, tokens) in long.into_iter().zip(tokens) {
-            let cut = |whole: Vec<u32>| {
-                (whole.len() > tokens_max)
-                    .then(|| TruncatedPrompt { kept: special.truncate(whole.clone(), truncation), whole })
-            };
-            overrides[index] = match tokens {
-                Ok(tokens) => Ok(Overrides { prompt: cut(tokens.tokens), ..Overrides::default() }),
-                Err(reason) => Err(format!("its prompt could not be tokenized: {reason}")),
-            };
+            match tokens {
+                Ok(TokenizeResponse { tokens: whole, .. }) if whole.len() > tokens_max => {
+                    let kept = special.truncate(whole.clone(), truncation);
+                    let prompt = Some(TruncatedPrompt { kept, whole });
+                    overrides[index] = Ok(Overrides { prompt, ..Overrides::default() });
+                }
+                Ok(_) => {}
+                Err(reason) => {
+                    overrides[index] = Err(format!("its prompt could not be tokenized: {reason}"));
+                }
+            }
         }
         Ok(overrides)
     }
@@ -266,15 +295,16 @@ impl<'a> Evaluator<'a, '_> {
     ) -> Result<Vec<Prepared>, RunError> {
         let items = self.items;
         let template = self.template;
-        let is_truncated = |prepared: &Prepared| prepared.as_ref().is_ok_and(|one| one.prompt.is_some());
-        let truncated: Vec<usize> =
-            (0..items.len()).filter(|&index| is_truncated(&overrides[index])).collect();
+        let mut truncated = Vec::new();
+        let mut bodies = Vec::new();
+        for (index, (item, prepared)) in items.iter().zip(&overrides).enumerate() {
+            if prepared.as_ref().is_ok_and(|prepared| prepared.prompt.is_some()) {
+                let text = format!("{}{}", item.prompt(), template.target(item));
+                truncated.push(index);
+                bodies.push((index, template.tokenize(&text, true)));
+            }
+        }
         let phase = Phase { title: "targets", id: "target", route: Route::Tokenize };
-        let body = |&index: &usize| {
-            let item = &items[index];
-            (index, template.tokenize(&format!("{}{}", item.prompt(), template.target(item)), true))
-        };
-        let bodies = truncated.iter().map(body).collect();
         let tokens = self.phase(phase, bodies, Ok::<TokenizeResponse, _>).await?;
         for (index, joint) in truncated.into_iter().zip(tokens) {
             match joint {
@@ -311,9 +341,14 @@ impl<'a> Evaluator<'a, '_> {
             }
         }
         let mut answers = self.phase(phase, ready, read).await?.into_iter();
-        let answer =
-            |failure: Option<String>| failure.map_or_else(|| answers.next(), |reason| Some(Err(reason)));
-        Ok(failures.into_iter().filter_map(answer).collect())
+        let mut results = Vec::with_capacity(failures.len());
+        for failure in failures {
+            match failure {
+                Some(reason) => results.push(Err(reason)),
+                None => results.extend(answers.next()),
+            }
+        }
+        Ok(results)
     }
 
     /// Sends the requests of one phase. `bodies` also has the indices of their items.
@@ -340,8 +375,10 @@ impl<'a> Evaluator<'a, '_> {
         let name = format!("{} {title}", self.name);
         let mut progress = Progress::new(self.progress_style, name.trim_end(), requests.len());
         let template = self.template;
-        let explain = |error| explain(error, template, route);
-        let answers = self.runner.run(&requests, read, explain, &mut progress, self.err).await;
+        let answers = self
+            .runner
+            .run(&requests, read, |error| explain(error, template, route), &mut progress, self.err)
+            .await;
         progress.finish();
         answers
     }
@@ -370,8 +407,11 @@ fn explain(error: ClientError, template: &RequestTemplate, route: Route) -> Clie
             }
         }
         Route::Completions => {
-            let missing = |message| template.protocol.as_deref()?.missing_decoding(message);
-            match error.refusal().and_then(missing) {
+            let missing = match (error.refusal(), template.protocol.as_deref()) {
+                (Some(message), Some(protocol)) => protocol.missing_decoding(message),
+                _ => None,
+            };
+            match missing {
                 Some(route) => ClientError::NoRoute { route, need: "paper mode needs" },
                 None => error,
             }

@@ -87,11 +87,16 @@ impl<'a> Evaluator<'a, '_> {
             let body = api.body(&template.model, asked, &template.decisions);
             bodies.extend(items.first().map(|first| (*first, body)));
         }
-        let read = |index: usize, response: DecisionsBody| api.read(&requests[index].asked, &response);
-        let answers = self.phase_by_index(phase, bodies, read).await?;
-        let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
-        if let Some(first) = failures.next().filter(|_| !phase.title.is_empty()) {
-            let failed = 1 + failures.count();
+        let answers = self
+            .phase_by_index(phase, bodies, |index, response: DecisionsBody| {
+                api.read(&requests[index].asked, &response)
+            })
+            .await?;
+        let failures: Vec<&String> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        if let Some(first) = failures.first()
+            && !phase.title.is_empty()
+        {
+            let failed = failures.len();
             let Phase { title, .. } = phase;
             writeln!(
                 self.err,

@@ -241,14 +241,12 @@ impl Draw<'_> {
     /// Returns `second` with the first digits of `first`: integers share some, floats mostly the digits
     /// before the point, scientific notation mostly the exponent.
     fn similar(&mut self, first: &Operand, second: Operand) -> Operand {
-        let mut shared = |first: &str, second: &str| {
-            let length = self.rng.random_range(0..first.len().min(second.len()));
-            format!("{}{}", &first[..length], &second[length..])
-        };
         match (first, second) {
-            (Operand::Integer(first), Operand::Integer(second)) => Operand::Integer(shared(first, &second)),
+            (Operand::Integer(first), Operand::Integer(second)) => {
+                Operand::Integer(self.with_shared(first, &second))
+            }
             (Operand::Decimal(whole, decimals), Operand::Decimal(other_whole, other)) => {
-                let other = shared(decimals, &other);
+                let other = self.with_shared(decimals, &other);
                 let keeps_whole = self.rng.random_bool(0.3);
                 Operand::Decimal(if keeps_whole { other_whole } else { whole.clone() }, other)
             }
@@ -256,7 +254,7 @@ impl Draw<'_> {
                 Operand::Scientific(digit, decimals, exponent),
                 Operand::Scientific(other_digit, other, other_exponent),
             ) => {
-                let other = shared(decimals, &other);
+                let other = self.with_shared(decimals, &other);
                 let keeps_exponent = self.rng.random_bool(0.2);
                 let keeps_digit = self.rng.random_bool(0.2);
                 Operand::Scientific(
@@ -267,6 +265,12 @@ impl Draw<'_> {
             }
             (_, second) => second,
         }
+    }
+
+    /// Returns `second` with some of the first digits of `first`.
+    fn with_shared(&mut self, first: &str, second: &str) -> String {
+        let length = self.rng.random_range(0..first.len().min(second.len()));
+        format!("{}{}", &first[..length], &second[length..])
     }
 
     /// Returns a number that is a finite decimal with at most as many decimals as `digits`.

@@ -70,8 +70,8 @@ const WORDS_TOKENS: usize = 16;
 pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     check_generated(ENTRY.name, run)?;
     let chosen = kinds(&task.modules)?;
-    let is_asked = |kind: &&Kind| run.mode != Mode::Regress || kind.has_value_answer();
-    let kinds: Vec<Kind> = chosen.iter().filter(is_asked).copied().collect();
+    let mut kinds = chosen.clone();
+    kinds.retain(|kind| run.mode != Mode::Regress || kind.has_value_answer());
     if kinds.is_empty() {
         let message = "the answers of these tasks are fractions or in scientific notation, which --mode regress does not read";
         return Err(UsageError(message.to_owned()).into());
@@ -84,14 +84,15 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
             chosen.len()
         ));
     }
-    let suite = |length: &Length| {
+    let mut suites = Vec::with_capacity(task.lengths.len());
+    for length in &task.lengths {
         let mut items = draw::items(&kinds, *length, task.per_module, run.seed);
         if let Some(limit) = run.limit {
             items = limited(items, limit.get(), run.seed);
         }
         let longest = items.iter().map(|item: &Item| item.answer.len()).max().unwrap_or(0);
         let names: Vec<String> = kinds.iter().map(|kind| kind.name()).collect();
-        Suite {
+        suites.push(Suite {
             task: ENTRY.name,
             split: length.name().to_owned(),
             items,
@@ -106,13 +107,9 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
                 ..Traits::default()
             },
             // Each suite prints its notices.
-            notices: Vec::new(),
+            notices: std::mem::take(&mut notices),
             field: None,
-        }
-    };
-    let mut suites: Vec<Suite> = task.lengths.iter().map(suite).collect();
-    if let Some(first) = suites.first_mut() {
-        first.notices = notices;
+        });
     }
     Ok(suites)
 }
@@ -120,15 +117,6 @@ pub fn suites(task: &NupaTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> 
 /// Returns the tasks that names stand for, in the order of [`Kind::all`].
 fn kinds(names: &[String]) -> Result<Vec<Kind>, UsageError> {
     let all = Kind::all();
-    let is_named = |kind: &Kind, name: &str| match name {
-        "all" => kind.level == Level::Standard,
-        "variants" => kind.level != Level::Standard,
-        "integer" => kind.form == Form::Integer && kind.level == Level::Standard,
-        "float" => kind.form == Form::Decimal && kind.level == Level::Standard,
-        "fraction" => kind.form == Form::Fraction && kind.level == Level::Standard,
-        "scientific" => kind.form == Form::Scientific && kind.level == Level::Standard,
-        name => kind.name() == name,
-    };
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|kind| is_named(kind, name))) {
         let known: Vec<String> = all.iter().map(Kind::name).collect();
         return Err(UsageError(format!(
@@ -137,6 +125,20 @@ fn kinds(names: &[String]) -> Result<Vec<Kind>, UsageError> {
         )));
     }
     Ok(all.into_iter().filter(|kind| names.iter().any(|name| is_named(kind, name))).collect())
+}
+
+/// Returns whether a name stands for a task, alone or among others.
+fn is_named(kind: &Kind, name: &str) -> bool {
+    let is_standard = kind.level == Level::Standard;
+    match name {
+        "all" => is_standard,
+        "variants" => !is_standard,
+        "integer" => is_standard && kind.form == Form::Integer,
+        "float" => is_standard && kind.form == Form::Decimal,
+        "fraction" => is_standard && kind.form == Form::Fraction,
+        "scientific" => is_standard && kind.form == Form::Scientific,
+        name => kind.name() == name,
+    }
 }
 
 #[cfg(test)]

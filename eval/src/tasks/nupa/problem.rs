@@ -279,26 +279,23 @@ fn digits(text: &str) -> Vec<char> {
 
 /// Applies an operation to the digits at the same place.
 fn digit_by_digit(operation: Operation, first: &str, second: &str) -> Option<String> {
-    let apply = |a: u32, b: u32| match operation {
-        DigitMax => a.max(b),
-        DigitMin => a.min(b),
-        _ => (a + b) % 10,
-    };
-    let parts = |text: &str| {
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        (whole.to_owned(), fraction.to_owned())
-    };
-    let (whole_a, fraction_a) = parts(first);
-    let (whole_b, fraction_b) = parts(second);
+    let parts = [first, second].map(|text| text.split_once('.').unwrap_or((text, "")));
+    let [(whole_a, fraction_a), (whole_b, fraction_b)] = parts;
     let whole_width = whole_a.len().max(whole_b.len());
     let fraction_width = fraction_a.len().max(fraction_b.len());
-    let padded = |whole: &str, fraction: &str| format!("{whole:0>whole_width$}{fraction:0<fraction_width$}");
-    let digits_a = padded(&whole_a, &fraction_a);
-    let digits_b = padded(&whole_b, &fraction_b);
-    let pairs = digits_a.chars().zip(digits_b.chars());
-    let digits: Option<Vec<String>> =
-        pairs.map(|(a, b)| Some(apply(a.to_digit(10)?, b.to_digit(10)?).to_string())).collect();
-    let digits = digits?.concat();
+    let [digits_a, digits_b] =
+        parts.map(|(whole, fraction)| format!("{whole:0>whole_width$}{fraction:0<fraction_width$}"));
+    let mut digits = String::new();
+    for (a, b) in digits_a.chars().zip(digits_b.chars()) {
+        let a = a.to_digit(10)?;
+        let b = b.to_digit(10)?;
+        let digit = match operation {
+            DigitMax => a.max(b),
+            DigitMin => a.min(b),
+            _ => (a + b) % 10,
+        };
+        digits += &digit.to_string();
+    }
     let (whole, fraction) = digits.split_at(whole_width);
     Some(if fraction.is_empty() { whole.to_owned() } else { format!("{whole}.{fraction}") })
 }
@@ -306,7 +303,10 @@ fn digit_by_digit(operation: Operation, first: &str, second: &str) -> Option<Str
 /// Rounds a number to `figures` significant figures, of which there are at least two, and writes all of them:
 /// `6.60e1`. A number in the middle is rounded to the even digit.
 fn significant(value: &BigRational, figures: usize) -> Option<String> {
-    let text = Form::Scientific.write(value).filter(|_| figures >= 2 && !value.is_zero())?;
+    if figures < 2 || value.is_zero() {
+        return None;
+    }
+    let text = Form::Scientific.write(value)?;
     let exponent: i32 = text.split_once('e')?.1.parse().ok()?;
     let ten = BigRational::from(BigInt::from(10));
     let shift = i32::try_from(figures).ok()? - 1 - exponent;

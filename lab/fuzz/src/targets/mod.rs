@@ -6,6 +6,7 @@ mod calls;
 mod checkpoints;
 mod engines;
 mod evaluation;
+mod gguf;
 mod numbers;
 mod requests;
 mod templates;
@@ -15,9 +16,10 @@ use std::fmt::Display;
 
 use crate::{Outcome, Target};
 
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     weights::SAFETENSORS,
     weights::TORCH,
+    gguf::GGUF,
     checkpoints::SENTENCEPIECE,
     checkpoints::TOKENIZER,
     checkpoints::CONFIG,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::answers::NumberAnswers;
 use super::error::EngineError;
 use super::options::OptionsOutcome;
 use crate::guide::NumberField;
@@ -133,6 +134,8 @@ pub struct NumberOutcome {
     /// The reason why the first text, the one that is sent, ended without the marker; `None` if it reached
     /// the marker.
     pub first_text_end: Option<FinishReason>,
+    /// The answers of another engine that the distribution was estimated from.
+    pub answers: Option<Box<NumberAnswers>>,
 }
 
 impl NumberOutcome {
@@ -142,6 +145,7 @@ impl NumberOutcome {
             distribution: distribution.clone(),
             further: Vec::new(),
             refused: self.refused.clone(),
+            answers: self.answers.clone(),
             ..*self
         };
         std::iter::once(&self.distribution).chain(&self.further).map(of).collect()
@@ -167,6 +171,7 @@ impl NumberOutcome {
             reached: 1,
             missed: 0,
             first_text_end: None,
+            answers: None,
         }
     }
 }

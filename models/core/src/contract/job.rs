@@ -13,6 +13,7 @@ use crate::losses::{NumberLoss, NumberTokens};
 use crate::numbers::{
     Estimation, GrammarLimits, Interval, NumberValues, Objective, SchemaNumbers, Terminator,
 };
+use crate::samples::NumberSamples;
 use crate::sampling::SamplingParams;
 use crate::token::{Prompt, Token, TokenLogprob};
 
@@ -384,7 +385,9 @@ impl NumberJob {
     /// Returns the same job, whose precision is also about these estimates.
     #[must_use]
     pub fn with_precise(mut self, also: impl Iterator<Item = Objective>) -> Self {
-        if let NumberMethod::Tree { precision: Some(precision), .. } = &mut self.method {
+        if let NumberMethod::Tree { precision: Some(precision), .. }
+        | NumberMethod::Sample { precision: Some(precision), .. } = &mut self.method
+        {
             precision.objectives.extend(also);
         }
         self
@@ -414,6 +417,8 @@ pub enum NumberMethod {
         /// Temperature and cut-offs are for dedicated number tokens. Numbers in text are drawn from the model
         /// as it is. Same seed, same draws.
         sampling: SamplingParams,
+        /// Stop earlier, once estimates are known this well. Only for whole answers of another engine.
+        precision: Option<Precision>,
     },
     /// The most probable complete numbers of a beam search.
     Beam {
@@ -427,14 +432,15 @@ pub enum NumberMethod {
 impl NumberMethod {
     /// Draws from the model as it is, at temperature 1.
     pub fn sample(samples: u32, seed: u64) -> Self {
-        Self::Sample { samples, sampling: SamplingParams { seed, ..SamplingParams::PLAIN } }
+        let sampling = SamplingParams { seed, ..SamplingParams::PLAIN };
+        Self::Sample { samples, sampling, precision: None }
     }
 }
 
 /// When estimates are known well enough.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Precision {
-    /// The tree stops once the bounds of each estimate are at most this wide.
+    /// The search or the sampling stops once the bounds of each estimate are at most this wide.
     pub width: f64,
     pub objectives: Vec<Objective>,
     pub estimation: Estimation,
@@ -444,6 +450,12 @@ impl Precision {
     /// Returns whether an estimate with these bounds is known well enough.
     pub(crate) fn is_reached(&self, bounds: Option<Interval>) -> bool {
         bounds.is_some_and(|bounds| bounds.high - bounds.low <= self.width)
+    }
+
+    /// Returns whether all estimates are known well enough from sampled answers.
+    pub fn is_reached_by_samples(&self, samples: &NumberSamples) -> bool {
+        let bounds = |objective: &Objective| samples.estimate_bounds(*objective, &self.estimation);
+        self.objectives.iter().all(|objective| self.is_reached(bounds(objective)))
     }
 
     /// Returns the same for the estimates of several numbers.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::answers::OptionAnswers;
 use crate::numbers::{Interval, Mass, sorted_unique};
 use crate::token::Token;
 
@@ -131,9 +132,22 @@ pub struct OptionsOutcome {
     pub open: Vec<OpenMass>,
     /// Number of decoder positions that the result uses.
     pub nodes: usize,
+    /// The answers of another engine that the masses were estimated from.
+    pub answers: Option<OptionAnswers>,
 }
 
 impl OptionsOutcome {
+    /// The shares of sampled answers.
+    pub fn of_answers(answers: OptionAnswers) -> Self {
+        let samples = &answers.samples;
+        let total = samples.samples().max(1) as f64;
+        let closed: Vec<f64> = samples.counts().iter().map(|&count| count as f64 / total).collect();
+        let all: Arc<[u32]> = (0..closed.len() as u32).collect();
+        let open = vec![OpenMass { mass: samples.open(), options: all }];
+        let nodes = usize::try_from(answers.usage.completion_tokens).unwrap_or(usize::MAX);
+        Self { closed, open, nodes, answers: Some(answers) }
+    }
+
     /// All mass. Sums of many products may exceed 1 by rounding.
     pub fn mass(&self) -> Mass {
         let closed = self.closed.iter().sum::<f64>().min(1.0);
@@ -152,8 +166,12 @@ impl OptionsOutcome {
         (closed > 0.0).then(|| self.closed.iter().map(|mass| mass / closed).collect())
     }
 
-    /// The smallest and largest probability of each option that the open mass allows.
+    /// The smallest and largest probability of each option that the open mass allows. For sampled answers,
+    /// confidence bounds.
     pub fn bounds(&self) -> Vec<Interval> {
+        if let Some(answers) = &self.answers {
+            return answers.samples.probability_bounds();
+        }
         let mut reachable = vec![0.0; self.closed.len()];
         for open in &self.open {
             for &option in &*open.options {
@@ -171,8 +189,12 @@ impl OptionsOutcome {
         bounds
     }
 
-    /// The smallest and largest expected index of an option that the open mass allows.
+    /// The smallest and largest expected index of an option that the open mass allows. For sampled answers,
+    /// confidence bounds.
     pub fn expected_index_bounds(&self) -> Interval {
+        if let Some(answers) = &self.answers {
+            return answers.samples.expected_index_bounds();
+        }
         let last = self.closed.len().saturating_sub(1) as f64;
         let first_of = |open: &OpenMass| open.options.first().map_or(0.0, |&option| f64::from(option));
         let last_of = |open: &OpenMass| last - open.options.last().map_or(last, |&option| f64::from(option));
@@ -248,6 +270,7 @@ mod tests {
             closed: vec![0.1, 0.3, 0.0, 0.2],
             open: vec![open(0.1, &[0, 2]), open(0.05, &[3]), open(0.15, &[1, 2, 3])],
             nodes: 5,
+            answers: None,
         };
         let ways = all_ways(&outcome);
         assert_eq!(ways.len(), 3 * 2 * 4);
@@ -277,7 +300,7 @@ mod tests {
     #[test]
     fn without_closed_mass_nothing_is_known() {
         let open = vec![OpenMass { mass: 0.5, options: [0, 1].into() }];
-        let outcome = OptionsOutcome { closed: vec![0.0; 2], open, nodes: 1 };
+        let outcome = OptionsOutcome { closed: vec![0.0; 2], open, nodes: 1, answers: None };
         assert_eq!(outcome.probabilities(), None);
         assert_eq!(outcome.bounds(), [Interval { low: 0.0, high: 1.0 }; 2]);
         assert_eq!(outcome.expected_index_bounds(), Interval { low: 0.0, high: 1.0 });

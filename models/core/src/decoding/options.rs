@@ -218,7 +218,7 @@ impl OptionsDecoding {
             let options = self.job.rows()[row as usize].options.clone();
             open.push(OpenMass { mass: probability, options });
         }
-        OptionsOutcome { closed: std::mem::take(&mut self.closed), open, nodes: self.counted }
+        OptionsOutcome { closed: std::mem::take(&mut self.closed), open, nodes: self.counted, answers: None }
     }
 }
 

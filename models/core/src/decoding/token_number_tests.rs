@@ -438,7 +438,10 @@ fn a_draw_is_invalid_if_the_cut_offs_leave_no_token_that_may_follow() {
     assert!(best(1..16) > 2, "the most probable token is not a sign");
     for (top_k, invalid) in [(1, 1.0), (0, 0.0)] {
         let sampling = SamplingParams { top_k, ..SamplingParams::PLAIN };
-        let drawn = number(&vocabulary, NumberJob::new(NumberMethod::Sample { samples: 8, sampling }));
+        let drawn = number(
+            &vocabulary,
+            NumberJob::new(NumberMethod::Sample { samples: 8, sampling, precision: None }),
+        );
         assert!((drawn.distribution.mass().invalid - invalid).abs() < 1e-12, "{top_k}");
     }
 }

@@ -167,20 +167,21 @@ impl Extreme {
 
 /// The extreme conditional distribution function at each value. No split of the open mass has a quantile
 /// beyond its quantile.
-struct Extremes {
+#[derive(Debug)]
+pub(crate) struct Extremes {
     /// Values, ascending, and the share of the mass up to there.
-    steps: Vec<(f64, f64)>,
+    pub(crate) steps: Vec<(f64, f64)>,
 }
 
 impl Extremes {
-    fn quantile(&self, q: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         // Sums of many small probabilities: one part in 1e12 is rounding, not mass.
         let reached = self.steps.iter().find(|(_, share)| *share >= q - ROUNDING);
         reached.or(self.steps.last()).map(|(value, _)| *value).filter(|value| value.is_finite())
     }
 
     /// The mean of the quantiles from `trim` to `1 - trim`.
-    fn mean(&self, trim: f64) -> Option<f64> {
+    pub(crate) fn mean(&self, trim: f64) -> Option<f64> {
         let (mut below, mut sum, mut weight) = (0.0_f64, 0.0, 0.0);
         for &(value, share) in &self.steps {
             let overlap = share.min(1.0 - trim) - below.max(trim);

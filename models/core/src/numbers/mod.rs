@@ -4,6 +4,7 @@
 //! it; [`Distribution`] holds the numbers found, with estimates and rigorous [`bounds`](Interval). [`parse`]
 //! reads numbers in ordinary text, [`python`] those that are tokens.
 
+mod answer;
 mod bounds;
 mod conformal;
 mod decimal;
@@ -25,6 +26,8 @@ mod token_state;
 mod value;
 mod values;
 
+pub use answer::NumberReading;
+pub(crate) use bounds::Extremes;
 pub use conformal::{conformal_interval, conformal_offset, conformal_rank, conformity_score};
 pub use decimal::Decimal;
 pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart, SpecialMass};

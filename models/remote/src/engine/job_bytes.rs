@@ -1,7 +1,9 @@
 //! The memory of a job here: its prompt, its trees, and the requests that it has in flight.
 
 use ntl_core::contract::{Job, Request, TokenLogprob};
+use serde_json::{Map, Value};
 
+use super::chats::ChatJob;
 use super::decode::{KNOWN_MAX, ROWS_MAX};
 
 /// Maximum size of the bodies and responses that one search has in flight, unless a single request has more.
@@ -15,6 +17,39 @@ const REPORT_BYTES: usize = 8 << 10;
 
 /// Bytes of a row after it was computed, in addition to its tree: its parent and its token.
 const ROW_BYTES: usize = 32;
+
+/// Bytes of a text in a JSON body, at most: an escaped character.
+const CHARACTER_BYTES: usize = 2;
+
+/// Bytes of the answer to a chat, and of its reading later.
+const ANSWER_BYTES: usize = 16 << 10;
+const READING_BYTES: usize = 256;
+
+/// Returns the usual memory of a job that samples answers: its chat, the requests in flight, and what was
+/// read.
+pub(super) fn chat_job_bytes(job: &ChatJob) -> u64 {
+    let chat = chat_bytes(&job.chat);
+    let samples = job.samples();
+    let request = chat.saturating_mul(CHARACTER_BYTES).saturating_add(ANSWER_BYTES);
+    let in_flight = request.saturating_mul(samples.min(ROWS_MAX)).min(IN_FLIGHT_BYTES_MAX).max(request);
+    (chat + in_flight + samples.saturating_mul(READING_BYTES)) as u64
+}
+
+/// Bytes of the texts of a chat.
+fn chat_bytes(chat: &Map<String, Value>) -> usize {
+    let mut bytes = 0;
+    let mut values: Vec<&Value> = chat.values().collect();
+    while let Some(value) = values.pop() {
+        bytes += size_of::<Value>();
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(list) => values.extend(list),
+            Value::Object(fields) => values.extend(fields.values()),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    bytes
+}
 
 /// Returns the maximum memory of a job that computes `nodes` rows, in bytes.
 pub(super) fn job_bytes(job: &Job, nodes: usize) -> u64 {

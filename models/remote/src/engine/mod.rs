@@ -13,6 +13,7 @@
 //! through, and [`RemoteEngine::begin_text`] counts them.
 
 mod after;
+mod chats;
 mod client;
 mod decode;
 pub(crate) mod gate;
@@ -32,16 +33,17 @@ use ntl_core::decoding::Vocabulary;
 use ntl_engine::{CacheBudget, CacheUse, EngineObserver, JobEvents, JobMemory, channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+pub use chats::{ChatJob, ChatWanted, SampledOptions};
 pub use decode::LookAhead;
 pub use next_tokens::{
-    Ahead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, TextDelta, TextEnd,
-    TextQuery,
+    Ahead, ChatAnswer, ChatEnd, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens,
+    QueryContext, TextDelta, TextEnd, TextQuery,
 };
 pub use text_turn::TextTurn;
 
 use gate::FairGate;
-use job_bytes::job_bytes;
-use run::{JobTask, LoadGauge};
+use job_bytes::{chat_job_bytes, job_bytes};
+use run::{JobTask, LoadGauge, Work};
 
 /// Limits of the concurrent work for one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,16 +124,38 @@ impl RemoteEngine {
     /// If a prompt is too long, a job may need more memory than there is, reports are not enough for a job,
     /// or the queue has too few free slots.
     pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
+        jobs.iter_mut().try_for_each(|job| self.shared.check(job))?;
+        let mut works = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            let bytes = job_bytes(&job, job.nodes_max());
+            let prompt = std::mem::take(&mut job.prompt).ids().collect();
+            works.push((Work::Tokens { job: Box::new(job), prompt }, bytes));
+        }
+        self.start(works)
+    }
+
+    /// Queues jobs that sample answers: all of them or none. Must be called in a tokio runtime with timers.
+    ///
+    /// # Errors
+    /// If the queue has too few free slots.
+    pub fn submit_chats(&self, jobs: Vec<ChatJob>) -> Result<Vec<JobEvents>, EngineError> {
+        let mut works = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let bytes = chat_job_bytes(&job);
+            works.push((Work::Chat(Box::new(job)), bytes));
+        }
+        self.start(works)
+    }
+
+    /// Starts the tasks of one request. Each work comes with the memory that it needs.
+    fn start(&self, works: Vec<(Work, u64)>) -> Result<Vec<JobEvents>, EngineError> {
         let shared = &self.shared;
-        jobs.iter_mut().try_for_each(|job| shared.check(job))?;
-        let wanted = jobs.iter().map(|job| job.request.sequences()).fold(0, u32::saturating_add);
+        let wanted = works.iter().map(|(work, _)| work.sequences()).fold(0, u32::saturating_add);
         let mut slots = shared.queue_slots(wanted)?;
         let request_begun = Arc::new(AtomicBool::new(false));
         let queued = Instant::now();
-        let submit = |mut job: Job| {
-            let bytes = job_bytes(&job, job.nodes_max());
-            let prompt = std::mem::take(&mut job.prompt).ids().collect();
-            let slot = slots.split(job.request.sequences() as usize);
+        let submit = |(work, bytes): (Work, u64)| {
+            let slot = slots.split(work.sequences() as usize);
             let read = Arc::new(Notify::new());
             let wake = Arc::clone(&read);
             // One permit is stored if the job is not waiting.
@@ -139,12 +163,11 @@ impl RemoteEngine {
             let number = shared.submitted.fetch_add(1, Ordering::Relaxed);
             let request_begun = Arc::clone(&request_begun);
             let shared = Arc::clone(shared);
-            let task =
-                JobTask { shared, job, prompt, bytes, number, events, read, queued, slot, request_begun };
+            let task = JobTask { shared, work, bytes, number, events, read, queued, slot, request_begun };
             tokio::spawn(task.run());
             receiver
         };
-        Ok(jobs.into_iter().map(submit).collect())
+        Ok(works.into_iter().map(submit).collect())
     }
 
     pub fn info(&self) -> &ModelInfo {

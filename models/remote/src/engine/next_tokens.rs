@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
+use ntl_core::contract::{EngineError, EngineUsage, LogitsRequest, NextTokenReport};
 use ntl_core::sampling::SamplingParams;
+use serde_json::{Map, Value};
 
 /// A query for the distribution of the token after `prompt` and `path`.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,10 +99,53 @@ pub struct TextQuery {
 impl TextQuery {
     /// A seed whose lower 32 bits and upper 63 bits also differ between streams.
     pub fn seed(&self) -> u64 {
-        /// Any odd number has this property. This one is 2^64 divided by the golden ratio.
-        const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
-        self.sampling.seed.wrapping_add(self.stream.wrapping_mul(STRIDE))
+        seed(self.sampling.seed, self.stream)
     }
+}
+
+/// Returns the seed of a stream. Streams have different lower 32 bits and upper bits.
+fn seed(seed: u64, stream: u64) -> u64 {
+    /// Any odd number has this property for the lower bits. This one is 2^64 divided by the golden ratio, so
+    /// that multiples of it are also far from each other.
+    const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
+    seed.wrapping_add(stream.wrapping_mul(STRIDE))
+}
+
+/// A request for one answer of a chat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatQuery {
+    /// The messages, and further fields for the engine. Shared by all answers of a job.
+    pub chat: Arc<Map<String, Value>>,
+    pub max_tokens: usize,
+    pub seed: u64,
+    /// Distinguishes the random numbers of several answers with the same `seed`.
+    pub stream: u64,
+}
+
+impl ChatQuery {
+    /// A seed of 31 bits: some engines read a signed number of 32 bits.
+    pub fn seed(&self) -> u64 {
+        seed(self.seed, self.stream) >> 33
+    }
+}
+
+/// An answer of a chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatAnswer {
+    /// Without reasoning.
+    pub text: String,
+    pub end: ChatEnd,
+    pub usage: EngineUsage,
+}
+
+/// The reason why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChatEnd {
+    Complete,
+    /// At a limit of tokens, or for an unknown reason.
+    Cut,
+    /// The engine called a tool, or filtered the text.
+    Refused,
 }
 
 /// The next part of a text.
@@ -153,4 +197,15 @@ pub trait NextTokens: Send + Sync + 'static {
     /// Writes text. The last item is a delta with an end, or an error.
     fn write(&self, context: QueryContext, query: TextQuery)
     -> BoxStream<'_, Result<TextDelta, EngineError>>;
+
+    /// Returns an answer of a chat, sampled at temperature 1 or, if the engine takes none, at its default.
+    fn chat(
+        &self,
+        context: QueryContext,
+        query: ChatQuery,
+    ) -> BoxFuture<'_, Result<ChatAnswer, EngineError>> {
+        let _ = (context, query);
+        let error = EngineError::Unsupported("this engine answers no chats".to_owned());
+        Box::pin(std::future::ready(Err(error)))
+    }
 }

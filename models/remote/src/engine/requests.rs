@@ -1,11 +1,15 @@
 //! The requests of one job to the engine: counted and checked.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use futures::stream::BoxStream;
+use futures::StreamExt;
+use futures::stream::{BoxStream, FuturesUnordered};
 use ntl_core::contract::EngineError;
 
-use super::{NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery};
+use super::chats::ChatJob;
+use super::{ChatAnswer, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery};
 
 pub(super) struct Requests<'a> {
     pub(super) shared: &'a Shared,
@@ -41,6 +45,44 @@ impl<'a> Requests<'a> {
     pub(super) fn write(&self, query: TextQuery) -> BoxStream<'a, Result<TextDelta, EngineError>> {
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.shared.upstream.write(self.context, query)
+    }
+
+    /// Returns answers of a chat, in the order of their numbers. Those that do not arrive before `end` are
+    /// `None`, and their requests are cancelled.
+    pub(super) async fn chats(
+        &self,
+        job: &ChatJob,
+        numbers: Range<usize>,
+        end: Option<Instant>,
+    ) -> Result<Vec<Option<ChatAnswer>>, EngineError> {
+        self.shared.observer.on_step(numbers.len());
+        let first = numbers.start;
+        let mut answers: Vec<Option<ChatAnswer>> = numbers.clone().map(|_| None).collect();
+        let mut running = FuturesUnordered::new();
+        for number in numbers {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let answer = self.shared.upstream.chat(self.context, job.query(number));
+            running.push(async move { (number, answer.await) });
+        }
+        let late = async {
+            match end {
+                Some(end) => tokio::time::sleep_until(end.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut late = std::pin::pin!(late);
+        loop {
+            tokio::select! {
+                biased;
+                next = running.next() => {
+                    let Some((number, answer)) = next else { return Ok(answers) };
+                    if let Some(place) = answers.get_mut(number - first) {
+                        *place = Some(answer?);
+                    }
+                }
+                () = &mut late => return Ok(answers),
+            }
+        }
     }
 
     pub(super) fn sent(&self) -> usize {

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep_until;
 
 use super::after::{number_after, number_of};
+use super::chats::{ChatJob, sampled};
 use super::client::ClientEvents;
 use super::decode::{LookAhead, decode};
 use super::gate::{FairGate, Permit};
@@ -20,12 +21,44 @@ use super::requests::Requests;
 use super::structured::structured_texts;
 use super::{QueryContext, Shared};
 
+/// The work of a job.
+pub(super) enum Work {
+    Tokens {
+        /// Without its prompt.
+        job: Box<Job>,
+        prompt: Arc<[u32]>,
+    },
+    Chat(Box<ChatJob>),
+}
+
+impl Work {
+    /// Returns the number of sequences that it requests.
+    pub(super) fn sequences(&self) -> u32 {
+        match self {
+            Self::Tokens { job, .. } => job.request.sequences(),
+            Self::Chat(_) => 1,
+        }
+    }
+
+    fn client(&self) -> u64 {
+        match self {
+            Self::Tokens { job, .. } => job.client,
+            Self::Chat(job) => job.client,
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, Duration)> {
+        match self {
+            Self::Tokens { job, .. } => job.deadline,
+            Self::Chat(job) => job.deadline,
+        }
+    }
+}
+
 /// A submitted job.
 pub(super) struct JobTask {
     pub(super) shared: Arc<Shared>,
-    /// Without its prompt.
-    pub(super) job: Job,
-    pub(super) prompt: Arc<[u32]>,
+    pub(super) work: Work,
     /// The memory that it needs.
     pub(super) bytes: u64,
     /// Distinguishes the jobs of one engine.
@@ -43,19 +76,22 @@ pub(super) struct JobTask {
 
 impl JobTask {
     pub(super) async fn run(self) {
-        let Self { shared, job, prompt, bytes, number, events, read, queued, slot, request_begun } = self;
+        let Self { shared, work, bytes, number, events, read, queued, slot, request_begun } = self;
         let client = ClientEvents { events, read };
-        let sequences = job.request.sequences() as usize;
-        let work = async {
+        let sequences = work.sequences() as usize;
+        let done = async {
             let (_turn, _running) = {
                 let _waiting = shared.load.enter(Load::Queued, sequences);
-                let turn = shared.turn(&shared.jobs, job.client, bytes, queued, &request_begun).await?;
+                let turn = shared.turn(&shared.jobs, work.client(), bytes, queued, &request_begun).await?;
                 (turn, shared.load.enter(Load::Running, sequences))
             };
             drop(slot);
             shared.observer.on_start(queued.elapsed());
             let changes = shared.upstream.weight_changes();
-            let events = shared.serve(&job, &prompt, number, &client).await?;
+            let events = match &work {
+                Work::Tokens { job, prompt } => shared.serve(job, prompt, number, &client).await?,
+                Work::Chat(job) => vec![shared.sample(job, number, &client).await?],
+            };
             if shared.upstream.weight_changes() == changes {
                 return Ok(events);
             }
@@ -63,12 +99,12 @@ impl JobTask {
             Err(EngineError::Upstream(message.to_owned()))
         };
         // A panic fails this job only.
-        let work = AssertUnwindSafe(work).catch_unwind();
+        let done = AssertUnwindSafe(done).catch_unwind();
         let last = tokio::select! {
             biased;
             () = client.events.closed() => Vec::new(),
-            late = deadline(job.deadline) => vec![Event::Failed(late)],
-            done = work => match done {
+            late = deadline(work.deadline()) => vec![Event::Failed(late)],
+            done = done => match done {
                 Ok(Ok(events)) => events,
                 Ok(Err(error)) => vec![Event::Failed(error)],
                 Err(_) => {
@@ -192,6 +228,21 @@ impl Shared {
                     .ok_or_else(|| EngineError::Step("the decoding has no result".to_owned()))
             }
         }
+    }
+}
+
+impl Shared {
+    /// Samples the answers of a job, and returns its last event.
+    async fn sample(&self, job: &ChatJob, number: u64, client: &ClientEvents) -> Result<Event, EngineError> {
+        let context = QueryContext {
+            client: job.client,
+            affinity: number,
+            cache_salt: 0,
+            is_alone: false,
+            needs_all_ids: false,
+            deadline: job.deadline.map(|(at, _)| at),
+        };
+        sampled(&Requests::new(self, context), job, client).await
     }
 }
 

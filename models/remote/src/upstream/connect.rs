@@ -182,7 +182,7 @@ impl ReplicaCheck {
             EngineKind::Vllm | EngineKind::LlamaCpp => "/health",
             EngineKind::Ntl => "/health/ready",
             // The description is requested anyway.
-            EngineKind::OpenAi => return Ok(()),
+            EngineKind::OpenAi | EngineKind::OpenAiChat => return Ok(()),
         };
         self.check_client.get(base, route, BYTES_MAX).await.map(drop)
     }
@@ -227,7 +227,7 @@ impl Check for ReplicaCheck {
     async fn alive(&self, pool: &ReplicaPool, index: usize, number: u64) -> Result<(), UpstreamError> {
         let base = pool.base(index);
         self.responds(base).await?;
-        let described = describe(&self.check_client, base, &self.facts.model).await?;
+        let described = describe(&self.check_client, base, &self.facts).await?;
         let may_probe = number % CHECKS_PER_PROBE == CHECKS_PER_PROBE - 1;
         let is_known = match self.identity.described() {
             Some(known) => known == described && (described.fingerprint.is_some() || !may_probe),

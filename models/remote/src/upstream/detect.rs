@@ -1,17 +1,20 @@
 //! Finds out which engine answers, which model it serves, and what it reports about next tokens.
 //!
 //! The engine names itself (`owned_by` in `/v1/models`). Prompts of a few tokens show which probabilities it
-//! can report, because this depends on versions and flags.
+//! can report, because this depends on versions and flags. An engine that reports none may answer chats.
 
 use std::fmt;
 use std::mem::discriminant;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::chat::CHAT;
 use crate::client::{BaseUrl, Client, UpstreamError};
-use crate::engine::Ahead;
+use crate::engine::{Ahead, ChatQuery};
+use crate::wire::chat::{self, ChatFields};
 use crate::wire::llama_cpp::{self, Probabilities};
 use crate::wire::{Alternatives, Batch, Position, check, openai, vllm};
 
@@ -31,6 +34,10 @@ const PROBE_IDS: usize = 7;
 /// Ids whose probabilities are requested to find out what an engine reports.
 const TRIED_IDS: [u32; 2] = [0, 1];
 
+/// Maximum number of tokens of the answer to a chat that shows which fields an engine accepts. Models that
+/// reason need many, and some engines fail if an answer has no text.
+const CHAT_TOKENS: usize = 2048;
+
 /// Maximum difference of a log-probability with and without a restriction of the tokens to write, also in
 /// half precision. A probability after the restriction is 0 or 1.
 const RESTRICTED_ERROR_MAX: f64 = 0.1;
@@ -42,6 +49,8 @@ pub enum EngineKind {
     LlamaCpp,
     Ntl,
     OpenAi,
+    /// It answers chats, and reports no probabilities that numbers could be computed from.
+    OpenAiChat,
 }
 
 impl EngineKind {
@@ -52,6 +61,7 @@ impl EngineKind {
             Self::LlamaCpp => "llama-cpp",
             Self::Ntl => "ntl",
             Self::OpenAi => "openai",
+            Self::OpenAiChat => "openai-chat",
         }
     }
 }
@@ -65,6 +75,8 @@ pub enum Reports {
     All,
     /// This many of the most probable ones.
     Best(usize),
+    /// None: answers are sampled.
+    None,
 }
 
 impl fmt::Display for Reports {
@@ -73,6 +85,7 @@ impl fmt::Display for Reports {
             Self::Ids => f.write_str("ids"),
             Self::All => f.write_str("all"),
             Self::Best(count) => write!(f, "{count}"),
+            Self::None => f.write_str("none"),
         }
     }
 }
@@ -105,12 +118,26 @@ pub struct EngineFacts {
     pub tokenizes: bool,
     /// llama.cpp: number of prompts that each replica keeps in its cache, and computes at the same time.
     pub slots: Option<usize>,
+    /// The fields of chats that it takes, if answers are sampled.
+    pub chat: Option<ChatFields>,
 }
 
 impl EngineFacts {
     /// Returns which probabilities to request from llama.cpp.
     pub(super) fn probabilities(&self) -> Probabilities {
         if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
+    }
+
+    /// The same engine, whose answers are sampled.
+    fn answering_chats(self, fields: ChatFields) -> Self {
+        Self {
+            kind: EngineKind::OpenAiChat,
+            reports: Reports::None,
+            best_max: 0,
+            accepts_ids: false,
+            chat: Some(fields),
+            ..self
+        }
     }
 
     /// Returns in which fact about requests another replica of the same model differs, if it does.
@@ -121,6 +148,9 @@ impl EngineFacts {
         if !is_same_kind || self.best_max / 2 > other.best_max {
             let (own, others) = (self.reports, other.reports);
             return Some(format!("reports other alternatives ({others} instead of {own})"));
+        }
+        if self.chat != other.chat {
+            return Some("takes other fields of chats".to_owned());
         }
         if self.context_tokens_max != other.context_tokens_max {
             let (own, others) = (shown(self.context_tokens_max), shown(other.context_tokens_max));
@@ -150,9 +180,15 @@ pub enum DetectError {
     )]
     EncoderDecoder { replica: String },
     #[error(
-        "the engine at {replica} reports no log-probabilities of next tokens at /v1/completions: {problem}"
+        "the engine at {replica} reports no log-probabilities of next tokens at /v1/completions: {problem}; if it \
+         answers chats, --upstream openai-chat samples numbers from whole answers"
     )]
     NoReports { replica: String, problem: UpstreamError },
+    #[error("the engine at {replica} does not answer chats at /v1/chat/completions: {problem}")]
+    NoChats { replica: String, problem: Box<UpstreamError> },
+    /// `completions`: the problem at `/v1/completions`.
+    #[error("{completions}; and it does not answer chats at /v1/chat/completions: {chats}")]
+    NeitherRoute { completions: Box<DetectError>, chats: Box<UpstreamError> },
 }
 
 fn listed(models: &[String]) -> String {
@@ -182,7 +218,7 @@ pub(super) struct Description {
     pub(super) size: Option<u64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Listed {
     id: String,
     owned_by: Option<String>,
@@ -228,7 +264,8 @@ pub(super) async fn detect(
     model: Option<&str>,
     kind: Option<EngineKind>,
 ) -> Result<EngineFacts, DetectError> {
-    let listed = listed_model(client, base, model).await?;
+    let listed = listed_or_named(client, base, model, kind).await?;
+    let is_given = kind.is_some();
     if listed.encoder_decoder == Some(true) {
         return Err(DetectError::EncoderDecoder { replica: base.to_string() });
     }
@@ -262,8 +299,9 @@ pub(super) async fn detect(
         best_max: usize::MAX,
         chooses_among: false,
         accepts_ids: true,
-        tokenizes: kind != EngineKind::OpenAi,
+        tokenizes: !matches!(kind, EngineKind::OpenAi | EngineKind::OpenAiChat),
         slots: None,
+        chat: None,
     };
     if kind == EngineKind::LlamaCpp {
         if let Some(props) = props().await {
@@ -277,12 +315,122 @@ pub(super) async fn detect(
         }
         return Ok(facts);
     }
+    if kind == EngineKind::OpenAiChat {
+        let fields = chat_fields(client, base, &facts.model).await;
+        let fields = fields.map_err(|problem| no_chats(base, problem))?;
+        return Ok(facts.answering_chats(fields));
+    }
     if kind != EngineKind::OpenAi {
         facts.version =
             ask::<Version>(client, base, "/version").await.ok().map(|found| client.printable(&found.version));
     }
-    try_reports(client, base, &mut facts).await?;
-    Ok(facts)
+    match try_reports(client, base, &mut facts).await {
+        Err(problem) if !is_given && kind == EngineKind::OpenAi && lacks_reports(&problem) => {
+            chats_instead(client, base, facts, problem).await
+        }
+        Err(problem) => Err(problem),
+        Ok(()) => Ok(facts),
+    }
+}
+
+/// Returns whether an engine has no log-probabilities at `/v1/completions`, or no such route.
+fn lacks_reports(problem: &DetectError) -> bool {
+    use UpstreamError::{NotUnderstood, Status};
+    matches!(
+        problem,
+        DetectError::NoReports { .. }
+            | DetectError::Upstream(Status { status: 403 | 404 | 405 | 501, .. } | NotUnderstood { .. })
+    )
+}
+
+/// Describes an engine that reports no probabilities and was not named by the user.
+async fn chats_instead(
+    client: &Client,
+    base: &BaseUrl,
+    facts: EngineFacts,
+    completions: DetectError,
+) -> Result<EngineFacts, DetectError> {
+    match chat_fields(client, base, &facts.model).await {
+        Ok(fields) => {
+            let reason = format!(
+                "{}; it answers chats and reports no log-probabilities at /v1/completions",
+                facts.reason
+            );
+            Ok(EngineFacts { reason, ..facts }.answering_chats(fields))
+        }
+        Err(error) if error.is_transient() || error.is_timeout() => Err(error.into()),
+        Err(chats) => {
+            // The hint about another flag would be wrong.
+            let completions = match completions {
+                DetectError::NoReports { problem, .. } => problem.into(),
+                other => other,
+            };
+            Err(DetectError::NeitherRoute { completions: Box::new(completions), chats: Box::new(chats) })
+        }
+    }
+}
+
+fn no_chats(base: &BaseUrl, problem: UpstreamError) -> DetectError {
+    if problem.is_transient() || problem.is_timeout() {
+        return problem.into();
+    }
+    DetectError::NoChats { replica: base.to_string(), problem: Box::new(problem) }
+}
+
+/// Finds out which fields of chats an engine takes: each that it rejects is left out.
+async fn chat_fields(client: &Client, base: &BaseUrl, model: &str) -> Result<ChatFields, UpstreamError> {
+    let mut refusal = None;
+    // Models of OpenAI that reason reject the older name, and many servers do not know the newer one.
+    for limit in ["max_tokens", "max_completion_tokens"] {
+        let all = ChatFields::all(limit);
+        if try_chat(client, base, model, all).await?.is_ok() {
+            return Ok(all);
+        }
+        let mut fields = ChatFields::least(limit);
+        if let Err(error) = try_chat(client, base, model, fields).await? {
+            refusal = refusal.or(Some(error));
+            continue;
+        }
+        for more in [
+            ChatFields { temperature: true, ..fields },
+            ChatFields { top_p: true, ..fields },
+            ChatFields { seed: true, ..fields },
+        ] {
+            let is_taken = try_chat(client, base, model, more).await?.is_ok();
+            fields.temperature |= is_taken && more.temperature;
+            fields.top_p |= is_taken && more.top_p;
+            fields.seed |= is_taken && more.seed;
+        }
+        return Ok(fields);
+    }
+    Err(refusal.unwrap_or_else(|| UpstreamError::NotUnderstood {
+        replica: base.to_string(),
+        reason: "it takes no limit of tokens".to_owned(),
+    }))
+}
+
+/// Requests an answer. The inner error is that the engine rejects the fields.
+async fn try_chat(
+    client: &Client,
+    base: &BaseUrl,
+    model: &str,
+    fields: ChatFields,
+) -> Result<Result<(), UpstreamError>, UpstreamError> {
+    let messages = json!([{"role": "user", "content": "Reply with the digit 1 and nothing else."}]);
+    let chat = Arc::new(Map::from_iter([("messages".to_owned(), messages)]));
+    let query = ChatQuery { chat, max_tokens: CHAT_TOKENS, seed: 0, stream: 0 };
+    let body = Value::Object(chat::body(model, &query, fields));
+    match client.post(base, CHAT, &body, chat::bytes_max(&query)).await {
+        Ok(bytes) => {
+            let read = chat::read(&bytes).map_err(|error| UpstreamError::NotUnderstood {
+                replica: base.to_string(),
+                reason: client.printable(&error.to_string()),
+            });
+            read.map(|_| Ok(()))
+        }
+        Err(error @ UpstreamError::Rejected { .. }) => Ok(Err(error)),
+        Err(error) => Err(error),
+    }
 }
 
 fn says(owner: &str) -> String {
@@ -307,13 +455,31 @@ async fn listed_model(client: &Client, base: &BaseUrl, wanted: Option<&str>) -> 
     })
 }
 
+/// The same, or a model that the user names if the engine answers chats and has no list.
+async fn listed_or_named(
+    client: &Client,
+    base: &BaseUrl,
+    wanted: Option<&str>,
+    kind: Option<EngineKind>,
+) -> Result<Listed, DetectError> {
+    match (listed_model(client, base, wanted).await, wanted) {
+        (Err(DetectError::Upstream(UpstreamError::Status { status: 404 | 405, .. })), Some(name))
+            if kind == Some(EngineKind::OpenAiChat) =>
+        {
+            Ok(Listed { id: name.to_owned(), ..Listed::default() })
+        }
+        (listed, _) => listed,
+    }
+}
+
 /// Checks that a replica serves a model, and returns what the engine says about it.
 pub(super) async fn describe(
     client: &Client,
     base: &BaseUrl,
-    model: &str,
+    facts: &EngineFacts,
 ) -> Result<Description, UpstreamError> {
-    let listed = listed_model(client, base, Some(model)).await.map_err(|error| not_served(base, error))?;
+    let listed = listed_or_named(client, base, Some(&facts.model), Some(facts.kind)).await;
+    let listed = listed.map_err(|error| not_served(base, error))?;
     let Meta { n_params, size } = listed.meta.unwrap_or_default();
     Ok(Description {
         fingerprint: listed.fingerprint.map(|fingerprint| client.printable(&fingerprint)),

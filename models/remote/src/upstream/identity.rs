@@ -42,7 +42,8 @@ const KNOWN_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct Evidence {
     pub(super) described: Description,
-    /// The most probable tokens after each prompt, unless the engine names a fingerprint.
+    /// The most probable tokens after each prompt, unless the engine names a fingerprint or answers chats
+    /// only.
     probed: Vec<Position>,
 }
 
@@ -55,9 +56,9 @@ impl Evidence {
         vocabulary: &dyn Vocabulary,
         texts: &TokenTexts,
     ) -> Result<Self, UpstreamError> {
-        let described = describe(client, base, &facts.model).await?;
+        let described = describe(client, base, facts).await?;
         let mut probed = Vec::new();
-        if described.fingerprint.is_none() {
+        if described.fingerprint.is_none() && facts.chat.is_none() {
             for prompt in PROMPTS {
                 probed.extend(probe(client, base, facts, vocabulary, texts, prompt).await?);
             }

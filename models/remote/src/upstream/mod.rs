@@ -5,6 +5,7 @@
 //! counted apart from probabilities, so that a long text delays no number. Ids are sent, never text, if the
 //! engine accepts ids.
 
+mod chat;
 mod connect;
 mod detect;
 mod forward;
@@ -27,7 +28,9 @@ use ntl_core::sampling::SamplingParams;
 
 use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
 use crate::engine::gate::FairGate;
-use crate::engine::{NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery};
+use crate::engine::{
+    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokens, QueryContext, TextDelta, TextQuery,
+};
 use crate::replicas::Replicas;
 use crate::wire::texts::TokenTexts;
 pub use connect::Connecting;
@@ -107,7 +110,7 @@ impl Upstream {
 
     /// Returns whether texts come with their token ids, and the ids that they may consist of can be limited.
     pub fn writes_ids(&self) -> bool {
-        self.facts.kind != EngineKind::OpenAi
+        !matches!(self.facts.kind, EngineKind::OpenAi | EngineKind::OpenAiChat)
     }
 
     /// Returns whether a replica is available.
@@ -172,6 +175,14 @@ impl NextTokens for Upstream {
         query: TextQuery,
     ) -> BoxStream<'_, Result<TextDelta, EngineError>> {
         Box::pin(self.text(context, query))
+    }
+
+    fn chat(
+        &self,
+        context: QueryContext,
+        query: ChatQuery,
+    ) -> BoxFuture<'_, Result<ChatAnswer, EngineError>> {
+        Box::pin(self.answer(context, query))
     }
 }
 

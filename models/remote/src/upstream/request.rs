@@ -35,7 +35,9 @@ impl<'a> RowRequest<'a> {
                 let body = llama_cpp::body(&batch, facts.probabilities(), slot);
                 ("/completion", body, llama_cpp::ENTRY_BYTES)
             }
-            EngineKind::OpenAi => ("/v1/completions", openai::body(model, &batch), openai::ENTRY_BYTES),
+            EngineKind::OpenAi | EngineKind::OpenAiChat => {
+                ("/v1/completions", openai::body(model, &batch), openai::ENTRY_BYTES)
+            }
         };
         let body = if *accepts_ids {
             with_rows(&body, rows)
@@ -57,7 +59,7 @@ impl<'a> RowRequest<'a> {
         let rows = match self.kind {
             EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &self.batch),
             EngineKind::LlamaCpp => llama_cpp::read(&bytes, &self.batch),
-            EngineKind::OpenAi => openai::read(&bytes, &self.batch, texts),
+            EngineKind::OpenAi | EngineKind::OpenAiChat => openai::read(&bytes, &self.batch, texts),
         };
         // A report that is not a distribution becomes an error here, so that another replica gets the
         // request.

@@ -53,7 +53,7 @@ impl Upstream {
                 let extended = TextFields::Extended { cache_salt: context.cache_salt };
                 ("/v1/completions", written::completion_body(model, query, extended))
             }
-            EngineKind::OpenAi => {
+            EngineKind::OpenAi | EngineKind::OpenAiChat => {
                 ("/v1/completions", written::completion_body(model, query, TextFields::OpenAi))
             }
         };

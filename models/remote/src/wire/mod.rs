@@ -1,9 +1,10 @@
-//! The formats of engines: bodies of requests for next-token probabilities and for text, and readers of their
-//! responses. Pure functions without I/O.
+//! The formats of engines: bodies of requests for next-token probabilities, text and chats, and readers of
+//! their responses. Pure functions without I/O.
 //!
 //! A response is hostile input. A reader accepts one only if it has exactly the requested rows, each with a
 //! part of a distribution over ids of the vocabulary ([`NextTokenReport`]). Unknown fields are ignored.
 
+pub mod chat;
 pub mod llama_cpp;
 pub mod openai;
 pub mod texts;

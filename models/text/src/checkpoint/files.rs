@@ -1,4 +1,4 @@
-//! The files of a checkpoint: a directory, or an archive in memory.
+//! The files of a checkpoint: a directory, an archive in memory, or one file that contains a whole model.
 //!
 //! Small files are read completely, up to a limit. Weight files are opened and read in parts, so that loading
 //! needs no more memory than the weights. Links must not lead out of a directory, see `links`.
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ntl_core::failpoint;
 use serde::de::DeserializeOwned;
@@ -44,6 +45,23 @@ enum Source {
     /// A directory. All links in its path are resolved.
     Folder(PathBuf),
     Memory(BTreeMap<String, Vec<u8>>),
+    OneFile(Arc<OneFile>),
+}
+
+/// A file that contains a whole model, perhaps in several parts, and the files of the checkpoint that it
+/// replaces.
+#[derive(Debug)]
+pub struct OneFile {
+    /// Its path in errors.
+    pub place: String,
+    /// The directory that contains it. All links in its path are resolved.
+    pub folder: PathBuf,
+    /// The names of the parts, or of the only file.
+    pub parts: Vec<String>,
+    /// Whether most weights have less than 16 bits.
+    pub is_quantised: bool,
+    /// The metadata files of the checkpoint.
+    pub files: BTreeMap<String, Vec<u8>>,
 }
 
 impl CheckpointFiles {
@@ -69,6 +87,19 @@ impl CheckpointFiles {
     /// Files in memory. `place` names them in errors.
     pub fn memory(place: &str, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         Self::new(place.to_owned(), Source::Memory(files.into_iter().collect()))
+    }
+
+    /// A checkpoint in one file. Errors name only this file.
+    pub fn of_one_file(file: OneFile) -> Self {
+        Self::new(file.place.clone(), Source::OneFile(Arc::new(file)))
+    }
+
+    /// Returns the file that contains the whole model, if the checkpoint is one file.
+    pub fn one_file(&self) -> Option<&OneFile> {
+        match &self.source {
+            Source::OneFile(file) => Some(file),
+            Source::Folder(_) | Source::Memory(_) => None,
+        }
     }
 
     fn new(place: String, source: Source) -> Self {
@@ -120,7 +151,10 @@ impl CheckpointFiles {
 
     /// Returns the name of one of its files in errors.
     pub fn name_of(&self, file: &str) -> String {
-        format!("{}/{file}", self.place.trim_end_matches('/'))
+        match &self.source {
+            Source::OneFile(_) => self.place.clone(),
+            Source::Folder(_) | Source::Memory(_) => format!("{}/{file}", self.place.trim_end_matches('/')),
+        }
     }
 
     /// # Errors
@@ -129,6 +163,10 @@ impl CheckpointFiles {
         match &self.source {
             Source::Folder(root) => is_there(root, &self.inner(file), &self.name_of(file)),
             Source::Memory(files) => Ok(files.contains_key(&self.inner(file))),
+            Source::OneFile(one) => {
+                let file = self.inner(file);
+                Ok(one.parts.contains(&file) || one.files.contains_key(&file))
+            }
         }
     }
 
@@ -138,9 +176,8 @@ impl CheckpointFiles {
     /// If the file cannot be read or is too large, or a link leads outside.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
-            Source::Memory(files) => {
-                Ok(files.get(&self.inner(file)).map(|bytes| Cow::Borrowed(bytes.as_slice())))
-            }
+            Source::Memory(files) => Ok(in_memory(files, &self.inner(file))),
+            Source::OneFile(one) => Ok(in_memory(&one.files, &self.inner(file))),
             Source::Folder(root) => {
                 Ok(read_whole(root, &self.inner(file), self.name_of(file))?.map(Cow::Owned))
             }
@@ -179,6 +216,10 @@ impl CheckpointFiles {
     pub fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
             Source::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
+            Source::OneFile(one) if one.parts.contains(&self.inner(file)) => {
+                Some(open_weights(&one.folder, file, &self.place)?)
+            }
+            Source::OneFile(one) => one.files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
             Source::Folder(root) if self.has(file)? => {
                 Some(open_weights(root, &self.inner(file), &self.name_of(file))?)
             }
@@ -187,11 +228,12 @@ impl CheckpointFiles {
         .ok_or_else(|| self.missing(file, ""))
     }
 
-    /// Returns the names of all existing files, sorted.
+    /// Returns the names of all existing files. A directory's names are sorted.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
         let root = match &self.source {
             Source::Folder(root) => root,
             Source::Memory(files) => return Ok(files.keys().cloned().collect()),
+            Source::OneFile(one) => return Ok(one.files.keys().chain(&one.parts).cloned().collect()),
         };
         let mut names = names_in(&root.join(&self.within))
             .map_err(|source| LoadError::unreadable(&self.place, source))?;
@@ -211,6 +253,10 @@ impl CheckpointFiles {
     pub fn missing(&self, file: &str, hint: &str) -> LoadError {
         LoadError::MissingFile { place: self.place.clone(), file: file.to_owned(), hint: hint.to_owned() }
     }
+}
+
+fn in_memory<'a>(files: &'a BTreeMap<String, Vec<u8>>, file: &str) -> Option<Cow<'a, [u8]>> {
+    files.get(file).map(|bytes| Cow::Borrowed(bytes.as_slice()))
 }
 
 /// Returns the files in a gzipped tar archive, by the last parts of their names.

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::error::LoadError;
 use super::files::CheckpointFiles;
@@ -61,14 +61,13 @@ impl CheckpointFiles {
     }
 }
 
-/// Computes the fingerprint of a single file, such as a GGUF file.
-pub fn file_fingerprint(path: &Path) -> Result<String, LoadError> {
-    hash_file(path).map_err(|source| LoadError::unreadable(path.display().to_string(), source))
-}
-
-fn hash_file(path: &Path) -> io::Result<String> {
+/// Computes the fingerprint of files in their order, such as the parts of a GGUF file.
+pub fn files_fingerprint(paths: &[PathBuf]) -> Result<String, LoadError> {
     let mut hash = Fnv::new();
-    hash.add_file(&FileReader::file(File::open(path)?)?)?;
+    for path in paths {
+        let added = File::open(path).and_then(FileReader::file).and_then(|file| hash.add_file(&file));
+        added.map_err(|source| LoadError::unreadable(path.display().to_string(), source))?;
+    }
     Ok(hash.text())
 }
 
@@ -159,9 +158,10 @@ mod tests {
         let found = CheckpointFiles::folder(folder.path()).unwrap().fingerprint().unwrap();
         assert_eq!(found, fingerprint(&[("config.json", b"{}"), ("model.safetensors", b"abc")]));
         let file = folder.path().join("model.safetensors");
-        assert_eq!(file_fingerprint(&file).unwrap().len(), 32);
-        assert!(
-            file_fingerprint(&folder.path().join("nothing")).unwrap_err().to_string().contains("nothing")
-        );
+        let one = files_fingerprint(std::slice::from_ref(&file)).unwrap();
+        assert_eq!(one.len(), 32);
+        assert_ne!(one, files_fingerprint(&[file, folder.path().join("config.json")]).unwrap());
+        let missing = files_fingerprint(&[folder.path().join("nothing")]).unwrap_err();
+        assert!(missing.to_string().contains("nothing"));
     }
 }

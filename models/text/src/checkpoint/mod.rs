@@ -20,6 +20,6 @@ pub use config::{
 };
 pub use error::{LoadError, LoadResult};
 pub use facts::{CheckpointFacts, Choice, Choices, Origin, TokenizerType, TrainedEncoding, TruncationSide};
-pub use files::CheckpointFiles;
-pub use fingerprint::file_fingerprint;
+pub use files::{CheckpointFiles, OneFile};
+pub use fingerprint::files_fingerprint;
 pub use reader::FileReader;

@@ -5,6 +5,10 @@
 use ntl_core::contract::OptionsOutcome;
 use ntl_core::numbers::{Interval, Mass};
 
+/// Minimum of the closed and open mass together. Below it, the model cannot answer the question: a softmax
+/// never reaches 0, and ratios of such masses are noise.
+pub(super) const MASS_MIN: f64 = 1e-6;
+
 /// The figures of one question, averaged over the orders of its options.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OptionFigures {
@@ -17,6 +21,8 @@ pub(crate) struct OptionFigures {
     pub(super) score: Interval,
     /// Whether the prompt could not list the options.
     pub(super) is_unlisted: bool,
+    /// Number of answers that were sampled, if they were.
+    pub(super) samples: Option<usize>,
 }
 
 impl OptionFigures {
@@ -28,11 +34,23 @@ impl OptionFigures {
         let mut score = Interval { low: 0.0, high: 0.0 };
         let mut sums = vec![0.0; options];
         let mut answered = 0;
+        let mut samples = None;
         for outcome in outcomes {
+            if let Some(answers) = &outcome.answers {
+                *samples.get_or_insert(0) += answers.samples.samples();
+            }
             let own = outcome.mass();
+            mass.open += own.open * share;
+            let can_answer = own.closed + own.open >= MASS_MIN;
+            let Some(probabilities) = can_answer.then(|| outcome.probabilities()).flatten() else {
+                mass.invalid += (own.closed + own.invalid) * share;
+                bounds.iter_mut().for_each(|bounds| bounds.high += share);
+                score.high += options.saturating_sub(1) as f64 * share;
+                continue;
+            };
+            answered += 1;
             mass.closed += own.closed * share;
             mass.invalid += own.invalid * share;
-            mass.open += own.open * share;
             for (bounds, own) in bounds.iter_mut().zip(outcome.bounds()) {
                 bounds.low += own.low * share;
                 bounds.high += own.high * share;
@@ -40,16 +58,13 @@ impl OptionFigures {
             let own = outcome.expected_index_bounds();
             score.low += own.low * share;
             score.high += own.high * share;
-            if let Some(probabilities) = outcome.probabilities() {
-                answered += 1;
-                for (sum, own) in sums.iter_mut().zip(probabilities) {
-                    *sum += own;
-                }
+            for (sum, own) in sums.iter_mut().zip(probabilities) {
+                *sum += own;
             }
         }
         let probabilities =
             (answered > 0).then(|| sums.into_iter().map(|sum| sum / f64::from(answered)).collect());
-        Self { mass, probabilities, bounds, score, is_unlisted: false }
+        Self { mass, probabilities, bounds, score, is_unlisted: false, samples }
     }
 
     /// A remark about the answer.
@@ -183,6 +198,7 @@ mod tests {
             closed: closed.into(),
             open: vec![OpenMass { mass: open, options: [0, 1].into() }],
             nodes: 1,
+            answers: None,
         };
         let both = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.2, 0.6], 0.0)], 2);
         assert!(both.or_uniform().iter().all(|probability| (probability - 0.5).abs() < 1e-12), "{both:?}");
@@ -190,7 +206,16 @@ mod tests {
         let half = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.0, 0.0], 0.5)], 2);
         assert!((half.or_uniform()[0] - 0.75).abs() < 1e-12);
         assert!(half.bounds[0].low <= 0.375 && half.bounds[0].high >= 0.874, "{half:?}");
-        let none = OptionFigures::average(&[outcome([0.0, 0.0], 0.0)], 2);
-        assert_eq!((none.probabilities.clone(), none.or_uniform()), (None, vec![0.5, 0.5]));
+        for closed in [[0.0, 0.0], [1e-20, 0.0], [0.9e-6, 0.0]] {
+            let none = OptionFigures::average(&[outcome(closed, 0.0)], 2);
+            assert_eq!((none.probabilities.clone(), none.or_uniform()), (None, vec![0.5, 0.5]));
+            assert_eq!((none.mass.closed, none.mass.invalid), (0.0, 1.0));
+            assert_eq!(none.bounds, [Interval { low: 0.0, high: 1.0 }; 2]);
+            assert_eq!(none.score, Interval { low: 0.0, high: 1.0 });
+        }
+        for (closed, open) in [(1.1e-6, 0.0), (1e-20, 1e-5)] {
+            let some = OptionFigures::average(&[outcome([closed, 0.0], open)], 2);
+            assert_eq!(some.or_uniform(), [1.0, 0.0], "{closed} {open}");
+        }
     }
 }

@@ -14,19 +14,19 @@ use std::collections::HashMap;
 
 use ntl_api::{
     CalibratedDecision, CalibratedKind, DecisionCalibration, IntervalMethod, MethodName, Number,
-    NumberInterval, OptionSet, OptionValue, ReadName, SetMethod,
+    NumberInterval, NumberMass, NumberOptions, OptionSet, OptionValue, ReadName, SetMethod,
 };
-use ntl_core::contract::{Event, NumberOutcome, OptionsOutcome};
+use ntl_core::contract::{EngineUsage, Event, NumberOutcome, OptionsOutcome};
 use ntl_core::numbers::{Interval, Mass, NumberValues, Scale, conformal_interval};
 
-use crate::apis::number::central_quantiles;
+use crate::apis::number::{central_quantiles, mass};
 use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 use crate::response_budget::ResponseSize;
 pub(crate) use figures::OptionFigures;
 use figures::{above, ends, most_probable, quantile};
 use number::NumberQuestion;
-pub(crate) use prompt::{PreparedPrompt, prepare};
+pub(crate) use prompt::{PreparedChat, PreparedPrompt, prepare, prepare_chats};
 
 /// Maximum number of questions of a request.
 const QUESTIONS_MAX: usize = 400;
@@ -38,6 +38,13 @@ const OPTIONS_MAX: usize = 255;
 const PROMPTS_MAX: usize = 4096;
 
 const TOLERANCE: f64 = 0.001;
+
+/// Number of sampled answers of a question and an order, and its maximum.
+const SAMPLES: u64 = NumberOptions::SAMPLES;
+const SAMPLES_MAX: u64 = 4096;
+
+/// Maximum number of sampled answers of a request.
+const ALL_SAMPLES_MAX: usize = 16_384;
 
 /// The reading of options if a request does not choose. Labels need the fewest steps of the model.
 const READ: ReadName = ReadName::Labels;
@@ -131,6 +138,8 @@ struct Reading {
     /// The coverage of an interval or a set.
     coverage: Option<f64>,
     tolerance: f64,
+    /// Number of answers for each order, if they are sampled.
+    samples: usize,
 }
 
 /// The fields of a request or a question about reading.
@@ -140,21 +149,30 @@ struct ReadingFields {
     orders: Option<u64>,
     coverage: Option<f64>,
     tolerance: Option<f64>,
+    samples: Option<u64>,
 }
 
 impl Reading {
-    const DEFAULT: Self = Self { read: READ, orders: 1, coverage: None, tolerance: TOLERANCE };
+    const DEFAULT: Self =
+        Self { read: READ, orders: 1, coverage: None, tolerance: TOLERANCE, samples: SAMPLES as usize };
 
     /// Returns this reading with the fields that are set. `path` is the path of their object, with its point.
-    fn with(self, path: &str, fields: ReadingFields) -> Result<Self, AppError> {
+    fn with(self, path: &str, fields: ReadingFields, profile: &ModelProfile) -> Result<Self, AppError> {
         let param = |name: &str| format!("{path}{name}");
+        let is_sampled = profile.sampling.is_some();
+        let message = "is only for models whose engine reports no probabilities";
+        check(&param("x_samples"), is_sampled || fields.samples.is_none(), message)?;
+        let message = "is not for this model, whose answers are sampled; see `x_samples`";
+        check(&param("x_tolerance"), !is_sampled || fields.tolerance.is_none(), message)?;
+        let samples = in_range(&param("x_samples"), fields.samples, self.samples as u64, 1..=SAMPLES_MAX)?;
         let orders = in_range(&param("x_orders"), fields.orders, self.orders as u64, 1..=OPTIONS_MAX as u64)?;
         let is_share = |share: f64| share > 0.0 && share < 1.0;
         let coverage = fields.coverage.or(self.coverage);
         let tolerance = fields.tolerance.unwrap_or(self.tolerance);
         check(&param("x_coverage"), coverage.is_none_or(is_share), "must be above 0 and below 1")?;
         check(&param("x_tolerance"), is_share(tolerance), "must be above 0 and below 1")?;
-        Ok(Self { read: fields.read.unwrap_or(self.read), orders: orders as usize, coverage, tolerance })
+        let read = fields.read.unwrap_or(self.read);
+        Ok(Self { read, orders: orders as usize, coverage, tolerance, samples: samples as usize })
     }
 }
 
@@ -195,6 +213,17 @@ impl Question {
     /// Number of its prompts. More rotations than options would repeat the first ones.
     fn prompts(&self) -> usize {
         self.reading.orders.clamp(1, self.kind.options().len().max(1))
+    }
+
+    /// Rejects a question that asks nothing: empty instructions, and no options with a meaning.
+    fn check_asks(&self) -> Result<(), AppError> {
+        let states_options = match &self.kind {
+            QuestionKind::Predicate(options) => options.iter().any(|option| option.description.is_some()),
+            QuestionKind::Choice(_) | QuestionKind::Score(_) => true,
+            QuestionKind::Number(_) => false,
+        };
+        let is_blank = self.instructions.trim().is_empty();
+        check(&format!("{}.instructions", self.param), states_options || !is_blank, "must not be empty")
     }
 
     /// Rejects options that are empty or equal.
@@ -258,6 +287,7 @@ impl Decision {
         profile: &ModelProfile,
     ) -> Result<Self, AppError> {
         for question in &mut questions {
+            question.check_asks()?;
             question.check_options()?;
             question.calibrate(&profile.decision_calibrations);
         }
@@ -266,6 +296,11 @@ impl Decision {
             "and `x_orders` make {prompts} prompts, one for each question and order; at most {PROMPTS_MAX} are allowed"
         );
         check("questions", prompts <= PROMPTS_MAX, message)?;
+        let samples: usize = questions.iter().map(|one| one.prompts() * one.reading.samples).sum();
+        let message = format!(
+            "and `x_samples` ask for {samples} sampled answers; at most {ALL_SAMPLES_MAX} are allowed"
+        );
+        check("questions", profile.sampling.is_none() || samples <= ALL_SAMPLES_MAX, message)?;
         Ok(Self { state, questions, is_dry_run })
     }
 
@@ -275,9 +310,9 @@ impl Decision {
         prompts * self.state.len()
     }
 
-    /// Estimates the response.
-    pub(crate) fn response_size(&self, prompts: &[PreparedPrompt]) -> ResponseSize {
-        let mut bytes: usize = prompts.iter().map(PreparedPrompt::shown_bytes).sum();
+    /// Estimates the response; `shown_bytes` is the size of the prompts of a dry run.
+    pub(crate) fn response_size(&self, shown_bytes: usize) -> ResponseSize {
+        let mut bytes = shown_bytes;
         for question in &self.questions {
             bytes += ANSWER_BYTES + question.instructions.len();
             for option in question.kind.options() {
@@ -331,6 +366,15 @@ pub(crate) struct Results {
 }
 
 impl Results {
+    /// The work of another engine that sampled answers.
+    pub(crate) fn usage(&self) -> EngineUsage {
+        let mut usage = EngineUsage::default();
+        let options = self.options.iter().filter_map(|outcome| Some(outcome.answers.as_ref()?.usage));
+        let number = self.number.iter().filter_map(|outcome| Some(outcome.answers.as_ref()?.usage));
+        options.chain(number).for_each(|own| usage.add(own));
+        usage
+    }
+
     /// Adds the result of the next prompt.
     pub(crate) fn add(&mut self, event: Event) {
         match event {
@@ -364,6 +408,24 @@ impl Figures {
             Self::Number(shown) => shown.mass,
         }
     }
+
+    /// The mass as a response shows it.
+    fn shown_mass(&self) -> NumberMass {
+        let samples = match self {
+            Self::Options(figures) => figures.samples.map(|samples| samples as u64),
+            Self::Number(shown) => shown.number.mass.samples,
+        };
+        NumberMass { samples, ..mass(self.mass()) }
+    }
+}
+
+/// The tokens of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DecisionTokens {
+    /// Tokens of the prompts of all questions.
+    pub(crate) input: u64,
+    /// The work of another engine that sampled answers. Its tokens of prompts are the input.
+    pub(crate) engine: Option<EngineUsage>,
 }
 
 impl Decision {

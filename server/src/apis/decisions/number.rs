@@ -3,6 +3,7 @@
 use ntl_api::{MethodName, NumberCriteria, NumberOptions, NumberScale};
 use ntl_core::contract::{NumberJob, NumberOutcome};
 
+use super::figures::MASS_MIN;
 use super::{Reading, ShownNumber};
 use crate::apis::fields::number_question;
 use crate::apis::number::NumberFormat;
@@ -40,13 +41,16 @@ impl NumberQuestion {
         let is_closed = criteria.minimum.is_some() && criteria.maximum.is_some();
         check(&param("step"), is_closed || criteria.step.is_none(), "needs `minimum` and `maximum`")?;
         let is_range = criteria.step.is_none() && (criteria.minimum.is_some() || criteria.maximum.is_some());
+        let is_sampled = profile.sampling.is_some();
         let options = NumberOptions {
             objective: criteria.objective,
             range: is_range.then_some([low, high]),
             scale: criteria.step.map(|step| NumberScale::Named { low, high, step: Some(step) }),
             interval: reading.coverage,
             // A regression head has one value and nothing to search.
-            tolerance: (profile.number_head != Some(MethodName::Head)).then_some(reading.tolerance),
+            tolerance: (profile.number_head != Some(MethodName::Head) && !is_sampled)
+                .then_some(reading.tolerance),
+            samples: is_sampled.then_some(reading.samples as u64),
             ..NumberOptions::default()
         };
         let (job, format) = number_question(options, profile).map_err(|error| renamed(error, path))?;
@@ -54,8 +58,13 @@ impl NumberQuestion {
     }
 
     pub(super) fn shown(&self, outcome: NumberOutcome) -> ShownNumber {
-        let (_, number) = self.format.show(&outcome);
+        let (_, mut number) = self.format.show(&outcome);
         let mass = outcome.distribution.mass();
+        if number.value.is_some() && mass.closed + mass.open < MASS_MIN {
+            number.value = None;
+            number.estimate = None;
+            number.reason = Some(format!("numbers have less than {MASS_MIN} of the probability"));
+        }
         let unit = self.criteria.unit.clone();
         ShownNumber { number, unit, mass, method: self.format.method(), outcome }
     }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use ntl_api::{
     ChoiceBounds, DecisionAnswer, DecisionChoice, DecisionItem, DecisionLevel, DecisionPart,
     DecisionQuestion, DecisionsRequest, DecisionsResponse, DecisionsUsage, LevelBounds, LevelProbability,
-    NumberCriteria, OptionValue, PredicateBounds, PromptCacheOptions, ScoreBounds, TextOrList, ValueBounds,
-    ValueProbability,
+    NumberCriteria, NumberMass, OptionValue, PredicateBounds, PromptCacheOptions, ScoreBounds, TextOrList,
+    ValueBounds, ValueProbability,
 };
 use ntl_core::numbers::Interval;
 use ntl_text::chat::json_line;
@@ -15,10 +15,9 @@ use serde_json::Value;
 use super::figures::{best, choice_confidence, ends, expected_index, score_confidence};
 use super::number::NumberQuestion;
 use super::{
-    AnswerOption, Decision, Figures, OPTIONS_MAX, OptionFigures, Question, QuestionKind, Reading,
-    ReadingFields, check_count, check_writes,
+    AnswerOption, Decision, DecisionTokens, Figures, OPTIONS_MAX, OptionFigures, Question, QuestionKind,
+    Reading, ReadingFields, check_count, check_writes,
 };
-use crate::apis::number::mass;
 use crate::error::{AppError, check};
 use crate::request::ModelProfile;
 
@@ -66,8 +65,9 @@ pub(crate) fn decision(
         orders: request.x_orders,
         coverage: request.x_coverage,
         tolerance: request.x_tolerance,
+        samples: request.x_samples,
     };
-    let reading = Reading::DEFAULT.with("", fields)?;
+    let reading = Reading::DEFAULT.with("", fields, profile)?;
     let state = match request.input {
         None => return Err(AppError::field("input", "is missing")),
         Some(TextOrList::Text(text)) => text,
@@ -87,7 +87,7 @@ pub(crate) fn decision(
 }
 
 fn check_cache_options(options: Option<&PromptCacheOptions>) -> Result<(), AppError> {
-    let Some(PromptCacheOptions { mode, ttl, .. }) = options else { return Ok(()) };
+    let Some(PromptCacheOptions { mode, ttl }) = options else { return Ok(()) };
     let is_mode = mode.as_deref().is_none_or(|mode| ["implicit", "explicit"].contains(&mode));
     check("prompt_cache_options.mode", is_mode, "must be `implicit` or `explicit`")?;
     check("prompt_cache_options.ttl", ttl.as_deref().is_none_or(|ttl| ttl == "30m"), "must be `30m`")
@@ -234,8 +234,9 @@ fn question(
         orders: question.x_orders,
         coverage: question.x_coverage,
         tolerance: question.x_tolerance,
+        samples: question.x_samples,
     };
-    let reading = reading.with(&path, fields)?;
+    let reading = reading.with(&path, fields, profile)?;
     let instructions =
         question.instructions.ok_or_else(|| AppError::field(&field("instructions"), "is missing"))?;
     let instructions = text(&field("instructions"), instructions)?;
@@ -336,19 +337,19 @@ impl QuestionForms {
         model: String,
         decision: &Decision,
         figures: &[Figures],
-        input_tokens: u64,
+        tokens: DecisionTokens,
     ) -> DecisionsResponse {
         let mut answers = Vec::with_capacity(self.0.len());
         for ((form, question), figures) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push(form.answer(question, figures));
         }
-        DecisionsResponse { model, answers, usage: DecisionsUsage::of_input(input_tokens) }
+        DecisionsResponse { model, answers, usage: usage(tokens) }
     }
 }
 
 impl QuestionForm {
     fn answer(self, question: &Question, figures: &Figures) -> DecisionAnswer {
-        let x_mass = mass(figures.mass());
+        let x_mass = figures.shown_mass();
         let name = self.name;
         let figures = match figures {
             Figures::Number(shown) => {
@@ -384,9 +385,21 @@ impl QuestionForm {
                 x_set: question.set(figures, &values),
                 x_note: figures.note(),
             },
-            Values::Levels(labels) => score_answer(name, &labels, probabilities, question, figures),
+            Values::Levels(labels) => score_answer(name, &labels, probabilities, question, figures, x_mass),
         }
     }
+}
+
+fn usage(tokens: DecisionTokens) -> DecisionsUsage {
+    let mut usage = DecisionsUsage::of_input(tokens.input);
+    if let Some(engine) = tokens.engine {
+        usage.input_tokens_details.cached_tokens = engine.cached_tokens;
+        usage.output_tokens = engine.completion_tokens;
+        usage.output_tokens_details.reasoning_tokens = engine.reasoning_tokens;
+        usage.total_tokens = tokens.input.saturating_add(engine.completion_tokens);
+        usage.x_requests = Some(engine.requests);
+    }
+    usage
 }
 
 fn score_answer(
@@ -395,13 +408,14 @@ fn score_answer(
     probabilities: &[f64],
     question: &Question,
     figures: &OptionFigures,
+    x_mass: NumberMass,
 ) -> DecisionAnswer {
     DecisionAnswer::Score {
         name,
         score: expected_index(probabilities),
         probabilities: probabilities_of_levels(labels, probabilities),
         confidence: score_confidence(probabilities),
-        x_mass: mass(figures.mass),
+        x_mass,
         x_bounds: ScoreBounds {
             score: ends(figures.score),
             probabilities: bounds_of_levels(labels, &figures.bounds),

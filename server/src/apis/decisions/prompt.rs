@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 
 use ntl_api::{DecisionPrompt, ReadName};
 use ntl_core::contract::{OptionsJob, Request};
+use ntl_core::samples::{OptionName, OptionNames};
 use ntl_core::{Prompt, Token};
+use ntl_remote::{ChatWanted, SampledOptions};
 use ntl_text::chat::{ChatMessage, ChatTemplate, Conversation, TextTemplate};
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::{AnswerOption, Decision, Question, QuestionKind};
 use crate::blocking::check_wanted;
@@ -47,7 +50,7 @@ pub(crate) struct PreparedPrompt {
 
 impl PreparedPrompt {
     /// The size of its description, 0 without a dry run.
-    pub(super) fn shown_bytes(&self) -> usize {
+    pub(crate) fn shown_bytes(&self) -> usize {
         const TOKEN_BYTES: usize = 8;
         let Some((text, answers)) = &self.shown else { return 0 };
         text.len() + TOKEN_BYTES * self.prompt.len() + answers.iter().map(String::len).sum::<usize>()
@@ -98,13 +101,8 @@ pub(crate) fn prepare(
     tokenizer: &Tokenizer,
     profile: &ModelProfile,
 ) -> Result<Vec<PreparedPrompt>, AppError> {
-    let too_long = |bytes: usize| {
-        let message =
-            format!("have prompts of {bytes} bytes together; at most {TEXTS_BYTES_MAX} are allowed");
-        check("questions", bytes <= TEXTS_BYTES_MAX, message)
-    };
     // Each prompt has the whole state.
-    too_long(decision.state_bytes())?;
+    check_bytes(decision.state_bytes())?;
     let reader = AnswerReader::new(tokenizer, profile);
     let mut prompts = Vec::new();
     let mut bytes = 0;
@@ -117,7 +115,7 @@ pub(crate) fn prepare(
             let (text, answers) = question.layout(&decision.state, order, is_listed, template)?;
             let text = reader.whole(text, &question.param)?;
             bytes += text.len();
-            too_long(bytes)?;
+            check_bytes(bytes)?;
             let Some(prompt) = reader.prompt(&text, &question.param)? else {
                 if is_listed && question.lists_options() {
                     // Not every order may fit, since the tokens of a list depend on its order.
@@ -140,7 +138,64 @@ pub(crate) fn prepare(
     Ok(prompts)
 }
 
+/// A prompt for an engine that answers chats.
+pub(crate) struct PreparedChat {
+    /// The index of its question.
+    pub(crate) question: usize,
+    pub(crate) chat: Map<String, Value>,
+    pub(crate) wanted: ChatWanted,
+    /// Its description in the response to a dry run.
+    pub(crate) shown: Option<DecisionPrompt>,
+}
+
+/// Makes the chats of all questions and orders. Each is one message of the user.
+pub(crate) fn prepare_chats(
+    decision: &Decision,
+    template: &TextTemplate,
+) -> Result<Vec<PreparedChat>, AppError> {
+    check_bytes(decision.state_bytes())?;
+    let mut bytes = 0;
+    let mut chats = Vec::new();
+    for (index, question) in decision.questions.iter().enumerate() {
+        for order in 0..question.prompts() {
+            check_wanted()?;
+            let (text, answers) = question.layout(&decision.state, order, true, template)?;
+            bytes += text.len();
+            check_bytes(bytes)?;
+            let shown = decision.is_dry_run.then(|| DecisionPrompt {
+                question: index as u64,
+                text: text.clone(),
+                token_ids: Vec::new(),
+                answers: answers.clone(),
+            });
+            let messages = json!([{"role": "user", "content": text}]);
+            let chat = Map::from_iter([("messages".to_owned(), messages)]);
+            chats.push(PreparedChat { question: index, chat, wanted: question.wanted(answers), shown });
+        }
+    }
+    Ok(chats)
+}
+
+fn check_bytes(bytes: usize) -> Result<(), AppError> {
+    let message = format!("have prompts of {bytes} bytes together; at most {TEXTS_BYTES_MAX} are allowed");
+    check("questions", bytes <= TEXTS_BYTES_MAX, message)
+}
+
 impl Question {
+    /// Returns what to read from sampled answers. `answers`: what the model is to write for each option.
+    fn wanted(&self, answers: Vec<String>) -> ChatWanted {
+        if let QuestionKind::Number(number) = &self.kind {
+            return ChatWanted::Number(Box::new(number.job.clone()));
+        }
+        let mut names = Vec::with_capacity(answers.len());
+        for (option, answer) in self.kind.options().iter().zip(answers) {
+            let label = (answer != option.text).then_some(answer);
+            names.push(OptionName { label, text: option.text.clone() });
+        }
+        let names = OptionNames::new(names);
+        ChatWanted::Options(SampledOptions { names, samples: self.reading.samples, orders: self.prompts() })
+    }
+
     /// Returns whether its prompt has a list of options, which may be too long for a model.
     fn lists_options(&self) -> bool {
         matches!(self.kind, QuestionKind::Choice(_) | QuestionKind::Score(_))

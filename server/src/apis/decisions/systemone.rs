@@ -12,10 +12,9 @@ use serde_json::Value;
 use super::figures::{best, choice_confidence, ends, expected_index, score_confidence};
 use super::number::NumberQuestion;
 use super::{
-    AnswerOption, Decision, Figures, OPTIONS_MAX, Question, QuestionKind, Reading, ReadingFields,
-    check_count, check_writes, option_text,
+    AnswerOption, Decision, DecisionTokens, Figures, OPTIONS_MAX, Question, QuestionKind, Reading,
+    ReadingFields, check_count, check_writes, option_text,
 };
-use crate::apis::number::mass;
 use crate::error::{AppError, check};
 use crate::request::ModelProfile;
 
@@ -50,8 +49,9 @@ pub(crate) fn decision(
         orders: request.x_orders,
         coverage: request.x_coverage,
         tolerance: request.x_tolerance,
+        samples: request.x_samples,
     };
-    let reading = Reading::DEFAULT.with("", fields)?;
+    let reading = Reading::DEFAULT.with("", fields, profile)?;
     let state = request.state.ok_or_else(|| AppError::field("state", "is missing"))?;
     let state = free_text("state", &state)?;
     let InOrder(given) = request.questions.ok_or_else(|| AppError::field("questions", "is missing"))?;
@@ -205,20 +205,26 @@ impl QuestionForms {
         model: String,
         decision: &Decision,
         figures: &[Figures],
-        input_tokens: u64,
+        tokens: DecisionTokens,
     ) -> SystemOneResponse {
         let mut answers = Vec::with_capacity(self.0.len());
         for ((form, question), figures) in self.0.into_iter().zip(&decision.questions).zip(figures) {
             answers.push((form.id, answer(form.values, question, figures)));
         }
         let answers = InOrder(answers);
-        SystemOneResponse { model, answers, usage: SystemOneUsage { input_tokens, output_tokens: 0 } }
+        let DecisionTokens { input: input_tokens, engine } = tokens;
+        let usage = SystemOneUsage {
+            input_tokens,
+            output_tokens: engine.map_or(0, |usage| usage.completion_tokens),
+            x_requests: engine.map(|usage| usage.requests),
+        };
+        SystemOneResponse { model, answers, usage }
     }
 }
 
 /// An answer. A question that the model does not answer has equal probabilities and no closed mass.
 fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAnswer {
-    let x_mass = mass(figures.mass());
+    let x_mass = figures.shown_mass();
     let figures = match figures {
         Figures::Number(shown) => {
             return SystemOneAnswer::Number {

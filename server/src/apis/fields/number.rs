@@ -30,12 +30,13 @@ pub(super) fn number_job(
     text: TextBefore,
     profile: &ModelProfile,
 ) -> Result<(NumberJob, NumberFormat), AppError> {
-    let name = number_method::name(&options, profile.number_head)?;
+    let name = number_method::name(&options, profile)?;
     let values = values(&options, name)?;
     let mut format = number_format(&options, name, values)?;
     format.outputs = profile.notation.as_ref().map_or(1, |notation| notation.outputs());
     format.has_special_values =
         profile.notation.as_ref().is_some_and(|notation| notation.has_special_values());
+    format.sampling = profile.sampling;
     number_method::check_rationales(&options)?;
     let objective = engine_objective(format.objective);
     let draws = match &profile.notation {
@@ -46,7 +47,7 @@ pub(super) fn number_job(
         None => SamplingParams::PLAIN,
     };
     let job = NumberJob {
-        method: number_method::method(&options, name, objective, format.estimation, draws)?,
+        method: number_method::method(&options, name, objective, format.estimation, draws, profile)?,
         limits: limits(&options)?,
         values,
         is_masked: format.estimation.normalize,
@@ -170,6 +171,7 @@ pub(super) fn number_format(
         decimals: decimals.map(|count| count as usize),
         interval: None,
         is_of_fields: false,
+        sampling: None,
     })
 }
 
@@ -189,6 +191,7 @@ mod tests {
 
     use super::*;
     use crate::json::from_value;
+    use crate::request::AnswerSampling;
 
     const TEXT: TextBefore = TextBefore {
         sampling: SamplingParams { temperature: 0.5, top_p: 0.75, ..SamplingParams::PLAIN },
@@ -274,6 +277,7 @@ mod tests {
                 decimals: None,
                 interval: None,
                 is_of_fields: false,
+                sampling: None,
             };
             assert_eq!(format, want);
         }
@@ -369,6 +373,34 @@ mod tests {
         let error = number_job(after_mark, mute, &profile).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
         assert!(number_job(NumberOptions::default(), mute, &profile).is_ok());
+    }
+
+    #[test]
+    fn a_model_without_probabilities_is_sampled_and_may_stop_early() {
+        let profile = ModelProfile { sampling: Some(AnswerSampling::Plain), ..ModelProfile::for_tests() };
+        let read = |options: &Value| number_job(parse(options).unwrap(), TEXT, &profile);
+        let (number, format) = read(&json!({})).unwrap();
+        assert_eq!(number.method, NumberMethod::sample(64, 0));
+        assert_eq!((format.method, format.sampling), (MethodName::Sample, Some(AnswerSampling::Plain)));
+        let options =
+            json!({"scale": [1, 5], "samples": 400, "precision": 0.5, "time_max": 2, "interval": 0.9});
+        let (number, format) = read(&options).unwrap();
+        let NumberMethod::Sample { samples: 400, precision: Some(precision), .. } = number.method else {
+            panic!("{:?}", number.method);
+        };
+        assert_eq!((precision.width, precision.estimation), (0.5, format.estimation));
+        assert_eq!(precision.objectives.len(), 3, "the ends of the interval are to be precise, too");
+        assert_eq!(number.time_max, Some(Duration::from_secs(2)));
+        for (field, options) in [
+            ("method", json!({"method": "tree"})),
+            ("tolerance", json!({"tolerance": 0.1})),
+            ("nodes_max", json!({"nodes_max": 5})),
+            ("precision", json!({"precision": -1})),
+            ("rationales", json!({"after": "#", "rationales": 2})),
+        ] {
+            let param = read(&options).unwrap_err().body().error.param;
+            assert_eq!(param, Some(format!("number.{field}")));
+        }
     }
 
     fn assert_refused(field: &str, options: &Value) {

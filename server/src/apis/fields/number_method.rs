@@ -10,6 +10,7 @@ use ntl_core::numbers::{Estimation, Objective};
 use ntl_core::sampling::SamplingParams;
 
 use crate::error::{AppError, check, in_range};
+use crate::request::ModelProfile;
 
 const NODES_MAX: u64 = 65_536;
 const SAMPLES_MAX: u64 = 4096;
@@ -30,8 +31,16 @@ pub(super) struct TextBefore {
     pub(super) max_tokens: usize,
 }
 
-/// The method of the request. `head` is the only one of a model with a number head.
-pub(super) fn name(options: &NumberOptions, head: Option<MethodName>) -> Result<MethodName, AppError> {
+/// The method of the request. A model with a number head has only one, and so has a model without
+/// probabilities.
+pub(super) fn name(options: &NumberOptions, profile: &ModelProfile) -> Result<MethodName, AppError> {
+    let head = profile.number_head;
+    if profile.sampling.is_some() {
+        let name = options.method.unwrap_or(MethodName::Sample);
+        let message = "must be \"sample\" or absent: the engine of this model reports no probabilities";
+        check("number.method", name == MethodName::Sample, message)?;
+        return Ok(name);
+    }
     let name = options.method.or(head).unwrap_or(MethodName::Tree);
     match head {
         Some(head) => {
@@ -57,14 +66,18 @@ pub(super) fn method(
     objective: Objective,
     estimation: Estimation,
     sampling: SamplingParams,
+    profile: &ModelProfile,
 ) -> Result<NumberMethod, AppError> {
-    check_method_options(options, name)?;
+    check_method_options(options, name, profile.sampling.is_some())?;
     match name {
         MethodName::Tree | MethodName::Xval | MethodName::Head => tree(options, objective, estimation),
         MethodName::Sample => {
             let samples =
                 in_range("number.samples", options.samples, NumberOptions::SAMPLES, 1..=SAMPLES_MAX)?;
-            Ok(NumberMethod::Sample { samples: samples as u32, sampling })
+            let precision = precision(options)?;
+            let precision =
+                precision.map(|width| Precision { width, objectives: vec![objective], estimation });
+            Ok(NumberMethod::Sample { samples: samples as u32, sampling, precision })
         }
         MethodName::Beam => {
             let beams = in_range("number.beams", options.beams, NumberOptions::BEAMS, 1..=BEAMS_MAX)?;
@@ -74,7 +87,12 @@ pub(super) fn method(
     }
 }
 
-fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(), AppError> {
+/// `samples_answers`: whether sampling may stop early.
+fn check_method_options(
+    options: &NumberOptions,
+    name: MethodName,
+    samples_answers: bool,
+) -> Result<(), AppError> {
     for (param, is_given, owner) in [
         ("number.tolerance", options.tolerance.is_some(), MethodName::Tree),
         ("number.nodes_max", options.nodes_max.is_some(), MethodName::Tree),
@@ -87,7 +105,8 @@ fn check_method_options(options: &NumberOptions, name: MethodName) -> Result<(),
         let name_given = name.as_str();
         let message = format!("is only allowed with `number.method` \"{owner_name}\", not \"{name_given}\"");
         let is_tree = owner == MethodName::Tree && name == MethodName::Xval;
-        check(param, !is_given || name == owner || is_tree, message)?;
+        let is_stop = samples_answers && ["number.precision", "number.time_max"].contains(&param);
+        check(param, !is_given || name == owner || is_tree || is_stop, message)?;
     }
     Ok(())
 }
@@ -116,9 +135,13 @@ pub(super) fn tree_limits(options: &NumberOptions) -> Result<TreeOptions, AppErr
     let rationales = options.rationales.unwrap_or(1);
     let message = format!("times `number.rationales` must be at most {ALL_NODES_MAX}");
     check("number.nodes_max", nodes_max.saturating_mul(rationales) <= ALL_NODES_MAX, message)?;
+    Ok(TreeOptions { tolerance, nodes_max: nodes_max as usize, precision: precision(options)? })
+}
+
+fn precision(options: &NumberOptions) -> Result<Option<f64>, AppError> {
     let precision = options.precision;
     check("number.precision", precision.is_none_or(|width| width >= 0.0), "must not be negative")?;
-    Ok(TreeOptions { tolerance, nodes_max: nodes_max as usize, precision })
+    Ok(precision)
 }
 
 /// The maximum time of each tree; `None` also if it exceeds the largest [`Duration`].

@@ -134,7 +134,7 @@ fn search(
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
             Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
         }
-        NumberMethod::Sample { samples, sampling } => {
+        NumberMethod::Sample { samples, sampling, .. } => {
             Box::new(sample::NumberSample::new(vocabulary, rules, *samples, *sampling, stream, root))
         }
         NumberMethod::Beam { beams } => Box::new(beam::NumberBeam::new(vocabulary, rules, *beams, root)),

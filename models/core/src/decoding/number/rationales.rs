@@ -38,5 +38,6 @@ pub fn average_rationales<'a>(rationales: impl IntoIterator<Item = Rationale<'a>
         reached: reached.len() as u32,
         missed: (rationales.len() - reached.len()) as u32,
         first_text_end: rationales.first().and_then(|rationale| rationale.number.err()),
+        answers: None,
     }
 }
