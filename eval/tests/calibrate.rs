@@ -72,7 +72,7 @@ fn a_server_accepts_a_calibration_and_it_covers_held_out_items() {
     assert!(calibration.created.is_some());
     let mut settings = fixture.mock.bodies()[0]["number"].clone();
     let defaults = json!({
-        "tolerance": 0.001, "nodes_max": 4096, "digits_max": 12, "decimals_max": 6, "sign": true, "terminator": "any",
+        "tolerance": 0.001, "sampling": true, "digits_max": 12, "decimals_max": 6, "sign": true, "terminator": "any",
         "mass_min": 0.0
     });
     settings.as_object_mut().unwrap().extend(defaults.as_object().cloned().unwrap());

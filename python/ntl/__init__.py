@@ -27,7 +27,7 @@ from .decisions import (
     Score,
     ScoreAnswer,
 )
-from .distribution import Distribution, Mass, mean_crps
+from .distribution import Distribution, Mass, Sampled, mean_crps
 from .errors import NoNumber, NtlError, RequestRejected, ServerFailed, UnexpectedResponse, Unreachable
 from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
 from .server import serve
@@ -58,6 +58,7 @@ __all__ = [
     "PredicateAnswer",
     "Refusal",
     "RequestRejected",
+    "Sampled",
     "Score",
     "ScoreAnswer",
     "ServerFailed",

@@ -34,14 +34,28 @@ class Mass:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """Draws of the mass that the search left open, and the standard error of the server's `value`, if it has one."""
+
+    draws: int
+    standard_error: float | None
+
+    @classmethod
+    def from_response(cls, sampled: Mapping[str, Any]) -> Sampled:
+        error = sampled["standard_error"]
+        return cls(int(sampled["draws"]), None if error is None else float(error))
+
+
+@dataclass(frozen=True)
 class Distribution:
     """The distribution of a number, given that the model writes one of the found numbers.
 
     `values` are the found numbers in ascending order, and `probabilities` their shares, which add up to 1. So invalid mass
     (other texts, numbers out of range) counts for no estimate. Unknown mass does not either: `unknown` is the
     probability of open prefixes and of numbers that the response does not list (it lists at most 1,000).
-    `cdf_bounds` and `quantile_bounds` contain the results for any distribution of the unknown mass. The server's
-    `value` is the estimate of the objective, with bounds in `raw["bounds"]`.
+    `cdf_bounds` and `quantile_bounds` contain the results for any distribution of the unknown mass. If open mass was
+    `sampled`, the draws are among the found numbers, and these bounds hold only up to the error of the draws. The
+    server's `value` is the estimate of the objective, with rigorous bounds in `raw["bounds"]`.
     """
 
     value: float | None
@@ -50,6 +64,7 @@ class Distribution:
     mass: Mass
     unknown: float = 0.0
     reason: str | None = None
+    sampled: Sampled | None = None
     fingerprint: str | None = field(default=None, compare=False)
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -68,6 +83,7 @@ class Distribution:
             mass=mass,
             unknown=max(0.0, mass.open + mass.closed - listed),
             reason=number.get("reason"),
+            sampled=Sampled.from_response(number["sampled"]) if number.get("sampled") else None,
             fingerprint=fingerprint,
             raw=number,
         )

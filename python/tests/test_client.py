@@ -314,7 +314,8 @@ def test_the_bounds_of_quantiles_are_those_of_the_server(client):
     asked = (0.05, 0.25, 0.5, 0.75, 0.95)
     compared = 0
     for nodes in (20, 60, 400):
-        found = client.number(prompt, nodes_max=nodes, quantiles=list(asked))
+        found = client.number(prompt, nodes_max=nodes, sampling=False, quantiles=list(asked))
+        assert found.sampled is None
         for q, bounds in zip(asked, found.raw["bounds"]["quantiles"]):
             if bounds is None:
                 assert max(map(abs, found.quantile_bounds(q))) == float("inf")

@@ -271,8 +271,9 @@ mod tests {
         let common =
             json!({"digits_max": 12, "decimals_max": 6, "sign": true, "terminator": "any", "mass_min": 0.0});
         for (sent, added) in [
-            (json!({}), json!({"tolerance": 0.001, "nodes_max": 4096})),
-            (json!({"tolerance": 0.5, "nodes_max": 10}), json!({})),
+            (json!({}), json!({"tolerance": 0.001, "sampling": true})),
+            (json!({"sampling": false}), json!({"tolerance": 0.001, "nodes_max": 4096})),
+            (json!({"tolerance": 0.5, "nodes_max": 10}), json!({"sampling": true})),
             (json!({"method": "sample"}), json!({"samples": 64})),
             (json!({"method": "beam", "mass_min": 0.25, "digits_max": 3}), json!({"beams": 4})),
         ] {

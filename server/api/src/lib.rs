@@ -61,9 +61,9 @@ pub use models::{
     Version,
 };
 pub use number::{
-    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberInterval, NumberMass,
-    NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile, ScaleNumbers,
-    SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
+    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberDraws, NumberInterval,
+    NumberMass, NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile,
+    ScaleNumbers, SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
 pub use responses::{
     IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesAllowedChoice, ResponsesContent,

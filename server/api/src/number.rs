@@ -228,8 +228,9 @@ pub struct NumberOptions {
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub tolerance: Option<f64>,
     /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
-    /// 262144. Default 4096. In a structured text, all numbers share them: each number may use half of those
-    /// that are left.
+    /// 262144. Default: the search ends after 320 positions, about as expensive as ten greedy answers; with
+    /// `sampling` false, and in a structured text, 4096. In a structured text, all numbers share them: each
+    /// number may use half of those that are left.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole")]
     pub nodes_max: Option<u64>,
@@ -243,6 +244,10 @@ pub struct NumberOptions {
     /// load. Sampled answers that are late are open mass. Default: no such stop.
     #[schema(exclusive_minimum = 0)]
     pub time_max: Option<f64>,
+    /// Only `tree`: whether the mass that the search leaves open is sampled, if `nodes_max` or `time_max` ends
+    /// the search. Estimates then use the drawn numbers, too. Numbers in a structured text are not sampled.
+    /// Default true. The same `seed` repeats the draws; without one, it depends on the prompt.
+    pub sampling: Option<bool>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
     #[serde(default, deserialize_with = "whole")]
@@ -316,8 +321,12 @@ pub struct NumberOptions {
 impl NumberOptions {
     /// Default of `tolerance`.
     pub const TOLERANCE: f64 = 0.001;
-    /// Default of `nodes_max`.
+    /// Default of `nodes_max` without `sampling`.
     pub const NODES_MAX: u64 = 4096;
+    /// Positions after which a search with `sampling` ends by default.
+    pub const SEARCH_NODES_MAX: u64 = 320;
+    /// Number of draws of the open mass.
+    pub const DRAWS: u32 = 64;
     /// Default of `samples`.
     pub const SAMPLES: u64 = 64;
     /// Default of `beams`.
@@ -332,9 +341,11 @@ impl NumberOptions {
     pub fn explicit(self) -> Self {
         let is = |method: MethodName| self.method == Some(method);
         let is_tree = self.method.is_none() || is(MethodName::Tree) || is(MethodName::Xval);
+        let sampling = self.sampling.or(is_tree.then_some(true));
         Self {
             tolerance: self.tolerance.or(is_tree.then_some(Self::TOLERANCE)),
-            nodes_max: self.nodes_max.or(is_tree.then_some(Self::NODES_MAX)),
+            sampling,
+            nodes_max: self.nodes_max.or((sampling == Some(false)).then_some(Self::NODES_MAX)),
             samples: self.samples.or(is(MethodName::Sample).then_some(Self::SAMPLES)),
             beams: self.beams.or(is(MethodName::Beam).then_some(Self::BEAMS)),
             rationales: self.rationales.or(self.after.is_some().then_some(1)),
@@ -400,6 +411,17 @@ pub struct SpecialMass {
     pub negative_infinity: f64,
     /// Mass of the token with which training marked values as invalid.
     pub invalid: f64,
+}
+
+/// Numbers that were drawn from the open mass.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Sampled)]
+pub struct NumberDraws {
+    /// Number of draws.
+    pub draws: u64,
+    /// Standard error of the estimate of the objective: its standard deviation over seeds. Null for a mode,
+    /// and without an estimate.
+    pub standard_error: Option<f64>,
 }
 
 /// The range in which an estimate must lie, wherever the open mass falls; null if it is unbounded. If answers
@@ -491,8 +513,8 @@ impl LocatedNumber {
 pub struct Number {
     /// The estimate of the objective; for method `token` the expectation along the greedy path. With methods
     /// `tree`, `xval` and `head`: if the open mass leaves that estimate unbounded (`bounds.value` null; not
-    /// with objective `mode`), the median, provided that it is bounded. Otherwise null, and `reason` states
-    /// why.
+    /// with objective `mode`) and was not sampled, the median, provided that it is bounded. Otherwise null,
+    /// and `reason` states why.
     pub value: Option<f64>,
     /// The objective of the request.
     pub objective: ObjectiveOption,
@@ -521,16 +543,20 @@ pub struct Number {
     pub interval: Option<NumberInterval>,
     /// The most probable values, best first.
     pub support: Vec<SupportPoint>,
-    /// How the probability is divided.
+    /// How the probability is divided, without draws.
     pub mass: NumberMass,
-    /// Bounds of the estimates; null for all methods except `tree`, `xval` and `head`, unless whole answers
-    /// were sampled.
+    /// Bounds of the estimates, without draws of open mass; null for all methods except `tree`, `xval` and
+    /// `head`, unless whole answers were sampled.
     pub bounds: Bounds,
-    /// Number of decoder positions that the number is computed from.
+    /// The draws of the open mass; null if nothing was sampled. Then all estimates, `interval` and `support`
+    /// use only exact probabilities.
+    #[serde(default)]
+    pub sampled: Option<NumberDraws>,
+    /// Number of decoder positions that the number is computed from, including those of draws.
     pub nodes: u64,
     /// Number of model steps that computed these positions.
     pub forward_passes: u64,
-    /// Whether `nodes_max` or `time_max` ended the expansion before `tolerance` was reached.
+    /// Whether the number of positions or `time_max` ended the expansion before `tolerance` was reached.
     pub truncated: bool,
     /// Remarks about the number, joined by semicolons; null if there are none. They state why there is no
     /// value, or why `value` is not the estimate of the objective. They also report an unbounded interval,

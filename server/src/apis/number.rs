@@ -1,8 +1,10 @@
 //! The `number` object of an answer: the requested estimate, its text, and the distribution around it.
 //!
 //! Invariants: no NaN, no infinity and no negative zero leaves this module; the three masses add up to 1.
+//! Masses and bounds are exact: only estimates use draws of the open mass.
 
 use ntl_api::{
+<<<<<<< HEAD
     Bounds, EstimateName, FieldProbability, IntervalMethod, LocatedChoice, LocatedField, LocatedNumber,
     MethodName, Number, NumberInterval, NumberMass, ObjectiveName, ObjectiveOption, Quantile, SpecialMass,
     SupportPoint,
@@ -13,6 +15,15 @@ use ntl_core::numbers::{
     self, Distribution, Estimation, Interval, ListedValues, NumberValues, SchemaNumbers, conformal_interval,
 };
 use ntl_core::samples::{CONFIDENCE, NumberSamples};
+=======
+    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberDraws, NumberInterval,
+    NumberMass, ObjectiveName, ObjectiveOption, Quantile, SpecialMass, SupportPoint,
+};
+use ntl_core::contract::{self, NumberOutcome, RefusedText};
+use ntl_core::numbers::{
+    self, Distribution, Estimation, Interval, NumberValues, SampledDistribution, conformal_interval,
+};
+>>>>>>> f/anytime
 
 use crate::request::{AnswerSampling, number_bytes};
 
@@ -140,9 +151,10 @@ impl NumberFormat {
     /// The printed value and the object.
     pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
         let found = &outcome.distribution;
+        let estimated = outcome.estimated();
         let NumberAnswer { name, value, text, has_estimate, reason } = self.answer(outcome);
         // `token` finds only the greedy number, whose mean would look like an estimate.
-        let estimates = Some(found).filter(|_| self.method != MethodName::Token);
+        let estimates = Some(estimated).filter(|_| self.method != MethodName::Token);
         let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
         let number = Number {
             value,
@@ -152,7 +164,7 @@ impl NumberFormat {
             mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
             trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
             median: estimate(|found| found.quantile(0.5)),
-            mode: found.mode().and_then(plain),
+            mode: estimated.mode().and_then(plain),
             std: estimate(Distribution::std),
             quantiles: self
                 .quantiles
@@ -166,14 +178,24 @@ impl NumberFormat {
                 .interval
                 .as_ref()
                 .filter(|_| has_estimate)
+<<<<<<< HEAD
                 .and_then(|own| self.interval(own, found)),
             support: support(found.most_probable(self.support), outcome.answers.as_deref()),
+=======
+                .and_then(|own| self.interval(own, outcome)),
+            support: estimated.most_probable(self.support).into_iter().map(support_point).collect(),
+>>>>>>> f/anytime
             mass: NumberMass {
                 special: self.has_special_values.then(|| special(found.special())),
                 samples: outcome.answers.as_ref().map(|answers| answers.samples.samples() as u64),
                 ..mass(found.mass())
             },
+<<<<<<< HEAD
             bounds: self.bounds(outcome, has_estimate),
+=======
+            bounds: self.bounds(found, has_estimate),
+            sampled: outcome.sampled.first().map(|sampled| self.draws(sampled, has_estimate)),
+>>>>>>> f/anytime
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
             truncated: outcome.truncated,
@@ -194,8 +216,10 @@ impl NumberFormat {
         let found = &outcome.distribution;
         let refusal = self.refusal(outcome);
         let has_estimate = refusal.is_none();
-        let is_unbounded = has_estimate && self.must_be_bounded() && self.value_bounds(found).is_none();
-        let name = if is_unbounded { EstimateName::Median } else { self.estimate_name(found) };
+        let is_unbounded =
+            has_estimate && self.must_be_bounded(outcome) && self.value_bounds(found).is_none();
+        let estimated = outcome.estimated();
+        let name = if is_unbounded { EstimateName::Median } else { self.estimate_name(estimated) };
         let value = self.value(outcome).filter(|_| has_estimate).and_then(plain);
         let is_shown = outcome.first_text_end.is_none();
         let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
@@ -203,7 +227,7 @@ impl NumberFormat {
         let missed = missed_rationales(outcome).filter(|_| has_estimate);
         let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
         let no_interval =
-            self.interval.as_ref().filter(|own| has_estimate && self.interval(own, found).is_none());
+            self.interval.as_ref().filter(|own| has_estimate && self.interval(own, outcome).is_none());
         let no_interval = no_interval.map(|own| self.no_interval(own, found));
         let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
         let unreported = unreported(outcome);
@@ -219,12 +243,18 @@ impl NumberFormat {
     fn value(&self, outcome: &NumberOutcome) -> Option<f64> {
         match self.method {
             MethodName::Token => outcome.token_value,
-            _ if self.knows_open_mass() => {
+            _ if self.knows_open_mass() && outcome.sampled.is_empty() => {
                 let objective = engine_objective(self.objective);
                 outcome.distribution.bounded_estimate(objective, &self.estimation)
             }
-            _ => outcome.distribution.estimate(engine_objective(self.objective), &self.estimation),
+            _ => outcome.estimated().estimate(engine_objective(self.objective), &self.estimation),
         }
+    }
+
+    fn draws(&self, sampled: &SampledDistribution, has_estimate: bool) -> NumberDraws {
+        let error = sampled.standard_error(engine_objective(self.objective), &self.estimation);
+        let draws = sampled.draws().into();
+        NumberDraws { draws, standard_error: error.filter(|_| has_estimate).and_then(plain) }
     }
 
     /// Returns which estimate answers the objective.
@@ -243,9 +273,11 @@ impl NumberFormat {
     }
 
     /// Returns whether an estimate without bounds is unusable. A mode is always a number that the model
-    /// wrote, and methods that draw or drop numbers bound nothing.
-    fn must_be_bounded(&self) -> bool {
-        self.knows_open_mass() && self.objective != ObjectiveOption::Named(ObjectiveName::Mode)
+    /// wrote, draws stand for the open mass, and methods that draw or drop numbers bound nothing.
+    fn must_be_bounded(&self, outcome: &NumberOutcome) -> bool {
+        self.knows_open_mass()
+            && outcome.sampled.is_empty()
+            && self.objective != ObjectiveOption::Named(ObjectiveName::Mode)
     }
 
     /// Explains why the objective's estimate is unusable. The open mass is rounded up where it would
@@ -342,13 +374,15 @@ impl NumberFormat {
 
     /// `None` if the open mass can move an end beyond all bounds, and if a head predicts the number and no
     /// calibration applies: the interval would have no width.
-    fn interval(&self, format: &IntervalFormat, found: &Distribution) -> Option<NumberInterval> {
+    fn interval(&self, format: &IntervalFormat, outcome: &NumberOutcome) -> Option<NumberInterval> {
         if self.is_predicted() && matches!(format.ends, IntervalEnds::Quantiles { .. }) {
             return None;
         }
         let coverage = format.coverage;
         let [low, high] = format.quantiles();
-        let is_bounded = |q: f64| !self.knows_open_mass() || self.quantile_bounds(found, q).is_some();
+        let found = outcome.estimated();
+        let needs_bounds = self.knows_open_mass() && outcome.sampled.is_empty();
+        let is_bounded = |q: f64| !needs_bounds || self.quantile_bounds(found, q).is_some();
         if !is_bounded(low) || !is_bounded(high) {
             return None;
         }
@@ -379,7 +413,7 @@ impl NumberFormat {
             };
             return Some(reason.to_owned());
         }
-        let found = &outcome.distribution;
+        let found = outcome.estimated();
         let closed = found.mass().closed;
         let written = written_instead(&outcome.refused);
         if found.leaves().is_empty() || closed <= 0.0 {
@@ -393,7 +427,7 @@ impl NumberFormat {
     /// Says that the model rather writes something else than a rating. Its value is conditional on the scale,
     /// like any rating.
     fn off_scale(&self, outcome: &NumberOutcome) -> Option<String> {
-        let NumberMass { closed, open, .. } = mass(outcome.distribution.mass());
+        let NumberMass { closed, open, .. } = mass(outcome.estimated().mass());
         let verb = if closed + open < MASS_EXPECTED { "is" } else { "was found" };
         let written = written_instead(&outcome.refused);
         let is_low = self.is_rating && closed < MASS_EXPECTED;

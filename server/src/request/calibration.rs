@@ -73,7 +73,7 @@ impl IntervalSettings {
             (NumberValues::Scale(_), _) | (_, NumberValues::Scale(_)) => "number.scale",
             _ => "number.range",
         };
-        let mut fields = in_method(&a.method, &b.method);
+        let mut fields = in_method(a, b);
         fields.extend([
             ("number.time_max", a.time_max == b.time_max),
             (values, a.values == b.values),
@@ -98,15 +98,19 @@ type Compared = (&'static str, bool);
 
 /// Compares the budgets of methods, too: a smaller one leaves more mass open, and quantiles look only at
 /// closed mass.
-fn in_method(a: &NumberMethod, b: &NumberMethod) -> Vec<Compared> {
+fn in_method(a: &NumberJob, b: &NumberJob) -> Vec<Compared> {
     use NumberMethod::{Beam, Sample, Tree};
-    match (a, b) {
+    let nodes_end = |job: &NumberJob, nodes_max: usize| {
+        job.open_draws.map_or(nodes_max, |open| open.search_nodes_max.min(nodes_max))
+    };
+    match (&a.method, &b.method) {
         (
             Tree { tolerance: own_tolerance, nodes_max: own_nodes_max, precision: own_precision },
             Tree { tolerance, nodes_max, precision },
         ) => vec![
             ("number.tolerance", is_same(*own_tolerance, *tolerance)),
-            ("number.nodes_max", own_nodes_max == nodes_max),
+            ("number.nodes_max", nodes_end(a, *own_nodes_max) == nodes_end(b, *nodes_max)),
+            ("number.sampling", a.open_draws.is_some() == b.open_draws.is_some()),
             ("number.precision", own_precision == precision),
         ],
         (Sample { samples: own_samples, .. }, Sample { samples, .. }) => {

@@ -133,6 +133,7 @@ impl GenerationRequest {
     /// Returns the engine's job for one more prompt. `guide` is the compiled [`Self::guided`].
     pub(crate) fn job(&self, prompt: Prompt, guide: Option<&Arc<dyn Guide>>) -> Job {
         let seed = self.seed.unwrap_or_else(random_seed);
+        let prompt_seed = prompt_seed(&prompt);
         let mut decoding = self.decoding.clone();
         match &mut decoding {
             Request::Text(job) => {
@@ -143,6 +144,11 @@ impl GenerationRequest {
                 if let NumberMethod::Sample { sampling, .. } = &mut job.method {
                     // The numbers must not be drawn by the same random numbers as the text before them.
                     sampling.seed = if job.after.is_some() { !seed } else { seed };
+                }
+                if let Some(open) = &mut job.open_draws {
+                    // Without a seed, the distribution after a prompt is the same in each response.
+                    let seed = self.seed.unwrap_or(prompt_seed);
+                    open.seed = if job.after.is_some() { !seed } else { seed };
                 }
                 if let Some(after) = &mut job.after {
                     after.sampling.seed = seed;
@@ -168,6 +174,14 @@ impl GenerationRequest {
             | Request::Labels => 1,
         }
     }
+}
+
+/// A seed that differs between prompts (FNV-1a over their ids), so that errors of different draws do not add
+/// up.
+fn prompt_seed(prompt: &Prompt) -> u64 {
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    prompt.ids().fold(BASIS, |hash, id| (hash ^ u64::from(id)).wrapping_mul(PRIME))
 }
 
 fn random_seed() -> u64 {

@@ -88,7 +88,7 @@ async fn without_a_calibration_an_interval_is_that_of_the_quantiles_and_says_so(
 #[tokio::test]
 async fn an_interval_that_the_open_mass_can_move_anywhere_is_left_out_with_the_reason() {
     let app = server(script());
-    let open = number(&app, json!({"interval": 0.8, "nodes_max": 5})).await.1;
+    let open = number(&app, json!({"interval": 0.8, "nodes_max": 5, "sampling": false})).await.1;
     assert!(open.get("interval").is_none(), "{open}");
     assert!(open["reason"].as_str().unwrap().contains("the interval is unbounded"), "{open}");
 }
@@ -258,6 +258,8 @@ async fn every_setting_that_changes_the_distribution_or_its_presence_must_be_tha
         let reason = format!("the calibration of this model is for another `number.{field}`");
         assert_eq!((&found["method"], &found["reason"]), (&json!("quantiles"), &json!(reason)));
     }
+    let exact = interval(&app, json!({"interval": 0.8, "sampling": false})).await;
+    assert!(exact["reason"].as_str().unwrap().contains("another `number.sampling`"), "{exact}");
     let sampled = file(|file| file["number"] = json!({"method": "sample", "samples": 32}));
     let app = calibrated_server(&[sampled]).unwrap();
     for (samples, method) in [(32, "conformal"), (33, "quantiles")] {

@@ -65,7 +65,7 @@ async fn a_search_that_is_out_of_time_returns_what_it_has_found() {
     let (_, whole) = number(&app, json!({})).await;
     let (_, unhurried) = number(&app, json!({"time_max": 1e9})).await;
     assert_eq!((&unhurried["mass"], &unhurried["truncated"]), (&whole["mass"], &json!(false)));
-    let (_, late) = number(&app, json!({"time_max": 1e-9})).await;
+    let (_, late) = number(&app, json!({"time_max": 1e-9, "sampling": false})).await;
     assert_eq!((&late["truncated"], &late["nodes"]), (&json!(true), &json!(1)), "{late}");
     assert!(late["mass"]["open"].as_f64().unwrap() > 0.5, "{late}");
     assert_eq!((&late["value"], &late["reason"]), (&Value::Null, &json!("no closed mass")));
@@ -205,6 +205,7 @@ async fn an_estimate_that_the_open_mass_leaves_unbounded_gives_way_to_the_median
     ] {
         let mut limited = options.clone();
         limited["nodes_max"] = 2.into();
+        limited["sampling"] = false.into();
         let (text, found) = number(&goes_on(more), limited).await;
         assert_eq!(found["estimate"].as_str().unwrap_or_default(), estimate, "{options}: {found}");
         assert_eq!(found["reason"].as_str().unwrap_or_default(), reason, "{options}: {found}");
@@ -244,12 +245,65 @@ async fn auto_is_the_mode_of_a_majority_and_otherwise_the_mean() {
     assert_eq!((&unsure["value"], &unsure["estimate"]), (&unsure["trimmed_mean"], &json!("trimmed_mean")));
     assert!(close(&auto(split(), json!({"trim": 0})).await["value"], 5.95), "{unsure}");
     // 4 has 0.4 of the closed mass, but the open mass of 0.6 may close at any value.
-    let open = auto(goes_on(0.6), json!({"nodes_max": 2})).await;
+    let open = auto(goes_on(0.6), json!({"nodes_max": 2, "sampling": false})).await;
     assert_eq!((&open["value"], &open["bounds"]["value"]), (&Value::Null, &Value::Null), "{open}");
     // 4 has 0.8, which the rest cannot overtake.
-    let settled = auto(goes_on(0.2), json!({"nodes_max": 2})).await;
+    let settled = auto(goes_on(0.2), json!({"nodes_max": 2, "sampling": false})).await;
     assert_eq!((&settled["value"], &settled["bounds"]["value"]), (&json!(4.0), &json!([4.0, 4.0])));
     assert!(settled["reason"].is_null(), "{settled}");
+}
+
+#[tokio::test]
+async fn open_mass_is_sampled_and_only_estimates_use_the_draws() {
+    let app = goes_on(0.6);
+    let (_, alone) = number(&app, json!({"nodes_max": 2, "sampling": false})).await;
+    assert_eq!((&alone["sampled"], &alone["value"]), (&Value::Null, &Value::Null), "{alone}");
+    let (text, found) = number(&app, json!({"nodes_max": 2, "interval": 0.5})).await;
+    for part in ["mass", "bounds"] {
+        assert_eq!(found[part], alone[part], "{found}");
+    }
+    assert_eq!((&found["sampled"]["draws"], &found["truncated"]), (&json!(64), &json!(true)), "{found}");
+    assert!(found["sampled"]["standard_error"].as_f64().unwrap() > 0.0, "{found}");
+    assert_eq!((&found["estimate"], &found["reason"]), (&json!("trimmed_mean"), &Value::Null), "{found}");
+    // 4 has 0.4 of the mass, exactly; 41 has 0.24, and 411 and longer numbers have the rest.
+    assert!(close(&found["median"], 41.0) && text.parse::<f64>().unwrap() > 4.0, "{found}");
+    assert!(found["interval"].is_object() && close(&found["support"][0]["probability"], 0.4), "{found}");
+    let (_, closed) = number(&app, json!({"nodes_max": 2, "mass_min": 0.9})).await;
+    assert!(closed["value"].is_number(), "{closed}");
+
+    // Without a seed, the draws depend on the prompt alone.
+    assert_eq!(number(&app, json!({"nodes_max": 2, "interval": 0.5})).await, (text, found));
+    let seeded = async |seed: u64| {
+        let body = json!({"prompt": "x", "seed": seed, "number": {"nodes_max": 2}});
+        complete(&app, body).await.json()["choices"][0]["number"].clone()
+    };
+    assert_eq!(seeded(1).await, seeded(1).await);
+    assert_ne!(seeded(1).await["mean"], seeded(2).await["mean"]);
+
+    // A mode has no standard error, and a number that ends within the budget no draws.
+    let (_, mode) = number(&app, json!({"nodes_max": 2, "objective": "mode"})).await;
+    assert_eq!(mode["sampled"], json!({"draws": 64, "standard_error": null}), "{mode}");
+    let (_, sure) = number(&four_or_five(), json!({})).await;
+    assert_eq!((&sure["sampled"], &sure["truncated"]), (&Value::Null, &json!(false)), "{sure}");
+}
+
+#[tokio::test]
+async fn a_search_ends_after_about_ten_greedy_answers_unless_the_request_has_a_limit() {
+    // Four digits, all equally probable.
+    let digits: Vec<(u32, f64)> = (0..10).map(|digit| (piece(&digit.to_string()), 0.1)).collect();
+    let script =
+        move |_: &[u32], path: &[u32]| Ok(logits(if path.len() < 4 { &digits } else { &[(EOS, 1.0)] }));
+    let app = server(Box::new(script));
+    let (_, found) = number(&app, json!({"range": [0, 9999]})).await;
+    let nodes = found["nodes"].as_u64().unwrap();
+    assert!((321..=320 + 64 * 5).contains(&nodes), "{found}");
+    let value = found["value"].as_f64().unwrap();
+    let error = found["sampled"]["standard_error"].as_f64().unwrap();
+    assert!((value - 4999.5).abs() < 4.0 * error && error < 200.0, "{found}");
+    let (_, whole) = number(&app, json!({"range": [0, 9999], "sampling": false})).await;
+    assert_eq!((&whole["nodes"], &whole["sampled"]), (&json!(4096), &Value::Null));
+    let (_, more) = number(&app, json!({"range": [0, 9999], "nodes_max": 5000})).await;
+    assert!(more["nodes"].as_u64().unwrap() > 5000 && more["sampled"].is_object(), "{more}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::error::EngineError;
 use super::options::OptionsOutcome;
 use crate::guide::SchemaField;
 use crate::losses::DigitScore;
-use crate::numbers::Distribution;
+use crate::numbers::{Distribution, SampledDistribution};
 use crate::token::TokenLogprob;
 
 /// A token with log-probabilities.
@@ -114,9 +114,11 @@ pub struct NumberOutcome {
     /// The distributions of the other numbers of the answer, if it consists of several. Each is marginal over
     /// the numbers before it.
     pub further: Vec<Distribution>,
+    /// If the open mass was sampled: the distribution of each number of the answer with the draws.
+    pub sampled: Vec<SampledDistribution>,
     /// The value of [`NumberMethod::Token`](super::NumberMethod::Token), if the greedy path is a number.
     pub token_value: Option<f64>,
-    /// Number of decoder positions that the result uses, including the text before the number.
+    /// Number of decoder positions that the result uses, including draws and the text before the number.
     pub nodes: usize,
     /// Engine steps that computed them. Fewer rows fit into a busy step, so this depends on load.
     pub forward_passes: usize,
@@ -143,14 +145,20 @@ pub struct NumberOutcome {
 impl NumberOutcome {
     /// Returns an outcome for each number of the answer.
     pub fn each(&self) -> Vec<Self> {
-        let of = |distribution: &Distribution| Self {
+        let of = |(index, distribution): (usize, &Distribution)| Self {
             distribution: distribution.clone(),
             further: Vec::new(),
+            sampled: self.sampled.get(index).cloned().into_iter().collect(),
             refused: self.refused.clone(),
             answers: self.answers.clone(),
             ..*self
         };
-        std::iter::once(&self.distribution).chain(&self.further).map(of).collect()
+        std::iter::once(&self.distribution).chain(&self.further).enumerate().map(of).collect()
+    }
+
+    /// Returns the distribution for estimates of the first number: with the draws, if there are any.
+    pub fn estimated(&self) -> &Distribution {
+        self.sampled.first().map_or(&self.distribution, SampledDistribution::distribution)
     }
 
     /// All mass is invalid, because the text before cannot be followed by a number.
@@ -163,6 +171,7 @@ impl NumberOutcome {
         Self {
             distribution,
             further: Vec::new(),
+            sampled: Vec::new(),
             token_value: None,
             nodes,
             forward_passes,

@@ -110,20 +110,12 @@ impl Job {
     /// Lowers the budgets of trees so that the context has at most `max` nodes; each tree keeps at least 1.
     pub fn limit_nodes(&mut self, max: usize) {
         let left = max.saturating_sub(self.nodes(0));
-        let limit = |nodes_max: &mut usize, texts: usize| {
-            *nodes_max = (left / texts.max(1)).clamp(1, (*nodes_max).max(1));
-        };
         match &mut self.request {
-            Request::Number(job) => {
-                let texts = job.texts();
-                if let NumberMethod::Tree { nodes_max, .. } = &mut job.method {
-                    limit(nodes_max, texts);
-                }
-            }
+            Request::Number(job) => job.limit_nodes(left / job.texts().max(1)),
             Request::Text(job) => {
                 let texts = job.paths() as usize;
                 if let Some(fields) = &mut job.fields {
-                    limit(&mut fields.nodes_max, texts);
+                    fields.nodes_max = (left / texts.max(1)).clamp(1, fields.nodes_max.max(1));
                 }
             }
             Request::Beams(_)
@@ -347,8 +339,21 @@ pub struct NumberJob {
     pub reports_refused: bool,
     /// Maximum time of each tree: it stops after the first step that ends later.
     pub time_max: Option<Duration>,
+    /// Sample the open mass of trees that end before their tolerance.
+    pub open_draws: Option<OpenDraws>,
     /// Text that comes before the number.
     pub after: Option<AfterMarker>,
+}
+
+/// How the open mass of a tree is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenDraws {
+    /// The tree ends at this number of counted nodes even if its `nodes_max` allows more.
+    pub search_nodes_max: usize,
+    /// Number of draws of each tree. Even, so that they form pairs.
+    pub draws: u32,
+    /// Same seed, same draws.
+    pub seed: u64,
 }
 
 impl NumberJob {
@@ -365,21 +370,44 @@ impl NumberJob {
             is_masked: true,
             reports_refused: false,
             time_max: None,
+            open_draws: None,
             after: None,
         }
     }
 
-    /// Returns the maximum number of nodes if a tree has at most `tree_max`: the trees or longest numbers,
-    /// and the text before them.
+    /// Returns the maximum number of nodes if a tree and its draws have at most `tree_max`: the trees or
+    /// longest numbers, and the text before them.
     fn nodes(&self, tree_max: usize) -> usize {
         let search = match &self.method {
-            NumberMethod::Tree { nodes_max, .. } => tree_max.min(*nodes_max),
+            NumberMethod::Tree { nodes_max, .. } => {
+                let search = self.open_draws.map_or(*nodes_max, |open| open.search_nodes_max.min(*nodes_max));
+                tree_max.min(search.saturating_add(self.draw_nodes()))
+            }
             NumberMethod::Sample { samples, .. } => NUMBER_TOKENS_MAX.saturating_mul(*samples as usize),
             NumberMethod::Beam { beams } => NUMBER_TOKENS_MAX.saturating_mul(*beams),
             NumberMethod::Token => NUMBER_TOKENS_MAX,
         };
         let before = self.after.as_ref().map_or(1, |after| after.max_tokens);
         search.saturating_add(before).saturating_mul(self.texts())
+    }
+
+    /// Returns the maximum number of nodes of the draws of one tree. Each token of a number writes at least
+    /// one of its characters.
+    fn draw_nodes(&self) -> usize {
+        let tokens = NUMBER_TOKENS_MAX.min(self.limits.characters_max());
+        self.open_draws.map_or(0, |open| tokens.saturating_mul(open.draws as usize))
+    }
+
+    /// Limits the nodes of each tree and of its draws to `max`. Draws that leave less than half of them to
+    /// the tree are left out.
+    fn limit_nodes(&mut self, max: usize) {
+        if self.draw_nodes() > max / 2 {
+            self.open_draws = None;
+        }
+        let max = max.saturating_sub(self.draw_nodes());
+        if let NumberMethod::Tree { nodes_max, .. } = &mut self.method {
+            *nodes_max = max.clamp(1, (*nodes_max).max(1));
+        }
     }
 
     /// Returns the same job, whose precision is also about these estimates.

@@ -32,8 +32,8 @@ pub use event::{
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, NumberEncoding};
 pub use job::{
-    AfterMarker, BeamJob, EarlyStopping, FieldsJob, Job, NumberJob, NumberMethod, Precision, Request,
-    ScoreJob, TextJob,
+    AfterMarker, BeamJob, EarlyStopping, FieldsJob, Job, NumberJob, NumberMethod, OpenDraws, Precision,
+    Request, ScoreJob, TextJob,
 };
 pub use model::{
     BatchModel, CacheCost, ContextRequest, Continuation, EvictableCache, Interruption, NodeCapacity,

@@ -15,6 +15,8 @@ mod text;
 mod token_guide;
 
 #[cfg(test)]
+mod anytime_tests;
+#[cfg(test)]
 mod beam_tests;
 #[cfg(test)]
 mod encoding_tests;

@@ -8,7 +8,7 @@ use super::tests::{PIECES, model, number, number_job, tree, trim, vocabulary};
 use super::*;
 use crate::Prompt;
 use crate::contract::{
-    BatchModel, CandidatesJob, Continuation, NumberJob, NumberMethod, NumberOutcome, OptionsJob,
+    BatchModel, CandidatesJob, Continuation, NumberJob, NumberMethod, NumberOutcome, OpenDraws, OptionsJob,
     OptionsOutcome, Row, ScoreJob, Terminator, Token,
 };
 use crate::losses::{NumberLoss, NumberLossKind, NumberTokens};
@@ -75,6 +75,31 @@ fn jobs() -> Vec<NumberJob> {
         (Terminator::Eos, scale),
     ];
     jobs.map(|(terminator, values)| NumberJob { terminator, values, ..number_job() }).into()
+}
+
+#[test]
+fn the_open_mass_of_reports_is_sampled_without_bias() {
+    const SEEDS: u64 = 200;
+    let raw = Estimation { normalize: false, ..trim(0.0) };
+    let exact = exact(3, &number_job()).mean(&raw).unwrap();
+    for reported in REPORTED {
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for seed in 0..SEEDS {
+            let open_draws = Some(OpenDraws { search_nodes_max: 2, draws: 16, seed });
+            let outcome = search(3, &NumberJob { open_draws, ..number_job() }, reported);
+            let mass = outcome.estimated().mass();
+            assert!((mass.closed + mass.invalid + mass.open - 1.0).abs() < 1e-9, "{reported:?}: {mass:?}");
+            let unreported = outcome.unreported;
+            assert!(unreported <= mass.open + 1e-9, "{reported:?}: {unreported} of {mass:?}");
+            let error = outcome.estimated().mean(&raw).unwrap() - exact;
+            sum += error;
+            squares += error * error;
+        }
+        if matches!(reported, Reported::All) {
+            let (mean, square) = (sum / SEEDS as f64, squares / SEEDS as f64);
+            assert!(mean.abs() <= 4.0 * (square / SEEDS as f64).sqrt(), "{reported:?}: {mean} {square}");
+        }
+    }
 }
 
 /// Asserts that `found` leaves every part of the exact distribution possible.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::tests::drive;
 use super::*;
 use crate::contract::{
-    BatchModel, Event, NumberJob, NumberMethod, NumberOutcome, Precision, Prompt, TextJob,
+    BatchModel, Event, NumberJob, NumberMethod, NumberOutcome, OpenDraws, Precision, Prompt, TextJob,
 };
 use crate::numbers::{
     Distribution, Estimation, Interval, NotationError, NumberValues, Objective, Scale, SpecialValue,
@@ -161,6 +161,34 @@ fn tree(tolerance: f64, nodes_max: usize) -> NumberJob {
 
 fn all(outcome: &NumberOutcome) -> Vec<&Distribution> {
     std::iter::once(&outcome.distribution).chain(&outcome.further).collect()
+}
+
+#[test]
+fn draws_of_each_of_several_numbers_are_unbiased() {
+    const SEEDS: u64 = 200;
+    let vocabulary = vocabulary(TENS, 2);
+    let exact = number(&vocabulary, tree(1e-12, 65_536));
+    let raw = Estimation { trim: 0.0, normalize: false, range: None };
+    for nodes in [3, 40] {
+        let mut errors = [(0.0, 0.0); 2];
+        for seed in 0..SEEDS {
+            let open_draws = Some(OpenDraws { search_nodes_max: nodes, draws: 16, seed });
+            let outcome = number(&vocabulary, NumberJob { open_draws, ..tree(1e-12, 65_536) });
+            assert_eq!((outcome.sampled.len(), outcome.truncated), (2, true));
+            for ((sampled, exact), (sum, squares)) in outcome.sampled.iter().zip(all(&exact)).zip(&mut errors)
+            {
+                let error = sampled.distribution().mean(&raw).unwrap() - exact.mean(&raw).unwrap();
+                *sum += error;
+                *squares += error * error;
+            }
+        }
+        for (sum, squares) in errors {
+            let (mean, square) = (sum / SEEDS as f64, squares / SEEDS as f64);
+            assert!(mean.abs() <= 4.0 * (square / SEEDS as f64).sqrt() + 1e-9, "{nodes}: {errors:?}");
+        }
+        // The tree has found the first number in 40 nodes.
+        assert_eq!([errors[0].1 > 1e-9, errors[1].1 > 1e-9], [nodes == 3, true], "{errors:?}");
+    }
 }
 
 /// The value of the tokens of one number, by the definition of its format.

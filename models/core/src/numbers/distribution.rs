@@ -64,6 +64,15 @@ impl SpecialMass {
         }
     }
 
+    /// Adds the value if it is special, and otherwise returns its leaf.
+    fn leaf(&mut self, value: NumberValue, probability: f64) -> Option<Leaf> {
+        if let NumberValue::Special(value) = value {
+            self.add(value, probability);
+            return None;
+        }
+        Some(Leaf { value: value.to_f64(), text: value.to_string(), probability })
+    }
+
     fn total(&self) -> f64 {
         self.nan + self.infinity + self.negative_infinity + self.invalid
     }
@@ -76,6 +85,16 @@ pub struct OpenPart {
     pub probability: f64,
     /// Whether all of it is numbers. Otherwise any share may be invalid.
     pub is_certain: bool,
+}
+
+/// A number drawn from the open mass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DrawnNumber {
+    /// The number of its draw, in the order of the strata. A draw may be several numbers, or none.
+    pub draw: u32,
+    pub value: NumberValue,
+    /// The mass that it represents.
+    pub mass: f64,
 }
 
 /// Which error the estimate minimises.
@@ -123,15 +142,32 @@ impl Distribution {
     /// Merges `closed` (values with their probabilities) by value.
     pub fn new<V: Copy + Into<NumberValue>>(closed: &HashMap<V, f64>, invalid: f64, open: f64) -> Self {
         let mut special = SpecialMass::default();
-        let leaf = |(&value, &probability): (&V, &f64)| match value.into() {
-            NumberValue::Special(value) => {
-                special.add(value, probability);
-                None
-            }
-            value => Some(Leaf { value: value.to_f64(), text: value.to_string(), probability }),
-        };
-        let leaves = closed.iter().filter_map(leaf).collect();
+        let mut leaves = Vec::with_capacity(closed.len());
+        for (&value, &probability) in closed {
+            leaves.extend(special.leaf(value.into(), probability));
+        }
         Self { special, ..Self::merged(leaves, invalid + special.total(), open) }
+    }
+
+    /// Returns the distribution in which drawn numbers with their masses replace open mass, of which `open`
+    /// is left. The rest of the mass is invalid.
+    pub(super) fn with_drawn(&self, drawn: &[DrawnNumber], open: f64) -> Self {
+        let mut special = self.special;
+        let mut leaves = self.leaves.clone();
+        for &DrawnNumber { value, mass, .. } in drawn {
+            leaves.extend(special.leaf(value, mass));
+        }
+        let merged = Self::merged(leaves, 0.0, open.max(0.0));
+        let invalid = (1.0 - merged.mass.closed - merged.mass.open).max(0.0);
+        Self { special, mass: Mass { invalid, ..merged.mass }, ..merged }
+    }
+
+    /// Replaces the probabilities of all leaves.
+    pub(super) fn set_probabilities(&mut self, probabilities: &[f64]) {
+        for (leaf, &probability) in self.leaves.iter_mut().zip(probabilities) {
+            leaf.probability = probability;
+        }
+        self.mass.closed = probabilities.iter().sum();
     }
 
     fn merged(mut leaves: Vec<Leaf>, invalid: f64, open: f64) -> Self {

@@ -40,6 +40,14 @@ impl NumberState {
         }
     }
 
+    /// The value read so far, which sorts prefixes of texts roughly by the values of their numbers.
+    pub(crate) fn value_read(self) -> f64 {
+        match self {
+            Self::Text(state) => state.value_read(),
+            Self::Tokens(_) => 0.0,
+        }
+    }
+
     /// Returns whether no digit of a text has been read yet.
     pub(crate) fn is_before_digits(self) -> bool {
         matches!(self, Self::Text(state) if state.is_before_digits())

@@ -18,6 +18,7 @@ pub mod parse;
 mod piece;
 pub mod python;
 mod rules;
+mod sampled;
 mod schema;
 mod softmax;
 mod state;
@@ -31,7 +32,9 @@ pub use answer::NumberReading;
 pub(crate) use bounds::Extremes;
 pub use conformal::{conformal_interval, conformal_offset, conformal_rank, conformity_score};
 pub use decimal::Decimal;
-pub use distribution::{Distribution, Estimation, Interval, Leaf, Mass, Objective, OpenPart, SpecialMass};
+pub use distribution::{
+    Distribution, DrawnNumber, Estimation, Interval, Leaf, Mass, Objective, OpenPart, SpecialMass,
+};
 pub use expansion::{
     Child, ClosedNumber, Expansion, ListedPrefix, NumberState, Refused, RefusedEnd, TokenEffect, Unreported,
 };
@@ -39,6 +42,7 @@ pub use grammar::NumberGrammar;
 pub use listed::{ListedValues, TokenBytes};
 pub use piece::NumberPiece;
 pub use rules::{NumberRules, Terminator};
+pub use sampled::SampledDistribution;
 pub use schema::{AdmittedNumber, Multiples, NumberBound, NumberSet, SchemaNumbers};
 pub use softmax::Softmax;
 pub use state::{GrammarLimits, TextState};

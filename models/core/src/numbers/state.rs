@@ -226,6 +226,11 @@ impl TextState {
         }
     }
 
+    /// The value of the digits read so far.
+    pub(super) fn value_read(self) -> f64 {
+        self.value.to_f64()
+    }
+
     /// The numbers that begin with this prefix, regardless of how many digits follow.
     pub(super) fn extent(self) -> Extent {
         let low = self.value.magnitude();

@@ -19,7 +19,7 @@ pub(crate) fn model_calibration(
     let mut options = file.number.clone();
     if profile.number_head == Some(MethodName::Head) {
         // A regression head has one value and nothing to search.
-        (options.tolerance, options.nodes_max) = (None, None);
+        (options.tolerance, options.nodes_max, options.sampling) = (None, None, None);
     }
     let (job, _) = number_job(options, text, profile)?;
     let coverage = file.coverage();

@@ -53,6 +53,7 @@ pub(super) fn number_job(
         is_masked: format.estimation.normalize,
         reports_refused: format.is_rating || format.mass_min > 0.0,
         time_max: number_method::time_max(&options)?,
+        open_draws: number_method::open_draws(&options, name),
         after: number_method::after(&options, text)?,
         terminator: terminator(options.terminator.clone())?,
     };
@@ -184,7 +185,7 @@ mod tests {
     use std::time::Duration;
 
     use ntl_api::{CompletionRequest, NumberRequest};
-    use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
+    use ntl_core::contract::{AfterMarker, NumberMethod, OpenDraws, Precision};
     use ntl_core::numbers::Scale;
     use ntl_core::sampling::SamplingParams;
     use serde_json::{Value, json};
@@ -250,7 +251,7 @@ mod tests {
             json!({"objective": null, "method": "tree", "normalize": true, "rationales": 1, "thousands": false}),
             json!({"method": null, "samples": null, "beams": null, "precision": null, "after": null, "range": null,
                 "normalize": null, "rationales": null, "thousands": null, "tolerance": null, "nodes_max": null,
-                "time_max": null}),
+                "time_max": null, "sampling": null}),
         ] {
             let (number, format) = read(&options).unwrap();
             let want = NumberJob {
@@ -261,6 +262,7 @@ mod tests {
                 is_masked: true,
                 reports_refused: false,
                 time_max: None,
+                open_draws: Some(OpenDraws { search_nodes_max: 320, draws: 64, seed: 0 }),
                 after: None,
             };
             assert_eq!(number, want);
@@ -309,6 +311,7 @@ mod tests {
             is_masked: false,
             reports_refused: true,
             time_max: Some(Duration::from_millis(500)),
+            open_draws: Some(OpenDraws { search_nodes_max: 1, draws: 64, seed: 0 }),
             after: None,
         };
         assert_eq!(number, want);
@@ -317,6 +320,7 @@ mod tests {
             (ObjectiveOption::Quantile { quantile: 0.9 }, estimation)
         );
         assert_eq!((format.quantiles.len(), format.support, format.decimals), (0, 0, Some(2)));
+        assert_eq!(job(&json!({"sampling": false})).open_draws, None);
         assert_eq!(job(&json!({"terminator": "eos"})).terminator, Terminator::Eos);
         let only = NumberValues::Range(Interval { low: 2.0, high: 2.0 });
         assert_eq!(job(&json!({"range": [2, 2]})).values, only);
@@ -476,6 +480,7 @@ mod tests {
             ("nodes_max", json!({"method": "beam", "nodes_max": 5})),
             ("precision", json!({"method": "token", "precision": 0})),
             ("time_max", json!({"method": "sample", "time_max": 1})),
+            ("sampling", json!({"method": "beam", "sampling": false})),
             ("samples", json!({"method": "tree", "samples": 5})),
             ("samples", json!({"method": "beam", "samples": 5})),
             ("samples", json!({"method": "sample", "samples": 0})),

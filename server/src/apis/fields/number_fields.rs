@@ -102,6 +102,7 @@ fn refuse(options: &NumberOptions) -> Result<(), AppError> {
         check(param, !is_given, "is not allowed with a JSON schema, which states the numbers")?;
     }
     for (param, is_given) in [
+        ("number.sampling", options.sampling == Some(true)),
         ("number.after", options.after.is_some()),
         ("number.rationales", options.rationales.is_some()),
         ("number.samples", options.samples.is_some()),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use ntl_api::{MethodName, NumberOptions};
-use ntl_core::contract::{AfterMarker, NumberMethod, Precision};
+use ntl_core::contract::{AfterMarker, NumberMethod, OpenDraws, Precision};
 use ntl_core::numbers::{Estimation, Objective};
 use ntl_core::sampling::SamplingParams;
 
@@ -98,6 +98,7 @@ fn check_method_options(
         ("number.nodes_max", options.nodes_max.is_some(), MethodName::Tree),
         ("number.precision", options.precision.is_some(), MethodName::Tree),
         ("number.time_max", options.time_max.is_some(), MethodName::Tree),
+        ("number.sampling", options.sampling.is_some(), MethodName::Tree),
         ("number.samples", options.samples.is_some(), MethodName::Sample),
         ("number.beams", options.beams.is_some(), MethodName::Beam),
     ] {
@@ -142,6 +143,14 @@ fn precision(options: &NumberOptions) -> Result<Option<f64>, AppError> {
     let precision = options.precision;
     check("number.precision", precision.is_none_or(|width| width >= 0.0), "must not be negative")?;
     Ok(precision)
+}
+
+/// How the open mass of a tree is sampled; the seed is 0 until a job is made. A tree with a given `nodes_max`
+/// ends there. The few numbers of a head leave nothing open.
+pub(super) fn open_draws(options: &NumberOptions, name: MethodName) -> Option<OpenDraws> {
+    let is_sampled = name == MethodName::Tree && options.sampling.unwrap_or(true);
+    let search_nodes_max = options.nodes_max.unwrap_or(NumberOptions::SEARCH_NODES_MAX) as usize;
+    is_sampled.then_some(OpenDraws { search_nodes_max, draws: NumberOptions::DRAWS, seed: 0 })
 }
 
 /// The maximum time of each tree; `None` also if it exceeds the largest [`Duration`].

@@ -1,9 +1,11 @@
 //! Searches for the distribution of the number that a model would write.
 //!
 //! Each starts at a [`Root`] and ends with one `Event::Number`. [`tree`] is exact, [`sample`] and [`beam`]
-//! see a part of the distribution, [`token`] is a diagnostic; [`after`] writes text before the number.
+//! see a part of the distribution, [`anytime`] samples what a tree leaves open, [`token`] is a diagnostic;
+//! [`after`] writes text before the number.
 
 mod after;
+mod anytime;
 mod beam;
 mod rationales;
 mod refused;
@@ -93,9 +95,15 @@ pub(super) fn field_search(
     let FieldsJob { tolerance, objective, time_max, .. } = *job;
     let precision = job.precision.map(|width| Precision { width, objectives: vec![objective], estimation });
     // The text has a number in any case, so the search must resolve even a small mass of numbers.
-    let open_min = tree::ROUNDING;
-    let limits =
-        tree::TreeLimits { tolerance, is_conditional: true, open_min, nodes_max, precision, time_max };
+    let limits = tree::TreeLimits {
+        tolerance,
+        is_conditional: true,
+        open_min: tree::ROUNDING,
+        nodes_max,
+        search_nodes_max: nodes_max,
+        precision,
+        time_max,
+    };
     let SearchRow { row, is_reported, may_follow_space } = first;
     let state = if may_follow_space { NumberState::START } else { NumberState::AFTER_SPACE };
     let root = Root { row, state, is_reported };
@@ -164,11 +172,20 @@ fn search(
             // mass there.
             let is_conditional = matches!(job.values, NumberValues::Scale(_));
             let time_max = job.time_max;
-            let open_min = tree::ROUNDING;
-            let limits =
-                tree::TreeLimits { tolerance, is_conditional, open_min, nodes_max, precision, time_max };
+            let search_nodes_max = job.open_draws.map_or(nodes_max, |open| open.search_nodes_max);
+            let limits = tree::TreeLimits {
+                tolerance,
+                is_conditional,
+                open_min: tree::ROUNDING,
+                nodes_max,
+                search_nodes_max,
+                precision,
+                time_max,
+            };
             let tree = tree::NumberTree::new(vocabulary, rules, limits, root);
-            Box::new(if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree })
+            let tree = if job.reports_refused { tree.reporting_refused(vocabulary) } else { tree };
+            let Some(open) = job.open_draws else { return Box::new(tree) };
+            Box::new(anytime::AnytimeNumber::Searching(Box::new(tree.sampling(open, stream))))
         }
         NumberMethod::Sample { samples, sampling, .. } => {
             Box::new(sample::NumberSample::new(vocabulary, rules, *samples, *sampling, stream, root))

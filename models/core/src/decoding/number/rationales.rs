@@ -3,7 +3,7 @@
 
 use super::refused;
 use crate::contract::{FinishReason, NumberOutcome, RefusedText};
-use crate::numbers::Distribution;
+use crate::numbers::{Distribution, SampledDistribution};
 
 /// A text before a number.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,7 @@ pub fn average_rationales<'a>(rationales: impl IntoIterator<Item = Rationale<'a>
     NumberOutcome {
         distribution: Distribution::average(&distributions),
         further: Vec::new(),
+        sampled: average_sampled(&reached).into_iter().collect(),
         token_value: (!values.is_empty()).then_some(mean),
         nodes: reached.iter().map(|outcome| outcome.nodes).sum(),
         forward_passes: reached.iter().map(|outcome| outcome.forward_passes).sum(),
@@ -40,4 +41,17 @@ pub fn average_rationales<'a>(rationales: impl IntoIterator<Item = Rationale<'a>
         first_text_end: rationales.first().and_then(|rationale| rationale.number.err()),
         answers: None,
     }
+}
+
+/// `None` if no number was sampled.
+fn average_sampled(outcomes: &[&NumberOutcome]) -> Option<SampledDistribution> {
+    if outcomes.iter().all(|outcome| outcome.sampled.is_empty()) {
+        return None;
+    }
+    let mut each = Vec::with_capacity(outcomes.len());
+    for outcome in outcomes {
+        let exact = || SampledDistribution::exact(&outcome.distribution);
+        each.push(outcome.sampled.first().cloned().unwrap_or_else(exact));
+    }
+    Some(SampledDistribution::average(&each))
 }

@@ -6,12 +6,14 @@
 //!
 //! Memory grows with the budget of nodes, not with the branches of the grammar. Each counted prefix costs one
 //! node of the budget. Open prefixes beyond the remaining budget can never be counted, so the tree drops
-//! them, and their mass stays open.
+//! them, and their mass stays open. To sample that mass, [`OpenPrefixes`] collects them.
 //!
 //! An answer of dedicated number tokens may have several numbers. The tree resolves one after the other and
 //! continues all spellings of the earlier ones, so each distribution is marginal over them.
 
+mod completions;
 mod counted;
+mod open_prefixes;
 mod prefixes;
 
 use std::cmp::{Ordering, Reverse};
@@ -19,13 +21,17 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use self::completions::Completions;
 use self::counted::{Counted, Output, coalesce};
+use self::open_prefixes::{OpenPrefix, OpenPrefixes};
 use self::prefixes::{Computed, Prefix, Prefixes, Ranked};
 use super::super::{Decoding, Progress, RowResult, StepResult, Vocabulary};
 use super::refused::{REFUSED_MAX, RefusedTexts};
 use super::sought::Sought;
 use super::{Root, logits_request};
-use crate::contract::{Continuation, EngineError, Event, LogitsRequest, NumberOutcome, PathRow, Precision};
+use crate::contract::{
+    Continuation, EngineError, Event, LogitsRequest, NumberOutcome, OpenDraws, PathRow, Precision,
+};
 use crate::numbers::{
     Child, ClosedNumber, Distribution, Interval, NumberGrammar, NumberRules, NumberState, NumberValue,
     OpenPart,
@@ -74,6 +80,8 @@ pub(super) struct TreeLimits {
     /// With a conditional tolerance, the open mass at which the tree stops regardless of the closed mass.
     pub(super) open_min: f64,
     pub(super) nodes_max: usize,
+    /// A smaller number of nodes at which the tree ends. It changes nothing before.
+    pub(super) search_nodes_max: usize,
     pub(super) precision: Option<Precision>,
     /// Since the first row is requested.
     pub(super) time_max: Option<Duration>,
@@ -110,6 +118,8 @@ pub(super) struct NumberTree {
     refused: Option<RefusedTexts>,
     /// See [`Root::is_reported`].
     is_reported: bool,
+    /// The prefixes that will not be counted, if the open mass is to be sampled.
+    open_prefixes: Option<OpenPrefixes>,
 }
 
 impl NumberTree {
@@ -142,7 +152,33 @@ impl NumberTree {
             forward_passes: 0,
             refused: None,
             is_reported,
+            open_prefixes: None,
         }
+    }
+
+    /// Returns the same tree, whose open mass can be sampled.
+    pub(super) fn sampling(self, open: OpenDraws, stream: u64) -> Self {
+        Self { open_prefixes: Some(OpenPrefixes::new(open, stream)), ..self }
+    }
+
+    /// Draws open prefixes to complete if the tree ended before its tolerance. `found` is its outcome.
+    pub(super) fn completions(&mut self, found: &NumberOutcome) -> Option<Completions> {
+        let mut open = self.open_prefixes.take().filter(|_| found.truncated)?;
+        for ranked in std::mem::take(&mut self.to_count) {
+            if let Some(prefix) = self.open_prefix(&ranked) {
+                open.push(prefix);
+            }
+        }
+        let (grammar, rules) = (Arc::clone(&self.grammar), self.rules.clone());
+        Some(Completions::new(grammar, rules, self.logits.clone(), open.into_draws()?))
+    }
+
+    /// A prefix that is not counted.
+    fn open_prefix(&mut self, ranked: &Ranked) -> Option<OpenPrefix> {
+        let part = self.open_part(ranked);
+        let Prefix { parent, token, state, probability, .. } = *self.prefixes.get(ranked.place)?;
+        let value = part.map_or_else(|| state.value_read(), |(_, part)| part.interval.low);
+        Some(OpenPrefix { row: PathRow::new(parent, token), state, mass: probability, value })
     }
 
     /// Returns the same tree, which also reports the most probable texts that are not admitted numbers.
@@ -231,7 +267,7 @@ impl NumberTree {
                 self.begin_next_output();
                 continue;
             }
-            if self.counted.nodes >= self.limits.nodes_max || (self.is_precision_due() && self.narrow()) {
+            if self.counted.nodes >= self.limits.nodes_end() || (self.is_precision_due() && self.narrow()) {
                 return true;
             }
             let Some(&Ranked { place, probability, .. }) = self.to_count.peek() else { return true };
@@ -293,6 +329,10 @@ impl NumberTree {
         for ranked in dropped {
             let part = self.open_part(&ranked);
             self.counted.dropped.extend(part);
+            let prefix = if self.open_prefixes.is_some() { self.open_prefix(&ranked) } else { None };
+            if let (Some(open), Some(prefix)) = (&mut self.open_prefixes, prefix) {
+                open.push(prefix);
+            }
             self.drop_subtree(ranked.place);
         }
         coalesce(&mut self.counted.dropped, self.limits.nodes_max, &self.sought);
@@ -403,9 +443,24 @@ impl NumberTree {
         Some((output, part))
     }
 
+    /// Takes the logits of the rows of the last step. Returns the outcome once the tree has ended.
+    pub(super) fn step(&mut self, result: StepResult<'_>) -> Result<Option<NumberOutcome>, EngineError> {
+        self.forward_passes += 1;
+        for (row, place) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
+            self.compute(place, result.row(row))?;
+        }
+        if !self.count() {
+            self.is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if !self.is_late {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.outcome()))
+    }
+
     fn outcome(&self) -> NumberOutcome {
         let reducible = self.counted.open() - self.counted.unreported;
-        let is_spent = self.is_late || self.counted.nodes >= self.limits.nodes_max;
+        let is_spent = self.is_late || self.counted.nodes >= self.limits.nodes_end();
         let found = NumberOutcome::new(self.distribution(0), self.counted.nodes, self.forward_passes);
         let refused = self.refused.as_ref().map(RefusedTexts::most_probable).unwrap_or_default();
         let is_precise =
@@ -423,6 +478,11 @@ impl NumberTree {
 }
 
 impl TreeLimits {
+    /// The number of counted nodes at which the tree ends.
+    fn nodes_end(&self) -> usize {
+        self.nodes_max.min(self.search_nodes_max)
+    }
+
     /// The open mass at which a tree with this closed mass stops.
     fn open_max(&self, closed: f64) -> f64 {
         if self.is_conditional { (self.tolerance * closed).max(self.open_min) } else { self.tolerance }
@@ -442,7 +502,7 @@ impl Decoding for NumberTree {
         if self.limits.precision.is_some() || time_max.is_some() {
             width = width.min(1 + nodes);
         }
-        let nodes_left = self.limits.nodes_max.saturating_sub(nodes);
+        let nodes_left = self.limits.nodes_end().saturating_sub(nodes);
         let room = AHEAD_MAX.saturating_sub(self.ahead);
         let width = width.min(rows_max).min(nodes_left).min(room).max(1);
         self.in_step.clear();
@@ -464,17 +524,8 @@ impl Decoding for NumberTree {
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {
-        self.forward_passes += 1;
-        for (row, place) in std::mem::take(&mut self.in_step).into_iter().enumerate() {
-            self.compute(place, result.row(row))?;
-        }
-        if !self.count() {
-            self.is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if !self.is_late {
-                return Ok(Progress::Running);
-            }
-        }
-        events.push(Event::Number(self.outcome()));
+        let Some(outcome) = self.step(result)? else { return Ok(Progress::Running) };
+        events.push(Event::Number(outcome));
         Ok(Progress::Done)
     }
 
@@ -484,6 +535,7 @@ impl Decoding for NumberTree {
         let closed = self.counted.outputs.iter().map(|output| output.closed.capacity()).sum::<usize>();
         let closed = closed * 8 / 7 * (size_of::<(NumberValue, f64)>() + 1);
         let dropped = self.counted.dropped.capacity() * size_of::<(usize, OpenPart)>();
-        ranked * size_of::<Ranked>() + self.prefixes.bytes() + closed + dropped
+        let open = self.open_prefixes.as_ref().map_or(0, OpenPrefixes::bytes);
+        ranked * size_of::<Ranked>() + self.prefixes.bytes() + closed + dropped + open
     }
 }
