@@ -4,26 +4,17 @@
 //! Masses and bounds are exact: only estimates use draws of the open mass.
 
 use ntl_api::{
-<<<<<<< HEAD
     Bounds, EstimateName, FieldProbability, IntervalMethod, LocatedChoice, LocatedField, LocatedNumber,
-    MethodName, Number, NumberInterval, NumberMass, ObjectiveName, ObjectiveOption, Quantile, SpecialMass,
-    SupportPoint,
+    MethodName, Number, NumberDraws, NumberInterval, NumberMass, ObjectiveName, ObjectiveOption, Quantile,
+    SpecialMass, SupportPoint,
 };
 use ntl_core::contract::{self, NumberAnswers, NumberOutcome, RefusedText};
 use ntl_core::guide::FieldValues;
 use ntl_core::numbers::{
-    self, Distribution, Estimation, Interval, ListedValues, NumberValues, SchemaNumbers, conformal_interval,
+    self, Distribution, Estimation, Interval, ListedValues, NumberValues, SampledDistribution, SchemaNumbers,
+    conformal_interval,
 };
 use ntl_core::samples::{CONFIDENCE, NumberSamples};
-=======
-    Bounds, EstimateName, IntervalMethod, LocatedNumber, MethodName, Number, NumberDraws, NumberInterval,
-    NumberMass, ObjectiveName, ObjectiveOption, Quantile, SpecialMass, SupportPoint,
-};
-use ntl_core::contract::{self, NumberOutcome, RefusedText};
-use ntl_core::numbers::{
-    self, Distribution, Estimation, Interval, NumberValues, SampledDistribution, conformal_interval,
-};
->>>>>>> f/anytime
 
 use crate::request::{AnswerSampling, number_bytes};
 
@@ -178,24 +169,15 @@ impl NumberFormat {
                 .interval
                 .as_ref()
                 .filter(|_| has_estimate)
-<<<<<<< HEAD
-                .and_then(|own| self.interval(own, found)),
-            support: support(found.most_probable(self.support), outcome.answers.as_deref()),
-=======
                 .and_then(|own| self.interval(own, outcome)),
-            support: estimated.most_probable(self.support).into_iter().map(support_point).collect(),
->>>>>>> f/anytime
+            support: support(estimated.most_probable(self.support), outcome.answers.as_deref()),
             mass: NumberMass {
                 special: self.has_special_values.then(|| special(found.special())),
                 samples: outcome.answers.as_ref().map(|answers| answers.samples.samples() as u64),
                 ..mass(found.mass())
             },
-<<<<<<< HEAD
             bounds: self.bounds(outcome, has_estimate),
-=======
-            bounds: self.bounds(found, has_estimate),
             sampled: outcome.sampled.first().map(|sampled| self.draws(sampled, has_estimate)),
->>>>>>> f/anytime
             nodes: outcome.nodes as u64,
             forward_passes: outcome.forward_passes as u64,
             truncated: outcome.truncated,

@@ -44,7 +44,7 @@ impl NumberState {
     pub(crate) fn value_read(self) -> f64 {
         match self {
             Self::Text(state) => state.value_read(),
-            Self::Tokens(_) => 0.0,
+            Self::Tokens(_) | Self::Listed(_) => 0.0,
         }
     }
 

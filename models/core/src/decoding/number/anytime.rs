@@ -10,7 +10,7 @@ use crate::contract::{EngineError, Event, NumberOutcome, PathRow};
 
 pub(super) enum AnytimeNumber {
     Searching(Box<NumberTree>),
-    Completing { found: NumberOutcome, completions: Box<Completions> },
+    Completing { found: Box<NumberOutcome>, completions: Box<Completions> },
 }
 
 impl Decoding for AnytimeNumber {
@@ -26,7 +26,8 @@ impl Decoding for AnytimeNumber {
             Self::Searching(tree) => {
                 let Some(found) = tree.step(result)? else { return Ok(Progress::Running) };
                 if let Some(completions) = tree.completions(&found) {
-                    *self = Self::Completing { found, completions: Box::new(completions) };
+                    let (found, completions) = (Box::new(found), Box::new(completions));
+                    *self = Self::Completing { found, completions };
                     return Ok(Progress::Running);
                 }
                 events.push(Event::Number(found));
@@ -35,7 +36,7 @@ impl Decoding for AnytimeNumber {
                 if completions.step(result)? == Progress::Running {
                     return Ok(Progress::Running);
                 }
-                events.push(Event::Number(completions.outcome(found.clone())));
+                events.push(Event::Number(completions.outcome((**found).clone())));
             }
         }
         Ok(Progress::Done)

@@ -131,6 +131,7 @@ pub(super) fn listed_search(
         // hardly writes any.
         open_min: 0.0,
         nodes_max,
+        search_nodes_max: nodes_max,
         precision: None,
         time_max: job.time_max,
     };
