@@ -249,10 +249,10 @@ fn the_metrics_of_judgements_are_listed_after_the_requested_ones() {
         rows.map(|row| row.split('|').nth(1).unwrap().trim().to_owned()).take(3).collect()
     };
     let output = ntl_eval(&[&task[..], &["--out", results.to_str().unwrap()]].concat());
-    assert_eq!(first_cells(&out(&output)), ["score", "mode_score", "spread"], "{}", err(&output));
-    assert_eq!(first_cells(&page(&results)), ["score", "mode_score", "spread"]);
+    assert_eq!(first_cells(&out(&output)), ["score", "corrected_score", "mode_score"], "{}", err(&output));
+    assert_eq!(first_cells(&page(&results)), ["score", "corrected_score", "mode_score"]);
     let output = ntl_eval(&[&task[..], &["--metric", "rmse"]].concat());
-    assert_eq!(first_cells(&out(&output)), ["rmse", "score", "mode_score"], "{}", err(&output));
+    assert_eq!(first_cells(&out(&output)), ["rmse", "score", "corrected_score"], "{}", err(&output));
     // There are no human scores for these answers, so that there is no agreement to show.
     let (_folder, ungraded) = self::file("{\"input\": \"2 + 2?\", \"answer\": \"4\"}\n");
     let report = report(&run(&mock, &ungraded, &[]));

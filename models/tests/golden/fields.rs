@@ -321,16 +321,19 @@ fn each_listed_value_of_a_structured_text_has_the_probability_of_a_brute_force()
             let want = brute_force.listed(&written.ids[..field.tokens.start], values);
             let found = &field.outcome.distribution;
             let mass = found.mass();
-            assert!(want.iter().sum::<f64>() > 1e-9, "{path}: {want:?}");
+            // The weights are random, so the model hardly ever writes one of the values.
+            let total: f64 = want.iter().sum();
+            let slack = 1e-3 * total;
+            assert!(total > 0.0, "{path}: {want:?}");
             for (index, want) in want.iter().enumerate() {
                 let leaf = found.leaves().iter().find(|leaf| leaf.value as usize == index);
                 let got = leaf.map_or(0.0, |leaf| leaf.probability);
                 assert!(
-                    got <= want + 1e-9 && *want <= got + mass.open + 1e-9,
+                    got <= want + slack && *want <= got + mass.open + slack,
                     "{path} {index}: {got} {want} {mass:?}"
                 );
             }
-            assert!(mass.open <= TOLERANCE * mass.closed + 1e-9, "{mass:?}");
+            assert!(mass.open <= TOLERANCE * mass.closed + slack, "{mass:?}");
             let best = (0..want.len()).max_by(|&a, &b| want[a].total_cmp(&want[b])).unwrap();
             assert_eq!(field.value, Some(best as f64), "{path}: {want:?}");
             assert_eq!(answer[&path[2..]].to_string(), values[best]);

@@ -228,9 +228,8 @@ pub struct NumberOptions {
     #[schema(exclusive_minimum = 0, exclusive_maximum = 1)]
     pub tolerance: Option<f64>,
     /// Only `tree`: maximum number of decoder positions, 1 to 65536; multiplied by `rationales`, at most
-    /// 262144. Default: the search ends after 320 positions, about as expensive as ten greedy answers; with
-    /// `sampling` false, and in a structured text, 4096. In a structured text, all numbers share them: each
-    /// number may use half of those that are left.
+    /// 262144. Default 320; with `sampling` false, and in a structured text, 4096. In a structured text, all
+    /// numbers share them: each number may use half of those that are left.
     #[schema(minimum = 1, maximum = 65536)]
     #[serde(default, deserialize_with = "whole")]
     pub nodes_max: Option<u64>,
@@ -244,9 +243,9 @@ pub struct NumberOptions {
     /// load. Sampled answers that are late are open mass. Default: no such stop.
     #[schema(exclusive_minimum = 0)]
     pub time_max: Option<f64>,
-    /// Only `tree`: whether the mass that the search leaves open is sampled, if `nodes_max` or `time_max` ends
-    /// the search. Estimates then use the drawn numbers, too. Numbers in a structured text are not sampled.
-    /// Default true. The same `seed` repeats the draws; without one, it depends on the prompt.
+    /// Only `tree`: whether the mass that the search leaves open is sampled, if `nodes_max` or `time_max`
+    /// ends the search. Estimates then use the drawn numbers, too. Numbers in a structured text are not
+    /// sampled. Default true. The same `seed` repeats the draws; without one, it depends on the prompt.
     pub sampling: Option<bool>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]

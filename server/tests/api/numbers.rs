@@ -46,7 +46,7 @@ async fn masses_add_up_and_the_open_mass_keeps_to_the_tolerance() {
         Ok(logits(&[digits.as_slice(), &[end]].concat()))
     }));
     for options in [
-        json!({"tolerance": 0.1}),
+        json!({"tolerance": 0.1, "sampling": false}),
         json!({"tolerance": 0.1, "nodes_max": 5}),
         json!({"digits_max": 1, "decimals_max": 0}),
     ] {
@@ -299,7 +299,7 @@ async fn a_search_ends_after_about_ten_greedy_answers_unless_the_request_has_a_l
     assert!((321..=320 + 64 * 5).contains(&nodes), "{found}");
     let value = found["value"].as_f64().unwrap();
     let error = found["sampled"]["standard_error"].as_f64().unwrap();
-    assert!((value - 4999.5).abs() < 4.0 * error && error < 200.0, "{found}");
+    assert!((value - 4999.5).abs() < 4.0 * error && error < 300.0, "{found}");
     let (_, whole) = number(&app, json!({"range": [0, 9999], "sampling": false})).await;
     assert_eq!((&whole["nodes"], &whole["sampled"]), (&json!(4096), &Value::Null));
     let (_, more) = number(&app, json!({"range": [0, 9999], "nodes_max": 5000})).await;

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{get, post, says, server};
+use crate::chat::chatting;
+use crate::support::{get, post, says};
 
 /// An object inside a request.
 struct Place {
@@ -169,7 +170,7 @@ fn replaced(body: &Value, value: &Value) -> Value {
 
 #[tokio::test]
 async fn no_object_of_a_request_is_read_from_a_list_of_its_fields() {
-    let app = server(says("1"));
+    let (app, _) = chatting(says("1"));
     let api = Description(get(&app, "/openapi.json").await.json());
     let mut objects = 0;
     for (path, item) in api.0["paths"].as_object().unwrap() {

@@ -37,7 +37,7 @@ pub(super) fn number_job(
     format.has_special_values =
         profile.notation.as_ref().is_some_and(|notation| notation.has_special_values());
     format.sampling = profile.sampling;
-    number_method::check_rationales(&options)?;
+    number_method::check_rationales(&options, profile)?;
     let objective = engine_objective(format.objective);
     let draws = match &profile.notation {
         Some(notation) => {

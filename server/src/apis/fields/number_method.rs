@@ -172,8 +172,10 @@ pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<
 }
 
 /// Checks the number of texts, before anything is multiplied by it.
-pub(super) fn check_rationales(options: &NumberOptions) -> Result<(), AppError> {
+pub(super) fn check_rationales(options: &NumberOptions, profile: &ModelProfile) -> Result<(), AppError> {
     let rationales = in_range("number.rationales", options.rationales, 1, 1..=RATIONALES_MAX)?;
     let fits = rationales == 1 || options.after.is_some();
-    check("number.rationales", fits, "is only allowed with `number.after`")
+    check("number.rationales", fits, "is only allowed with `number.after`")?;
+    let is_one = rationales == 1 || profile.sampling.is_none();
+    check("number.rationales", is_one, "is not allowed for this model: each sampled answer has its own text")
 }

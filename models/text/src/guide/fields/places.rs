@@ -139,7 +139,15 @@ impl Schema {
 
     /// Returns whether any schema inside lists values.
     pub(in crate::guide) fn lists_values(&self) -> bool {
-        any_schema(&self.schema, &|schema| listed_values(&[schema]).is_some())
+        any_schema(&self.schema, &|schema| {
+            let mut values = count_listed(schema);
+            for union in ["anyOf", "oneOf"] {
+                for alternative in schema.get(union).and_then(Value::as_array).into_iter().flatten() {
+                    values += alternative.as_object().map_or(0, count_listed);
+                }
+            }
+            values >= 2
+        })
     }
 
     fn object(&self, pointer: &str) -> Option<&Map<String, Value>> {
@@ -237,4 +245,8 @@ fn with_each(alternatives: &[Vec<String>], options: &[String]) -> Vec<Vec<String
         }
     }
     all
+}
+
+fn count_listed(schema: &Map<String, Value>) -> usize {
+    listed_values(&[schema]).map_or(0, |values| values.len())
 }
