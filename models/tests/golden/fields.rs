@@ -132,12 +132,13 @@ impl BruteForce {
                 let written = longer.strip_prefix(b" ").unwrap_or(&longer);
                 for (sum, value) in sums.iter_mut().zip(values) {
                     let Some(rest) = written.strip_prefix(value.as_bytes()) else { continue };
-                    let follows = rest.trim_ascii_start();
+                    // Unlike `trim_ascii`, JSON knows no form feeds.
+                    let follows = rest.iter().find(|byte| !b" \t\r\n".contains(byte));
                     let is_word = !value.ends_with('"');
                     let ends = if rest.is_empty() {
                         !is_word || is_end
                     } else {
-                        follows.first().is_none_or(|byte| b",]}".contains(byte))
+                        follows.is_none_or(|byte| b",]}".contains(byte))
                     };
                     *sum += if ends { probability } else { 0.0 };
                 }

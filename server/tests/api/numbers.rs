@@ -288,7 +288,7 @@ async fn open_mass_is_sampled_and_only_estimates_use_the_draws() {
 }
 
 #[tokio::test]
-async fn a_search_ends_after_about_ten_greedy_answers_unless_the_request_has_a_limit() {
+async fn a_search_ends_after_320_positions_unless_the_request_has_a_limit() {
     // Four digits, all equally probable.
     let digits: Vec<(u32, f64)> = (0..10).map(|digit| (piece(&digit.to_string()), 0.1)).collect();
     let script =

@@ -63,7 +63,7 @@ impl NumberQuestion {
         if number.value.is_some() && mass.closed + mass.open < MASS_MIN {
             number.value = None;
             number.estimate = None;
-            number.reason = Some(format!("numbers have less than {MASS_MIN} of the probability"));
+            number.reason = Some(format!("numbers have less than {MASS_MIN:e} of the probability"));
         }
         let unit = self.criteria.unit.clone();
         ShownNumber { number, unit, mass, method: self.format.method(), outcome }
