@@ -138,7 +138,7 @@ fn hardly_answers(probability: f64) -> Router {
 }
 
 #[tokio::test]
-async fn a_model_that_hardly_writes_an_option_refuses_and_the_threshold_is_tiny() {
+async fn a_model_that_hardly_answers_a_predicate_or_a_number_refuses() {
     let questions = json!([
         {"type": "predicate", "instructions": "Is it?"},
         {"type": "number", "instructions": "How many?", "minimum": 0, "maximum": 9, "step": 1},
@@ -146,10 +146,12 @@ async fn a_model_that_hardly_writes_an_option_refuses_and_the_threshold_is_tiny(
     ]);
     let body = json!({"input": "a", "questions": questions, "x_read": "texts"});
     let noul = json!({"q": {"type": "noul", "instructions": "Is it?"}});
-    for (probability, answers) in [(1e-30, false), (0.9e-18, false), (1.1e-18, true)] {
+    for (probability, answers) in [(1e-15, false), (0.9e-12, false), (1.1e-12, true)] {
         let app = hardly_answers(probability);
         let all = decisions(&app, body.clone()).await["answers"].clone();
-        assert_eq!((all[0]["type"] == "predicate", all[2]["type"] == "choice"), (answers, answers), "{all}");
+        assert_eq!(all[0]["type"] == "predicate", answers, "{all}");
+        // Texts of options may be long, so their masses may be small.
+        assert_eq!(all[2]["type"], "choice", "{all}");
         let one = system_one(&app, json!({"state": "a", "questions": noul})).await["answers"]["q"].clone();
         if answers {
             assert!(one["noul"].as_f64().unwrap() > 0.99, "{one}");

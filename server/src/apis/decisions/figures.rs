@@ -5,9 +5,9 @@
 use ntl_core::contract::OptionsOutcome;
 use ntl_core::numbers::{Interval, Mass};
 
-/// Minimum of the closed and open mass together. Below it, the model cannot answer the question: a softmax
-/// never reaches 0. Long texts of options have small masses whose ratios still mean something.
-pub(super) const MASS_MIN: f64 = 1e-18;
+/// Minimum of the closed and open mass together of labels, predicates and numbers. Below it, the model cannot
+/// answer the question: a softmax never reaches 0, and ratios of such masses are noise.
+pub(super) const MASS_MIN: f64 = 1e-12;
 
 /// The figures of one question, averaged over the orders of its options.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,8 @@ pub(crate) struct OptionFigures {
 
 impl OptionFigures {
     /// Orders in which the model writes none of the options count in the bounds only.
-    pub(super) fn average(outcomes: &[OptionsOutcome], options: usize) -> Self {
+    /// With less closed and open mass than `mass_min`, the model writes none of them.
+    pub(super) fn average(outcomes: &[OptionsOutcome], options: usize, mass_min: f64) -> Self {
         let share = 1.0 / outcomes.len().max(1) as f64;
         let mut mass = Mass { closed: 0.0, invalid: 0.0, open: 0.0 };
         let mut bounds = vec![Interval { low: 0.0, high: 0.0 }; options];
@@ -41,7 +42,7 @@ impl OptionFigures {
             }
             let own = outcome.mass();
             mass.open += own.open * share;
-            let can_answer = own.closed + own.open >= MASS_MIN;
+            let can_answer = own.closed + own.open >= mass_min;
             let Some(probabilities) = can_answer.then(|| outcome.probabilities()).flatten() else {
                 mass.invalid += (own.closed + own.invalid) * share;
                 bounds.iter_mut().for_each(|bounds| bounds.high += share);
@@ -200,21 +201,21 @@ mod tests {
             nodes: 1,
             answers: None,
         };
-        let both = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.2, 0.6], 0.0)], 2);
+        let both = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.2, 0.6], 0.0)], 2, MASS_MIN);
         assert!(both.or_uniform().iter().all(|probability| (probability - 0.5).abs() < 1e-12), "{both:?}");
         assert!((both.mass.closed - 0.8).abs() < 1e-12);
-        let half = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.0, 0.0], 0.5)], 2);
+        let half = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.0, 0.0], 0.5)], 2, MASS_MIN);
         assert!((half.or_uniform()[0] - 0.75).abs() < 1e-12);
         assert!(half.bounds[0].low <= 0.375 && half.bounds[0].high >= 0.874, "{half:?}");
-        for closed in [[0.0, 0.0], [1e-20, 0.0], [0.9e-18, 0.0]] {
-            let none = OptionFigures::average(&[outcome(closed, 0.0)], 2);
+        for closed in [[0.0, 0.0], [1e-20, 0.0], [0.9e-12, 0.0]] {
+            let none = OptionFigures::average(&[outcome(closed, 0.0)], 2, MASS_MIN);
             assert_eq!((none.probabilities.clone(), none.or_uniform()), (None, vec![0.5, 0.5]));
             assert_eq!((none.mass.closed, none.mass.invalid), (0.0, 1.0));
             assert_eq!(none.bounds, [Interval { low: 0.0, high: 1.0 }; 2]);
             assert_eq!(none.score, Interval { low: 0.0, high: 1.0 });
         }
-        for (closed, open) in [(1.1e-18, 0.0), (1e-20, 1e-5)] {
-            let some = OptionFigures::average(&[outcome([closed, 0.0], open)], 2);
+        for (closed, open) in [(1.1e-12, 0.0), (1e-20, 1e-5)] {
+            let some = OptionFigures::average(&[outcome([closed, 0.0], open)], 2, MASS_MIN);
             assert_eq!(some.or_uniform(), [1.0, 0.0], "{closed} {open}");
         }
     }

@@ -24,7 +24,7 @@ use crate::error::{AppError, check, in_range};
 use crate::request::ModelProfile;
 use crate::response_budget::ResponseSize;
 pub(crate) use figures::OptionFigures;
-use figures::{above, ends, most_probable, quantile};
+use figures::{MASS_MIN, above, ends, most_probable, quantile};
 use number::NumberQuestion;
 pub(crate) use prompt::{PreparedChat, PreparedPrompt, prepare, prepare_chats};
 
@@ -439,7 +439,13 @@ impl Decision {
                 }
                 (QuestionKind::Number(_), None) => return Err(AppError::Internal),
                 (kind, _) => {
-                    let figures = OptionFigures::average(&results.options, kind.options().len());
+                    let by_texts = results.is_unlisted || question.reading.read == ReadName::Texts;
+                    let mass_min = match kind {
+                        // The probability of a long text is small in any case.
+                        QuestionKind::Choice(_) | QuestionKind::Score(_) if by_texts => f64::MIN_POSITIVE,
+                        _ => MASS_MIN,
+                    };
+                    let figures = OptionFigures::average(&results.options, kind.options().len(), mass_min);
                     Figures::Options(OptionFigures { is_unlisted: results.is_unlisted, ..figures })
                 }
             });
