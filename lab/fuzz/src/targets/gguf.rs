@@ -11,7 +11,7 @@ use ntl_text::gguf;
 use ntl_text::tokenizer::Tokenizer;
 use tempfile::TempDir;
 
-use crate::{Outcome, Target};
+use crate::Target;
 
 pub(super) const GGUF: Target = Target {
     name: "gguf",
