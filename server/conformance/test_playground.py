@@ -1,5 +1,6 @@
 """The playground and the page of the API, in a real browser: what people see, and that the pages send no request to another origin."""
 
+import itertools
 import json
 import os
 import shutil
@@ -211,12 +212,12 @@ def test_estimates_without_bounds_are_those_of_the_server(two, opened):
     page = opened(two)
     estimate = """async ([number, name]) => (await import("/playground/estimates.js")).estimate(number, name).value"""
     cases = 0
-    for nodes in (4, 8, 16, 32, 64):
-        options = {"nodes_max": nodes, "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50}
+    for nodes, sampling in itertools.product((4, 8, 16, 32, 64), (False, True)):
+        options = {"nodes_max": nodes, "sampling": sampling, "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "support": 50}
         number = complete(two, model="plain", prompt=GUESS, number=options)["number"]
         for name, objective in (("mode", "mode"), ("median", "median"), ("mean", "mean"), ("0.05", {"quantile": 0.05}), ("0.95", {"quantile": 0.95})):
             want = complete(two, model="plain", prompt=GUESS, number={**options, "objective": objective})["number"]
-            assert page.evaluate(estimate, [number, name]) == want["value"], (nodes, name)
+            assert page.evaluate(estimate, [number, name]) == want["value"], (nodes, sampling, name)
             cases += want["reason"] is not None
     assert cases > 2
 

@@ -164,9 +164,12 @@ impl PredictedNumber {
     fn of(number: &Number) -> Result<Self, ClientError> {
         check(number)?;
         // Adding 0 turns -0, the sum of nothing, into 0.
-        let mass_closed = number.mass.closed + 0.0;
-        let mass_open = number.mass.open + 0.0;
-        let has_bounds = METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
+        let drawn = drawn_mass(number);
+        let mass_closed = number.mass.closed + drawn + 0.0;
+        let mass_open = number.mass.open - drawn + 0.0;
+        let is_exact = number.sampled.is_none();
+        let has_bounds =
+            is_exact && METHODS_WITH_BOUNDS.iter().any(|method| method.as_str() == number.method);
         let may_move = mass_closed > 0.0 && mass_open > 0.0 && has_bounds;
         // A number that the server rejects for its little mass has no bounds of its value either.
         let has_no_bounds = number.bounds.value.is_none() && number.bounds.trimmed_mean.is_none();
@@ -209,6 +212,15 @@ const METHODS_WITH_BOUNDS: [MethodName; 3] = [MethodName::Tree, MethodName::Xval
 /// Tolerance for rounding in sums of masses.
 const MASS_TOLERANCE: f64 = 1e-6;
 
+/// The part of the open mass that draws have placed on the values of the support.
+fn drawn_mass(number: &Number) -> f64 {
+    if number.sampled.is_none() {
+        return 0.0;
+    }
+    let total: f64 = number.support.iter().map(|point| point.probability).sum();
+    (total - number.mass.closed).clamp(0.0, number.mass.open.max(0.0))
+}
+
 /// Rejects impossible masses and probabilities, which would otherwise enter the scores.
 fn check(number: &Number) -> Result<(), ClientError> {
     let mass = number.mass;
@@ -220,7 +232,9 @@ fn check(number: &Number) -> Result<(), ClientError> {
     }
     let mut probabilities = number.support.iter().map(|point| point.probability);
     let total: f64 = probabilities.clone().sum();
-    if total > mass.closed + MASS_TOLERANCE || probabilities.any(|probability| probability < 0.0) {
+    // Draws add open mass to the support.
+    let total_max = if number.sampled.is_some() { mass.closed + mass.open } else { mass.closed };
+    if total > total_max + MASS_TOLERANCE || probabilities.any(|probability| probability < 0.0) {
         let closed = mass.closed;
         let problem =
             format!("its support has a total probability of {total}, but the closed mass is {closed}");

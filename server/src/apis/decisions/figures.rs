@@ -7,7 +7,7 @@ use ntl_core::numbers::{Interval, Mass};
 
 /// Minimum of the closed and open mass together of labels, predicates and numbers. Below it, the model cannot
 /// answer the question: a softmax never reaches 0, and ratios of such masses are noise.
-pub(super) const MASS_MIN: f64 = 1e-12;
+pub(super) const MASS_MIN: f64 = 1e-30;
 
 /// The figures of one question, averaged over the orders of its options.
 #[derive(Debug, Clone, PartialEq)]
@@ -207,14 +207,14 @@ mod tests {
         let half = OptionFigures::average(&[outcome([0.6, 0.2], 0.0), outcome([0.0, 0.0], 0.5)], 2, MASS_MIN);
         assert!((half.or_uniform()[0] - 0.75).abs() < 1e-12);
         assert!(half.bounds[0].low <= 0.375 && half.bounds[0].high >= 0.874, "{half:?}");
-        for closed in [[0.0, 0.0], [1e-20, 0.0], [0.9e-12, 0.0]] {
+        for closed in [[0.0, 0.0], [1e-40, 0.0], [0.9e-30, 0.0]] {
             let none = OptionFigures::average(&[outcome(closed, 0.0)], 2, MASS_MIN);
             assert_eq!((none.probabilities.clone(), none.or_uniform()), (None, vec![0.5, 0.5]));
             assert_eq!((none.mass.closed, none.mass.invalid), (0.0, 1.0));
             assert_eq!(none.bounds, [Interval { low: 0.0, high: 1.0 }; 2]);
             assert_eq!(none.score, Interval { low: 0.0, high: 1.0 });
         }
-        for (closed, open) in [(1.1e-12, 0.0), (1e-20, 1e-5)] {
+        for (closed, open) in [(1.1e-30, 0.0), (1e-40, 1e-5)] {
             let some = OptionFigures::average(&[outcome([closed, 0.0], open)], 2, MASS_MIN);
             assert_eq!(some.or_uniform(), [1.0, 0.0], "{closed} {open}");
         }

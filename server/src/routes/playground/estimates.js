@@ -31,8 +31,8 @@ const brief = (times) => String(Number(times.toFixed(1)));
 
 export const title = (name) => (isQuantile(name) ? `${labelOf(name)} quantile` : name);
 
-/** Whether the server bounds the estimates, and replaces an unbounded estimate. */
-const hasBounds = (number) => ["tree", "xval", "head"].includes(number.method);
+/** Whether the server replaces an estimate without bounds. Draws stand for the open mass. */
+const hasBounds = (number) => ["tree", "xval", "head"].includes(number.method) && !number.sampled;
 
 /**
  * The estimate of an objective: {value, bounds, instead}. `instead` names the estimate that replaces one without bounds.
