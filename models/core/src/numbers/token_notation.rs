@@ -436,7 +436,7 @@ fn digit_tokens(
     tokens_of(names, (0..base).map(|digit| (format!("<{digit}>"), part(digit))))
 }
 
-/// What orders the tokens of one position by the magnitude of the number.
+/// The rank of a token among those of its position, by the magnitude of the number.
 fn magnitude(part: TokenPart) -> i32 {
     match part {
         TokenPart::ExponentDigit(digit) | TokenPart::Digit(digit) => i32::from(digit),

@@ -1,8 +1,8 @@
 //! A tree within a budget, and draws from the mass that it leaves open.
 //!
 //! If the budget ends the tree before its tolerance, its open prefixes are drawn in proportion to their mass,
-//! and tokens drawn from the model complete them. Invariant: masses and bounds are those of the tree; only
-//! estimates use the draws.
+//! and tokens drawn from the model complete them. Invariant: masses and bounds come from the tree alone;
+//! only estimates use the draws.
 
 use super::super::{Decoding, Progress, StepResult};
 use super::tree::{Completions, NumberTree};
