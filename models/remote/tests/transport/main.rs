@@ -731,9 +731,18 @@ async fn a_replica_with_other_weights_or_another_tokenizer_gets_no_requests() {
         }
         assert!(affinity < 1_000_000, "the first replica still gets requests");
     }
-    assert_eq!((upstream.fingerprint(), upstream.weight_changes()), (fingerprint, 0));
-    second.shared.is_retokenized.store(true, Ordering::SeqCst);
-    second.shared.weights.store(2, Ordering::SeqCst);
+    assert_eq!((upstream.fingerprint(), upstream.weight_changes()), (fingerprint.clone(), 0));
+    let replace = |fake: &Fake, weights| {
+        fake.shared.is_retokenized.store(true, Ordering::SeqCst);
+        fake.shared.weights.store(weights, Ordering::SeqCst);
+    };
+    replace(&second, 2);
+    becomes("the first one's weights are used, which no replica contradicts", || {
+        upstream.weight_changes() == 1 && upstream.is_available()
+    })
+    .await;
+    assert_ne!(upstream.fingerprint(), fingerprint);
+    replace(&first, 3);
     becomes("no replica is available", || !upstream.is_available()).await;
 }
 
