@@ -7,12 +7,13 @@
 use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE, architecture, architecture_field,
 };
+use ntl_text::load_options::LoadOptions;
 use ntl_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::families::Family;
 use crate::load::{LoadedModel, PROMPT_TOKENS_MAX, load, weights};
-use crate::options::LoadOptions;
+use crate::options::place_of;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
@@ -110,7 +111,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
-        memory_bytes: options.place_of(&files)?.bytes(weights.parameters),
+        memory_bytes: place_of(&options, &files)?.bytes(weights.parameters),
         dtype: info.dtype.name().to_owned(),
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),

@@ -10,6 +10,7 @@ use ntl_core::numbers::{NumberGrammar, TokenNotation};
 use ntl_core::text::TextDecoder;
 use ntl_text::checkpoint::{CheckpointFacts, CheckpointFiles, LoadError, OWN_FILE};
 use ntl_text::labels::read_labels;
+use ntl_text::load_options::LoadOptions;
 use ntl_text::tokenizer::Tokenizer;
 
 use crate::adapter::AdapterReader;
@@ -19,7 +20,7 @@ use crate::families::{EncoderVariant, Family, Network, T5Variant};
 #[cfg(feature = "cuda")]
 use crate::on_gpu::OnGpu;
 use crate::ops::Placement;
-use crate::options::LoadOptions;
+use crate::options::place_of;
 use crate::t5::{
     NumberScaling, PooledEncoder, RegressionHead, T5, T5Kind, TokenizerFacts, TorchConfig, encoding,
     load_regresslm_head, read_notation,
@@ -55,7 +56,7 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let causal = CausalOptions {
         tokens: tokenizer.len(),
-        place: options.place_of(files)?,
+        place: place_of(&options, files)?,
         prefix_bytes_max: options.prefix_bytes_max,
     };
     complete(Causal::load(files, &causal)?, Causal::adapters, tokenizer, &causal.place)
@@ -64,7 +65,7 @@ fn load_causal(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedMo
 /// Loads RegressLM's PyTorch model. No adapters fit it, because its attention is stored as joint layers and
 /// its queries and keys are reordered.
 fn load_torch(files: &CheckpointFiles, options: LoadOptions) -> Result<LoadedModel, LoadError> {
-    let place = &options.place_of(files)?;
+    let place = &place_of(&options, files)?;
     let config = TorchConfig::read(files)?;
     let tokens_max = config.prompt_tokens_max;
     let tokenizer = Tokenizer::of_vocabulary(files, &config.vocabulary, tokens_max, OWN_FILE)?;
@@ -88,7 +89,7 @@ fn load_encoder(
     variant: EncoderVariant,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let place = &options.place_of(files)?;
+    let place = &place_of(&options, files)?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer = Arc::new(Tokenizer::open_as(files, facts.chosen_tokenizer_type())?);
     let model = encoders::load(files, variant, facts_about(&tokenizer, usize::MAX), place)?;
@@ -101,7 +102,7 @@ fn load_t5(
     variant: T5Variant,
     options: LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let place = &options.place_of(files)?;
+    let place = &place_of(&options, files)?;
     let facts = CheckpointFacts::open(files, options.choices)?;
     let tokenizer_files = match variant {
         T5Variant::RegressLm | T5Variant::RegressLmHead => &files.within("encoder_tokenizer"),

@@ -1,216 +1,73 @@
-//! How to load a checkpoint: the device and the element types.
-
-use std::str::FromStr;
+//! Opens what the options of loading name: the device, and the element types on it.
 
 use candle_core::{DType, Device};
-use ntl_text::checkpoint::{CheckpointFiles, Choices, LoadError};
+use ntl_text::checkpoint::{CheckpointFiles, LoadError};
+use ntl_text::load_options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 
-use crate::gpu;
-use crate::kernel_choice::KernelChoice;
 use crate::ops::{Format, Placement};
+use crate::{gpu, kernel_choice};
 
-/// Default size of the prefix cache, in bytes. It has room for about 6,000 tokens of a 1B Llama.
-const PREFIX_BYTES_MAX: usize = 256 << 20;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DeviceChoice {
-    /// The first GPU if this build supports CUDA and the machine has a GPU, otherwise the CPU.
-    #[default]
-    Auto,
-    Cpu,
-    /// The GPU with this number.
-    Cuda(usize),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name.split_once(':') {
-            None if name == "auto" => Ok(Self::Auto),
-            None if name == "cpu" => Ok(Self::Cpu),
-            None if name == "cuda" => Ok(Self::Cuda(0)),
-            Some(("cuda", number)) => {
-                number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is not a GPU number"))
-            }
-            _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
-        }
+/// Like [`place`], for the weights of a checkpoint, on which the automatic choice depends.
+pub(crate) fn place_of(options: &LoadOptions, files: &CheckpointFiles) -> Result<Placement, LoadError> {
+    let place = place(options)?;
+    let is_quantised = files.one_file().is_some_and(|file| file.is_quantised);
+    if options.dtype == DtypeChoice::Auto && place.device.is_cpu() && is_quantised {
+        return Ok(Placement { format: Format::Q8, ..place });
     }
+    Ok(place)
 }
 
-/// Element type of the weights in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DtypeChoice {
-    /// On the CPU f32, or `q8_0` for a GGUF file with quantised weights; on a GPU bf16.
-    #[default]
-    Auto,
-    F32,
-    /// On a CPU without bf16 tiles (AMX) only weights are bf16, and computations are f32.
-    Bf16,
-    /// On the CPU only weights are f16, and computations are f32.
-    F16,
-    /// 8-bit integers with one scale per output of a layer. CPU only.
-    Int8,
-    /// 8-bit integers with one scale per 32 weights. CPU only.
-    Q8_0,
-}
-
-impl DtypeChoice {
-    pub const ALL: [Self; 6] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::Int8 => "int8",
-            Self::Q8_0 => "q8_0",
-        }
-    }
-}
-
-impl FromStr for DtypeChoice {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let choice = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        choice.ok_or_else(|| format!("`{name}` is none of {}", Self::ALL.map(Self::name).join(", ")))
-    }
-}
-
-/// Element type of the keys and values of running requests and of the prefix cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvCacheDtype {
-    /// The type that matmuls compute in: f32 on the CPU, the weights' type on a GPU.
-    #[default]
-    Auto,
-    /// Needs half the memory of f32. Computations on the CPU are still f32.
-    Bf16,
-    /// 8-bit floats (E4M3) without scales. Larger numbers than 448 become 448. Computations do not change.
-    Fp8,
-}
-
-impl KvCacheDtype {
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Bf16, Self::Fp8];
-    /// Another name of fp8, as in vLLM.
-    pub const FP8_ALIAS: &'static str = "fp8_e4m3";
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Bf16 => "bf16",
-            Self::Fp8 => "fp8",
-        }
-    }
-}
-
-impl FromStr for KvCacheDtype {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        if name == Self::FP8_ALIAS {
-            return Ok(Self::Fp8);
-        }
-        let choice = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        choice.ok_or_else(|| format!("`{name}` is none of auto, bf16, fp8"))
-    }
-}
-
-/// How to load a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadOptions {
-    pub device: DeviceChoice,
-    pub dtype: DtypeChoice,
-    pub kv_cache_dtype: KvCacheDtype,
-    pub kernels: KernelChoice,
-    /// Whether steps on a GPU may be replayed as CUDA graphs.
-    pub cuda_graphs: bool,
-    /// Facts that override the checkpoint's files.
-    pub choices: Choices,
-    /// Maximum size of the prefix cache, in bytes. 0 turns it off.
-    pub prefix_bytes_max: usize,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self {
-            device: DeviceChoice::default(),
-            dtype: DtypeChoice::default(),
-            kv_cache_dtype: KvCacheDtype::default(),
-            kernels: KernelChoice::default(),
-            cuda_graphs: true,
-            choices: Choices::default(),
-            prefix_bytes_max: PREFIX_BYTES_MAX,
-        }
-    }
-}
-
-impl LoadOptions {
-    /// Like [`Self::place`], for the weights of a checkpoint, on which the automatic choice depends.
-    pub(crate) fn place_of(&self, files: &CheckpointFiles) -> Result<Placement, LoadError> {
-        let place = self.place()?;
-        let is_quantised = files.one_file().is_some_and(|file| file.is_quantised);
-        if self.dtype == DtypeChoice::Auto && place.device.is_cpu() && is_quantised {
-            return Ok(Placement { format: Format::Q8, ..place });
-        }
-        Ok(place)
-    }
-
-    /// Opens the device, and returns it with the element types of weights, keys and values on it.
-    pub fn place(&self) -> Result<Placement, LoadError> {
-        let device = self.device.open()?;
-        let kv = match self.kv_cache_dtype {
-            KvCacheDtype::Auto => None,
-            KvCacheDtype::Bf16 => Some(DType::BF16),
-            KvCacheDtype::Fp8 => Some(DType::F8E4M3),
+/// Opens the device, and returns it with the element types of weights, keys and values on it.
+pub fn place(options: &LoadOptions) -> Result<Placement, LoadError> {
+    let device = open_device(options.device)?;
+    let kv = match options.kv_cache_dtype {
+        KvCacheDtype::Auto => None,
+        KvCacheDtype::Bf16 => Some(DType::BF16),
+        KvCacheDtype::Fp8 => Some(DType::F8E4M3),
+    };
+    if device.is_cpu() {
+        let format = match options.dtype {
+            DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
+            DtypeChoice::Bf16 => Format::Bf16,
+            DtypeChoice::F16 => Format::F16,
+            DtypeChoice::Int8 => Format::Int8,
+            DtypeChoice::Q8_0 => Format::Q8,
         };
-        if device.is_cpu() {
-            let format = match self.dtype {
-                DtypeChoice::Auto | DtypeChoice::F32 => Format::F32,
-                DtypeChoice::Bf16 => Format::Bf16,
-                DtypeChoice::F16 => Format::F16,
-                DtypeChoice::Int8 => Format::Int8,
-                DtypeChoice::Q8_0 => Format::Q8,
-            };
-            return Ok(Placement { kv, ..Placement::cpu(format) });
-        }
-        let dtype = match self.dtype {
-            DtypeChoice::F32 => DType::F32,
-            DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
-            DtypeChoice::F16 => DType::F16,
-            DtypeChoice::Int8 | DtypeChoice::Q8_0 => {
-                let name = self.dtype.name();
-                let reason = format!("{name} is for the CPU; on a GPU choose f32, bf16 or f16");
-                return Err(LoadError::Device(reason));
-            }
-        };
-        if kv.is_some_and(|kv| kv != dtype && kv != DType::F8E4M3) {
-            let reason = "on a GPU keys and values have the type of the weights, or are fp8".to_owned();
+        return Ok(Placement { kv, ..Placement::cpu(format) });
+    }
+    let dtype = match options.dtype {
+        DtypeChoice::F32 => DType::F32,
+        DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
+        DtypeChoice::F16 => DType::F16,
+        DtypeChoice::Int8 | DtypeChoice::Q8_0 => {
+            let name = options.dtype.name();
+            let reason = format!("{name} is for the CPU; on a GPU choose f32, bf16 or f16");
             return Err(LoadError::Device(reason));
         }
-        self.kernels.apply(&device, dtype, kv.unwrap_or(dtype))?;
-        Ok(Placement { device, dtype, kv, format: Format::F32, cuda_graphs: self.cuda_graphs })
+    };
+    if kv.is_some_and(|kv| kv != dtype && kv != DType::F8E4M3) {
+        let reason = "on a GPU keys and values have the type of the weights, or are fp8".to_owned();
+        return Err(LoadError::Device(reason));
+    }
+    kernel_choice::apply(options.kernels, &device, dtype, kv.unwrap_or(dtype))?;
+    Ok(Placement { device, dtype, kv, format: Format::F32, cuda_graphs: options.cuda_graphs })
+}
+/// Opens a device. `Auto` is the first GPU, if there is one.
+pub fn open_device(choice: DeviceChoice) -> Result<Device, LoadError> {
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Auto if has_gpu() => gpu::open(0),
+        DeviceChoice::Auto => Ok(Device::Cpu),
+        DeviceChoice::Cuda(number) => gpu::open(number),
     }
 }
 
-impl DeviceChoice {
-    pub fn open(self) -> Result<Device, LoadError> {
-        match self {
-            Self::Cpu => Ok(Device::Cpu),
-            Self::Auto if has_gpu() => gpu::open(0),
-            Self::Auto => Ok(Device::Cpu),
-            Self::Cuda(number) => gpu::open(number),
-        }
-    }
-
-    /// Free memory of the chosen GPU, in bytes, or `None` if the choice is the CPU.
-    pub fn free_gpu_bytes(self) -> Option<u64> {
-        match self {
-            Self::Cpu => None,
-            Self::Auto => gpu::free_bytes(0),
-            Self::Cuda(number) => gpu::free_bytes(number),
-        }
+/// Free memory of the chosen GPU, in bytes, or `None` if the choice is the CPU.
+pub fn free_gpu_bytes(choice: DeviceChoice) -> Option<u64> {
+    match choice {
+        DeviceChoice::Cpu => None,
+        DeviceChoice::Auto => gpu::free_bytes(0),
+        DeviceChoice::Cuda(number) => gpu::free_bytes(number),
     }
 }
 

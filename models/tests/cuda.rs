@@ -24,7 +24,9 @@ use ntl_core::numbers::{Distribution, Softmax};
 use ntl_core::sampling::argmax;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::causal::{Causal, CausalOptions};
-use ntl_models::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load, replayed_steps};
+use ntl_models::{
+    DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions, gpu_wait, load, open_device, place, replayed_steps,
+};
 use ntl_text::checkpoint::CheckpointFiles;
 
 const GPU: DeviceChoice = DeviceChoice::Cuda(0);
@@ -36,7 +38,7 @@ fn data(path: &str) -> PathBuf {
 /// Returns whether there is a GPU, and prints the reason if there is none. Panics if there is a GPU but it
 /// cannot run the kernels.
 fn gpu() -> bool {
-    let opened = GPU.open();
+    let opened = open_device(GPU);
     if let Err(error) = &opened {
         assert!(!error.to_string().contains("kernels"), "{error}");
         println!("skipped: {error}");
@@ -59,7 +61,7 @@ fn tiny(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
 
 fn causal(name: &str, options: LoadOptions) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(&data("tests/data/causal").join(name)).unwrap();
-    let causal = CausalOptions { tokens: 36, place: options.place().unwrap(), prefix_bytes_max: 1 << 20 };
+    let causal = CausalOptions { tokens: 36, place: place(&options).unwrap(), prefix_bytes_max: 1 << 20 };
     Box::new(Causal::load(&files, &causal).unwrap())
 }
 
@@ -383,7 +385,7 @@ fn a_step_states_how_long_it_waits_for_the_gpu() {
 
 #[test]
 fn the_error_names_a_missing_gpu() {
-    let error = DeviceChoice::Cuda(99).open().unwrap_err().to_string();
+    let error = open_device(DeviceChoice::Cuda(99)).unwrap_err().to_string();
     assert!(error.contains("GPU 99 cannot be used: "), "{error}");
 }
 

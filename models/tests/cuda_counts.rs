@@ -21,7 +21,7 @@ use ntl_core::contract::{
 };
 use ntl_models::causal::{Causal, CausalOptions};
 use ntl_models::t5::{T5, T5Kind, TokenizerFacts};
-use ntl_models::{DeviceChoice, KernelChoice, KvCacheDtype, LoadOptions};
+use ntl_models::{DeviceChoice, KernelChoice, KvCacheDtype, LoadOptions, place};
 use ntl_text::checkpoint::CheckpointFiles;
 
 /// A multiple of 8, so that cuBLAS has fast kernels for logits.
@@ -205,7 +205,7 @@ fn t5(layers: usize, options: LoadOptions) -> Box<dyn BatchModel> {
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let facts =
         TokenizerFacts { tokens: TOKENS, prompt_tokens_max: 4096, number_encoding: NumberEncoding::Text };
-    Box::new(T5::load(&files, facts, T5Kind::Plain, &options.place().unwrap()).unwrap())
+    Box::new(T5::load(&files, facts, T5Kind::Plain, &place(&options).unwrap()).unwrap())
 }
 
 fn llama(layers: usize, options: LoadOptions) -> Box<dyn BatchModel> {
@@ -232,7 +232,7 @@ fn llama(layers: usize, options: LoadOptions) -> Box<dyn BatchModel> {
     let folder = checkpoint(&config, &shapes);
     let files = CheckpointFiles::folder(folder.path()).unwrap();
     let options =
-        CausalOptions { tokens: TOKENS, place: options.place().unwrap(), prefix_bytes_max: 1 << 20 };
+        CausalOptions { tokens: TOKENS, place: place(&options).unwrap(), prefix_bytes_max: 1 << 20 };
     Box::new(Causal::load(&files, &options).unwrap())
 }
 

@@ -14,7 +14,7 @@ use std::thread;
 
 use fail::FailScenario;
 use ntl_core::contract::{Adapter, BatchModel, ContextRequest, NodeId, OpenedContext, PathRow, Prompt, Row};
-use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, replayed_steps};
+use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, load, open_device, replayed_steps};
 use ntl_text::checkpoint::CheckpointFiles;
 
 /// The failpoint before each tensor of a growth of the cache.
@@ -38,7 +38,7 @@ fn open(device: DeviceChoice) -> LoadedModel {
 
 /// Returns a model on the GPU, or prints why there is none.
 fn open_on_gpu() -> Option<LoadedModel> {
-    match DeviceChoice::Cuda(0).open() {
+    match open_device(DeviceChoice::Cuda(0)) {
         Ok(_) => Some(open(DeviceChoice::Cuda(0))),
         Err(error) => {
             println!("skipped: {error}");

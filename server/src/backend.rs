@@ -7,9 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ntl_models::{KvCacheDtype, LoadOptions, LoadedModel};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, architecture, architecture_field};
 use ntl_text::gguf::{self, GgufFile};
+use ntl_text::load_options::{KvCacheDtype, LoadOptions};
+
+use crate::native::{self, LoadedModel};
 
 /// Architectures that mistral.rs 0.8.1 loads, as `config.json` names them.
 const MISTRALRS_ARCHITECTURES: [&str; 21] = [
@@ -114,6 +116,7 @@ pub fn load(
 }
 
 /// Returns the files of a checkpoint for the native engine.
+#[cfg(feature = "native")]
 pub(crate) fn native_files(path: &Path) -> Result<CheckpointFiles, LoadError> {
     match locate(path)? {
         ModelLocation::Gguf(file) => gguf::checkpoint(&file),
@@ -132,7 +135,7 @@ fn load_gguf(
     }
     if choose_for_gguf(file, options.backend)? == Backend::Native {
         let files = with_chat_template(gguf::checkpoint(file)?, chat_template);
-        return ntl_models::load(&files, options.load);
+        return native::load(&files, options.load);
     }
     if options.load.kv_cache_dtype != KvCacheDtype::Auto {
         return refuse(KV_CACHE_DTYPE_IS_NATIVE);
@@ -176,7 +179,7 @@ pub(crate) fn load_files(
     let backend = choose(&name, is_quantised(files)?, options)
         .map_err(|reason| LoadError::field(files.name_of(file), field, reason))?;
     match backend {
-        Backend::Native => ntl_models::load(files, options.load),
+        Backend::Native => native::load(files, options.load),
         Backend::Mistralrs => load_folder(files, options),
     }
 }
@@ -219,7 +222,7 @@ const KV_CACHE_DTYPE_IS_NATIVE: &str =
 
 /// Chooses the implementation for an architecture; `is_quantised` says that the stored weights are.
 fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Backend, String> {
-    let native_architectures = ntl_models::architectures();
+    let native_architectures = native::architectures();
     let is_native = native_architectures.contains(&name);
     let is_mistralrs = MISTRALRS_ARCHITECTURES.contains(&name);
     let native = || native_architectures.join(", ");

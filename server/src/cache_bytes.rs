@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use ntl_models::DeviceChoice;
+use ntl_text::load_options::DeviceChoice;
 
-use crate::memory;
+use crate::{memory, native};
 
 /// The default if the amount of free memory is unknown.
 const CACHE_BYTES_DEFAULT: u64 = 4 << 30;
 
 /// Returns half of the free memory of the device.
 pub(crate) fn default(device: DeviceChoice) -> u64 {
-    half(device.free_gpu_bytes().or_else(|| memory::free(Path::new("/"))))
+    half(native::free_gpu_bytes(device).or_else(|| memory::free(Path::new("/"))))
 }
 
 fn half(free: Option<u64>) -> u64 {

@@ -5,14 +5,13 @@
 
 use std::io::Write;
 
-use clap::builder::BoolishValueParser;
 use ntl_models::inspect::{Depth, EosToken, Inspection, Sizes, inspect};
-use ntl_models::{DeviceChoice, LoadOptions};
-use ntl_text::checkpoint::{Choices, TokenizerType};
+use ntl_text::load_options::{DeviceChoice, LoadOptions};
 
 use ntl_common::printable::printable;
 
 use crate::backend;
+use crate::config::ChoiceArgs;
 use crate::hub::{Contents, Location};
 
 #[derive(Debug, Clone, clap::Args)]
@@ -27,25 +26,6 @@ pub struct InspectArgs {
     check: bool,
     #[command(flatten)]
     choices: ChoiceArgs,
-}
-
-/// Properties that the files of some checkpoints do not state. A flag overrides the files.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ChoiceArgs {
-    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the
-    /// ntl.json and the trainer's config.yaml; needed if neither states it
-    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
-    log_scale_embeddings: Option<bool>,
-    /// How training split text: auto (pieces as they are) or custom (each digit by itself)
-    #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]
-    tokenizer_type: Option<TokenizerType>,
-}
-
-impl From<ChoiceArgs> for Choices {
-    fn from(args: ChoiceArgs) -> Self {
-        let ChoiceArgs { log_scale_embeddings, tokenizer_type } = args;
-        Self { log_scale_embeddings, tokenizer_type, ..Self::default() }
-    }
 }
 
 impl InspectArgs {
@@ -132,6 +112,7 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use ntl_text::checkpoint::{Choices, TokenizerType};
 
     use super::*;
     use crate::demo;

@@ -109,6 +109,7 @@ fn run(mut config: Config) -> anyhow::Result<Ended> {
 fn run_subcommand(command: &Command) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match command {
+        #[cfg(feature = "native")]
         Command::Inspect(args) => args.run(&mut out),
         Command::Openapi => {
             out.write_all(app::openapi_json().as_bytes()).context("cannot write to standard output")

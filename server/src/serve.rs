@@ -16,7 +16,6 @@ use std::time::Duration;
 use axum::Router;
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use ntl_engine::CacheBudget;
-use ntl_models::LoadedModel;
 use ntl_text::chat::{ChatError, ChatTemplate, TextTemplate};
 use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, files_fingerprint,
@@ -32,6 +31,7 @@ use crate::hub::{Contents, HubError, Snapshot};
 use crate::listen::{Certificate, Listener, TlsError};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
+use crate::native::{self, LoadedModel};
 use crate::remote::{ConnectedModel, RemoteError, connect};
 use crate::served::{AdapterError, AdapterFolder, ReadAdapter, ServedModel};
 use crate::signals::EndRequests;
@@ -311,7 +311,7 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
     let templates = models.iter().map(read_decision_template).collect::<Result<Vec<_>, _>>()?;
     let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
     let read = read_adapters(adapters, models, &loaded, app)?;
-    app.metrics.set_kernels_off(&ntl_models::kernels_off());
+    app.metrics.set_kernels_off(&native::kernels_off());
     // The default depends on the memory that the weights leave free.
     let cache_bytes_max = config.cache_bytes_max.unwrap_or_else(|| cache_bytes::default(options.load.device));
     let budget = CacheBudget::new(cache_bytes_max);

@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use ntl_models::DeviceChoice;
+use ntl_models::{DeviceChoice, open_device};
 use serde_json::{Value, json};
 
 /// Two sums of f32 in different orders, relative to numbers above 1.
@@ -24,7 +24,7 @@ const MEMORY: usize = 800_000;
 
 /// Returns whether there is a GPU, which then has to run kernels. Prints a line if there is none.
 fn gpu() -> bool {
-    let opened = DeviceChoice::Cuda(0).open();
+    let opened = open_device(DeviceChoice::Cuda(0));
     if let Err(error) = &opened {
         assert!(!error.to_string().contains("kernels"), "{error}");
         println!("skipped: {error}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use ntl_core::contract::Dtype;
-use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype, LoadOptions};
+use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype, LoadOptions, open_device};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ pub fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let all = json!({ "about": about(args, &decoder), "batches": rows, "roofline": roofline });
         return Ok(writeln!(out, "{all:#}")?);
     }
-    write_rows(&rows, decoder.adapters.len(), !args.device.open()?.is_cpu(), out)?;
+    write_rows(&rows, decoder.adapters.len(), !open_device(args.device)?.is_cpu(), out)?;
     if has_adapters {
         for [plain, adapted] in rows.as_chunks().0 {
             write_ratios(plain, adapted, out)?;
@@ -249,7 +249,7 @@ fn row(args: &DecodeArgs, decoder: &Decoder, Measured { load, runs }: Measured) 
 }
 
 fn roofline(args: &DecodeArgs, decoder: &Decoder, steps: &[f64]) -> anyhow::Result<Roofline> {
-    Roofline::of(&args.model, decoder.engine.info().dtype.name(), steps, &args.device.open()?)
+    Roofline::of(&args.model, decoder.engine.info().dtype.name(), steps, &open_device(args.device)?)
 }
 
 /// Runs each command from standard input until it ends.

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ntl_core::contract::{Backend, BatchModel, ModelInfo};
-use ntl_models::{DeviceChoice, LoadOptions, LoadedModel};
+use ntl_models::{DeviceChoice, LoadOptions, LoadedModel, open_device};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_text::vocabulary;
 
@@ -42,7 +42,7 @@ pub fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadE
 fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<LoadedModel, LoadError> {
     let refused = |reason: String| LoadError::malformed(&prepared.place, format!("mistral.rs: {reason}"));
     let runner =
-        Runner::start(&prepared.stand_in, &prepared.weights, &device.open()?, isq).map_err(refused)?;
+        Runner::start(&prepared.stand_in, &prepared.weights, &open_device(device)?, isq).map_err(refused)?;
     let positions_max = runner.positions_max().map_err(refused)?;
     let tokenizer = Arc::new(prepared.tokenizer);
     let info = ModelInfo {

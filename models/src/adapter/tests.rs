@@ -16,7 +16,7 @@ use super::*;
 use crate::causal::{Causal, CausalOptions};
 use crate::ops::composed;
 use crate::random::Random;
-use crate::{DtypeChoice, LoadOptions, LoadedModel, load};
+use crate::{DtypeChoice, LoadOptions, LoadedModel, load, place};
 
 /// Decoder-only models without tokenizers.
 const CAUSAL: [&str; 4] = ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window"];
@@ -87,7 +87,7 @@ fn open_in(folder: &Path, dtype: DtypeChoice) -> Opened {
     let choices = Choices { log_scale_embeddings: Some(false), ..Choices::default() };
     let options = LoadOptions { dtype, choices, ..LoadOptions::default() };
     if !folder.join("tokenizer_config.json").exists() && !folder.join("encoder_tokenizer").exists() {
-        let place = options.place().unwrap();
+        let place = place(&options).unwrap();
         let options = CausalOptions { tokens: 36, place, prefix_bytes_max: 1 << 20 };
         let model = Causal::load(&files, &options).unwrap();
         return Opened { reader: model.adapters().clone(), model: Box::new(model), random: Random::new(1) };

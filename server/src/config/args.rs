@@ -9,11 +9,13 @@ use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, Typ
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use ntl_common::manual::ManualArgs;
-use ntl_models::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype};
+use ntl_text::checkpoint::{Choices, TokenizerType};
+use ntl_text::load_options::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype};
 
 use super::bytes::{bytes, positive_bytes};
 use crate::backend::{BackendChoice, Isq};
-use crate::inspect::{ChoiceArgs, InspectArgs};
+#[cfg(feature = "native")]
+use crate::inspect::InspectArgs;
 use crate::metrics::MetricsCompat;
 use crate::telemetry::LogFormat;
 
@@ -68,6 +70,7 @@ fn with_short_help(flag: clap::Arg) -> clap::Arg {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Report what a checkpoint folder contains, what is assumed, and whether it can be served
+    #[cfg(feature = "native")]
     Inspect(InspectArgs),
     /// Print the OpenAPI description of the routes, as GET /openapi.json answers it where API keys are set
     Openapi,
@@ -180,6 +183,25 @@ pub(crate) struct ModelArgs {
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) choices: ChoiceArgs,
+}
+
+/// Properties that the files of some checkpoints do not state. A flag overrides the files.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ChoiceArgs {
+    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the
+    /// ntl.json and the trainer's config.yaml; needed if neither states it
+    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
+    log_scale_embeddings: Option<bool>,
+    /// How training split text: auto (pieces as they are) or custom (each digit by itself)
+    #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]
+    tokenizer_type: Option<TokenizerType>,
+}
+
+impl From<ChoiceArgs> for Choices {
+    fn from(args: ChoiceArgs) -> Self {
+        let ChoiceArgs { log_scale_embeddings, tokenizer_type } = args;
+        Self { log_scale_embeddings, tokenizer_type, ..Self::default() }
+    }
 }
 
 /// Each flag may be given several times, for several models.
@@ -536,7 +558,7 @@ mod tests {
         let args = Args::try_parse_from(["ntl-server", "--cache-bytes-max=1.5GB"]).unwrap();
         assert_eq!(args.limits.cache_bytes_max, NonZeroU64::new(1_500_000_000));
         let default = Args::try_parse_from(["ntl-server"]).unwrap().limits.prefix_cache_bytes_max;
-        assert_eq!(default, ntl_models::LoadOptions::default().prefix_bytes_max);
+        assert_eq!(default, ntl_text::load_options::LoadOptions::default().prefix_bytes_max);
     }
 
     #[test]

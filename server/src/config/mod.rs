@@ -17,7 +17,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use ntl_engine::EngineLimits;
-use ntl_models::{DeviceChoice, LoadOptions};
+use ntl_text::load_options::{DeviceChoice, LoadOptions};
 
 use crate::backend::BackendOptions;
 use crate::hub::InvalidReference;
@@ -26,7 +26,7 @@ use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::proxies::TrustedProxies;
 use crate::settings::HttpSettings;
 use crate::telemetry::TelemetryConfig;
-pub use args::{Args, Command};
+pub use args::{Args, ChoiceArgs, Command};
 use args::{LimitArgs, LogArgs};
 pub use environment::{Environment, log_format};
 pub use file::ArgsError;

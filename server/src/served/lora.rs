@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ntl_core::contract::{Adapter, EngineError};
-use ntl_models::{AdapterReader, adapter_base};
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 
 use crate::hub::Directory;
+use crate::native::{AdapterReader, adapter_base};
 
 /// Why an adapter is not served.
 #[derive(Debug, thiserror::Error)]

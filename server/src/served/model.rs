@@ -10,7 +10,6 @@ use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
-use ntl_models::{AdapterReader, LoadedModel};
 use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits};
 use ntl_text::chat::TextTemplate;
 use ntl_text::checkpoint::TruncationSide;
@@ -24,6 +23,7 @@ use super::lora::{AdapterError, LoraWeights};
 use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
+use crate::native::{AdapterReader, LoadedModel};
 use crate::remote::ConnectedModel;
 use crate::request::{
     Guided, ModelCalibration, ModelProfile, RequestRecord, Requester, ToolSupport, default_decision_template,
