@@ -708,6 +708,45 @@ fn admits(tokenizer: &Tokenizer, compiler: &GuideCompiler, constraint: &Constrai
 }
 
 #[test]
+fn arguments_of_guided_calls_have_only_listed_properties_where_that_is_possible() {
+    let tokenizer = with_markers(&[]);
+    let dialect = ToolDialect::new(ToolFormat::Hermes, &tokenizer);
+    let compiler = compiler(&tokenizer, false);
+    let object = |more: Value| {
+        let mut schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let other = json!({"type": "object", "properties": {"b": {"type": "integer"}}});
+    let nested = json!({"type": "object", "properties": {"c": {"$ref": "#/$defs/C"}}, "$defs": {"C": object(json!({}))}});
+    for (schema, admitted, rejected) in [
+        (object(json!({})), r#"{"a": 1}"#, Some(r#"{"a": 1, "b": 2}"#)),
+        (nested, r#"{"c": {"a": 1}}"#, Some(r#"{"c": {"a": 1, "b": 2}}"#)),
+        (json!({"anyOf": [object(json!({})), other]}), r#"{"b": 2}"#, Some(r#"{"a": 1, "b": 2}"#)),
+        (object(json!({"additionalProperties": true})), r#"{"a": 1, "b": 2}"#, None),
+        (json!({"type": "object"}), r#"{"a": 1, "b": 2}"#, None),
+        (object(json!({"required": ["b"]})), r#"{"a": 1, "b": 2}"#, Some(r#"{"a": 1}"#)),
+        (json!({"type": "object", "properties": {}, "minProperties": 1}), r#"{"b": 2}"#, Some("{}")),
+        (object(json!({"anyOf": [other]})), r#"{"a": 1, "b": 2}"#, None),
+        (json!({"allOf": [object(json!({})), other]}), r#"{"a": 1, "b": 2}"#, Some(r#"{"b": "x"}"#)),
+    ] {
+        let constraint = Constraint::Calls(Box::new(CallGrammar {
+            layout: dialect.layout().clone(),
+            functions: vec![("one".to_owned(), schema.clone())],
+            calls_max: 1,
+            answer: None,
+        }));
+        let is_admitted = |arguments: &str| {
+            let text =
+                format!("<tool_call>\n{{\"name\": \"one\", \"arguments\": {arguments}}}\n</tool_call>");
+            admits(&tokenizer, &compiler, &constraint, &text)
+        };
+        assert!(is_admitted(admitted), "{schema}: {admitted}");
+        assert!(!rejected.is_some_and(is_admitted), "{schema}: {rejected:?}");
+    }
+}
+
+#[test]
 fn structural_tags_admit_the_texts_that_they_describe() {
     let tokenizer = llama();
     let compiler = compiler(&tokenizer, false);

@@ -31,11 +31,12 @@ pub enum Answer {
 }
 
 impl CallGrammar {
-    /// Returns the same grammar with schemas that the library applies exactly.
+    /// Returns the same grammar with schemas that the library applies exactly. Their objects admit no
+    /// unlisted properties, because small models would invent more of them until the text is cut.
     pub(super) fn prepared(&self) -> Result<Self, GuideError> {
         let mut grammar = self.clone();
         for (name, schema) in &mut grammar.functions {
-            *schema = json_schema::prepared(schema)
+            *schema = json_schema::prepared(&json_schema::closed(schema))
                 .map_err(|GuideError(reason)| GuideError(format!("`{name}`: {reason}")))?;
         }
         if let Some(Answer::Json { schema, whitespace }) = &mut grammar.answer {

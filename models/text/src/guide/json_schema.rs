@@ -266,6 +266,50 @@ pub fn forbid_additional_properties(schema: &mut Value) {
     }
 }
 
+/// Returns a schema whose objects have only the properties that it lists. A schema remains unchanged if such
+/// an object may be impossible: two parts of the schema describe one object, or an object needs a property
+/// that is not listed.
+pub(super) fn closed(schema: &Value) -> Value {
+    let mut closed = schema.clone();
+    for path in schemas(schema) {
+        let Some(fields) = schema.pointer(&path).and_then(Value::as_object) else { continue };
+        if joins_objects(fields) || needs_unlisted(fields) {
+            return closed;
+        }
+    }
+    forbid_additional_properties(&mut closed);
+    closed
+}
+
+/// Returns whether two parts of a schema may list properties of the same object.
+fn joins_objects(schema: &Map<String, Value>) -> bool {
+    let mut parts =
+        usize::from(["properties", "patternProperties"].iter().any(|&name| schema.contains_key(name)));
+    for (keyword, value) in schema {
+        parts += match (keyword.as_str(), value) {
+            ("allOf", Value::Array(all)) => all.len(),
+            ("$ref" | "anyOf" | "oneOf", _) => 1,
+            _ => 0,
+        };
+    }
+    parts > 1
+}
+
+/// Returns whether an object with only the listed properties may have too few.
+fn needs_unlisted(schema: &Map<String, Value>) -> bool {
+    if schema.contains_key("minProperties") {
+        return true;
+    }
+    let listed = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    for name in required.into_iter().flatten() {
+        if !listed.zip(name.as_str()).is_some_and(|(listed, name)| listed.contains_key(name)) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Number of fields in all objects of a value.
 fn fields(value: &Value) -> usize {
     match value {
