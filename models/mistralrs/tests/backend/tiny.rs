@@ -170,6 +170,7 @@ pub(crate) fn write_gguf(file: &Path, dtype: GgmlDType, (vocab, more): (usize, V
         ("tokenizer.ggml.bos_token_id", count(1)),
         ("tokenizer.ggml.eos_token_id", count(2)),
     ];
+    fields.retain(|(name, _)| more.iter().all(|(other, _)| other != name));
     fields.extend(more);
     let fields: Vec<(&str, &Field)> = fields.iter().map(|(name, field)| (*name, field)).collect();
     let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(name, tensor)| (&**name, tensor)).collect();
