@@ -32,6 +32,7 @@ mod middleware;
 mod openapi;
 mod paths;
 pub mod proxies;
+pub mod quota;
 pub mod reload;
 pub mod remote;
 mod request;
