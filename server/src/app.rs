@@ -1,8 +1,9 @@
 //! The router: which path leads to which handler, through which layers.
 //!
 //! From the outside in: request ids, addresses of clients behind proxies, counting, the name of the server,
-//! cross-origin rules, panics; then, for routes that do work, the API key, admission (loaded, not draining,
-//! memory left). Routes are added with their description (`routes!`), so `GET /openapi.json` cannot miss one.
+//! cross-origin rules, panics. Routes that do work also check the API key, admission (loaded, not draining,
+//! memory left) and the quota of the key. Routes are added with their description (`routes!`), so the OpenAPI
+//! description cannot miss one.
 
 use std::any::Any;
 use std::sync::LazyLock;
@@ -17,7 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::AppError;
-use crate::middleware::{admission, cors, forwarded, host, request_id, system_one_errors, track};
+use crate::middleware::{admission, cors, forwarded, host, quota, request_id, system_one_errors, track};
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{
@@ -29,7 +30,8 @@ use crate::state::AppState;
 pub fn router(app: AppState) -> Router {
     let check_key = middleware::from_fn_with_state(app.clone(), admission::check_key);
     let admit = middleware::from_fn_with_state(app.clone(), admission::admit);
-    let work = work().route_layer((check_key.clone(), admit));
+    let check_quota = middleware::from_fn_with_state(app.clone(), quota::check);
+    let work = work().route_layer((check_key.clone(), admit, check_quota));
     let guarded = guarded().route_layer(check_key);
     let metrics = if app.settings.metrics_on_admin_only { OpenApiRouter::new() } else { metrics() };
     layered(work.merge(guarded).merge(public()).merge(metrics).merge(playground()), app)

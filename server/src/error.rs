@@ -18,6 +18,8 @@ use utoipa::{IntoResponses, ToSchema};
 use ntl_common::printable::{printable, shortened};
 use ntl_common::similar::most_similar;
 
+use crate::quota::{QuotaExceeded, Unit};
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {
     /// `param` is the invalid field, if there is one.
@@ -64,6 +66,8 @@ pub(crate) enum AppError {
     MemoryFull,
     #[error("the server is shutting down")]
     Draining,
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// An error of one of several prompts, such as `prompt[2]`.
@@ -118,7 +122,7 @@ impl ModelNotFound {
 pub(crate) struct Rejection(pub(crate) &'static str);
 
 impl Rejection {
-    pub(crate) const ALL: [&'static str; 10] = [
+    pub(crate) const ALL: [&'static str; 11] = [
         "queue_full",
         "queue_timeout",
         "bodies_full",
@@ -129,6 +133,7 @@ impl Rejection {
         "draining",
         "engine_dead",
         "device_lost",
+        "rate_limit_exceeded",
     ];
 }
 
@@ -273,6 +278,14 @@ impl AppError {
             Self::MemoryFull => (S::SERVICE_UNAVAILABLE, OVERLOADED, Some("memory_full"), Some(5)),
             Self::Loading => (S::SERVICE_UNAVAILABLE, SERVER, Some("loading"), Some(2)),
             Self::Draining => (S::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
+            Self::Quota(exceeded) => {
+                // OpenAI's types.
+                let kind = match exceeded.limit.unit() {
+                    Unit::Requests => "requests",
+                    Unit::Tokens => "tokens",
+                };
+                (S::TOO_MANY_REQUESTS, kind, Some("rate_limit_exceeded"), Some(exceeded.seconds()))
+            }
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), None),
             Self::Engine(error) => match error {
                 EngineError::PromptTooLong { .. } | EngineError::ContextTooLong { .. } => {
@@ -353,7 +366,7 @@ impl IntoResponses for AppError {
             (415, "The body is not plain JSON"),
             (
                 429,
-                "The queue is full, or the engine that serves the model is; `Retry-After` says when to try again",
+                "The queue is full, the engine that serves the model is, or the API key has used up its quota; `Retry-After` says when to try again",
             ),
             (500, "The server or the model failed"),
             (502, "The engine that serves the model is unreachable, or its response is not understood"),

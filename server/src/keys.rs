@@ -4,7 +4,7 @@
 //! at least one key.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,6 +12,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::http::{HeaderMap, header};
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::quota::{Quota, QuotaError};
 
 /// Maximum length of a key's name.
 const NAME_CHARS_MAX: usize = 32;
@@ -23,10 +25,12 @@ pub enum KeyError {
     #[error("--api-key: a key must not be empty or contain spaces")]
     UnusableKey,
     #[error(
-        "--api-key-file: line {line} of `{file}` must be `KEY` or `NAME KEY`; a name has at most 32 of the characters \
-         A-Z a-z 0-9 - _ ."
+        "--api-key-file: line {line} of `{file}` must be `KEY`, `NAME KEY` or `NAME KEY LIMIT=VALUE ...`; a name has \
+         at most 32 of the characters A-Z a-z 0-9 - _ ."
     )]
     UnusableLine { file: PathBuf, line: usize },
+    #[error("--api-key-file: line {line} of `{file}`: {problem}")]
+    UnusableQuota { file: PathBuf, line: usize, problem: QuotaError },
     #[error("--api-key-file: cannot read API keys from `{file}`")]
     Unreadable {
         file: PathBuf,
@@ -56,6 +60,17 @@ pub(crate) struct ApiKey {
     /// The name in logs: from the file, or `#` and the number of the key, counted from 1.
     pub(crate) name: String,
     secret: String,
+    /// Its limits in the file.
+    pub(crate) quota: Quota,
+}
+
+impl ApiKey {
+    /// A number that depends on the secret only.
+    pub(crate) fn id(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl Hash for ApiKey {
@@ -159,44 +174,62 @@ fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyEr
     if flags.iter().any(|key| key.is_empty() || key.contains(char::is_whitespace)) {
         return Err(KeyError::UnusableKey);
     }
-    let mut keys: Vec<(Option<String>, String)> = flags.iter().map(|key| (None, key.clone())).collect();
+    let mut keys = Vec::new();
+    for secret in flags {
+        keys.push(KeyLine { name: None, secret, quota: Quota::default() });
+    }
+    let text;
     if let Some(file) = file {
-        let text = read_text(file, SMALL_BYTES_MAX)
+        text = read_text(file, SMALL_BYTES_MAX)
             .map_err(|source| KeyError::Unreadable { file: file.clone(), source })?;
-        let before = keys.len();
         for (line, text) in (1..).zip(text.lines().map(str::trim)) {
             if text.is_empty() || text.starts_with('#') {
                 continue;
             }
-            let Some(key) = key_line(text) else {
-                return Err(KeyError::UnusableLine { file: file.clone(), line });
-            };
-            keys.push(key);
+            let key = key_line(text).map_err(|problem| KeyError::UnusableQuota {
+                file: file.clone(),
+                line,
+                problem,
+            })?;
+            keys.push(key.ok_or_else(|| KeyError::UnusableLine { file: file.clone(), line })?);
         }
-        if keys.len() == before {
+        if keys.len() == flags.len() {
             return Err(KeyError::NoKey(file.clone()));
         }
     }
-    let numbered = (1..).zip(keys).map(|(number, (name, secret)): (usize, _)| ApiKey {
-        name: name.unwrap_or_else(|| format!("#{number}")),
-        secret,
-    });
-    Ok(numbered.collect())
+    let mut numbered = Vec::with_capacity(keys.len());
+    for (number, KeyLine { name, secret, quota }) in (1_usize..).zip(keys) {
+        let name = name.map_or_else(|| format!("#{number}"), str::to_owned);
+        numbered.push(ApiKey { name, secret: secret.to_owned(), quota });
+    }
+    Ok(numbered.into())
 }
 
-/// Reads the name and the secret of `KEY` or `NAME KEY`. The error of a line must not show it, since it may
-/// be a key.
-fn key_line(text: &str) -> Option<(Option<String>, String)> {
+struct KeyLine<'a> {
+    name: Option<&'a str>,
+    secret: &'a str,
+    quota: Quota,
+}
+
+/// Reads `KEY`, `NAME KEY` or `NAME KEY LIMIT=VALUE ...`; `None` for another line. The error of a line must
+/// not show it, since it may be a key.
+fn key_line(text: &str) -> Result<Option<KeyLine<'_>>, QuotaError> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let (name, secret) = match words[..] {
-        [secret] => (None, secret),
-        [name, secret] => (Some(name), secret),
-        _ => return None,
+    words.iter().take(2).try_for_each(|word| Quota::check_no_setting(word))?;
+    let (name, secret, settings) = match &words[..] {
+        [secret] => (None, *secret, &[][..]),
+        [name, secret, settings @ ..] => (Some(*name), *secret, settings),
+        [] => return Ok(None),
     };
-    let is_plain =
-        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let fits = name.is_none_or(|name| is_plain(name) && name.len() <= NAME_CHARS_MAX);
-    fits.then(|| (name.map(str::to_owned), secret.to_owned()))
+    if !settings.iter().all(|setting| setting.contains('=')) || !name.is_none_or(is_name) {
+        return Ok(None);
+    }
+    Ok(Some(KeyLine { name, secret, quota: Quota::parse(settings)? }))
+}
+
+fn is_name(text: &str) -> bool {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    is_plain && text.len() <= NAME_CHARS_MAX
 }
 
 #[cfg(test)]
@@ -229,6 +262,59 @@ mod tests {
         assert!(matches!(ApiKeys::read(vec!["a b".to_owned()], None), Err(KeyError::UnusableKey)));
         let gone = ApiKeys::read(vec![], Some("/no/such/file".into())).unwrap_err();
         assert_eq!(gone.to_string(), "--api-key-file: cannot read API keys from `/no/such/file`");
+    }
+
+    #[test]
+    fn only_a_whole_key_opens() {
+        let keys = ApiKeys::read(vec!["one".to_owned(), "two".to_owned()], None).unwrap();
+        for (value, admitted) in [
+            ("Bearer one", true),
+            ("bearer two", true),
+            ("Bearer  two ", true),
+            ("Bearer on", false),
+            ("Bearer onee", false),
+            ("Bearer ONE", false),
+            ("Bearer ", false),
+            ("Bearer", false),
+            ("one", false),
+            ("Basic one", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+            assert_eq!(keys.matched(&headers).is_some(), admitted, "{value:?}");
+        }
+        assert!(keys.matched(&HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn a_key_with_a_name_may_have_limits_and_a_wrong_one_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = read(&folder, "ann a tokens-per-day=5 requests-per-minute=none\nbob b\n").unwrap();
+        let present = keys.present();
+        let [first, ann, bob] = &*present else { panic!("{keys:?}") };
+        assert_eq!((first.quota, bob.quota), (Quota::default(), Quota::default()));
+        let want = Quota::parse(&["tokens-per-day=5", "requests-per-minute=none"]).unwrap();
+        assert_eq!((ann.quota, ann.name.as_str()), (want, "ann"));
+        for (wrong, message) in [
+            (
+                "ann SECRET tokens-per-dya=5",
+                "none of `requests-per-minute`, `requests-per-day`, `tokens-per-minute`, `tokens-per-day`; did you mean `tokens-per-day`?",
+            ),
+            ("ann SECRET SECRET2=5", "none of `requests-per-minute`"),
+            (
+                "ann SECRET tokens-per-day=0",
+                "`tokens-per-day` must be `none` or an integer from 1 to 1000000000000",
+            ),
+            ("ann SECRET tokens-per-day=1e6", "`tokens-per-day` must be"),
+            ("ann SECRET tokens-per-day=1000000000001", "`tokens-per-day` must be"),
+            ("ann SECRET requests-per-day=1 requests-per-day=2", "`requests-per-day` occurs twice"),
+            ("SECRET tokens-per-day=5", "`tokens-per-day` needs a name and a key before it"),
+            ("tokens-per-day=5 SECRET", "`tokens-per-day` needs a name and a key before it"),
+        ] {
+            let error = read(&folder, &format!("# ours\n{wrong}\n")).unwrap_err().to_string();
+            assert!(error.starts_with("--api-key-file: line 2 of `"), "{error}");
+            assert!(error.contains(message) && !error.contains("SECRET") && !error.contains('\n'), "{error}");
+        }
     }
 
     #[test]

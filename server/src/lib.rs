@@ -34,6 +34,7 @@ pub mod native;
 mod openapi;
 mod paths;
 pub mod proxies;
+pub mod quota;
 pub mod reload;
 pub mod remote;
 mod request;

@@ -8,10 +8,13 @@ use axum::http::HeaderValue;
 use crate::keys::ApiKeys;
 use crate::metrics::MetricsCompat;
 use crate::proxies::TrustedProxies;
+use crate::quota::Quota;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     pub api_keys: ApiKeys,
+    /// The limits of each key, unless the file of keys has others for it.
+    pub quota: Quota,
     pub allowed_hosts: AllowedHosts,
     pub trusted_proxies: TrustedProxies,
     /// Whether prompts of different API keys use the same cached prefixes.

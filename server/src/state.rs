@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use tokio::sync::watch;
 
 use crate::body_budget::BodyBudget;
 use crate::memory::MemoryGuard;
 use crate::metrics::Metrics;
+use crate::quota::{Clock, Quotas};
 use crate::response_budget::ResponseBudget;
 use crate::served::Models;
 use crate::settings::HttpSettings;
@@ -24,6 +26,7 @@ pub struct Shared {
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) responses: Arc<ResponseBudget>,
     pub(crate) memory: MemoryGuard,
+    pub(crate) quotas: Arc<Quotas>,
 }
 
 /// The state of a router that may be gone. Unlike [`AppState`], it does not keep the engines running.
@@ -47,6 +50,11 @@ impl std::ops::Deref for AppState {
 impl AppState {
     /// A server without models: it answers 503 until [`Models::publish`].
     pub fn new(settings: HttpSettings, metrics: Arc<Metrics>) -> Self {
+        Self::with_clock(settings, metrics, Arc::new(Instant::now))
+    }
+
+    /// The same with another clock for the quotas of keys.
+    pub fn with_clock(settings: HttpSettings, metrics: Arc<Metrics>, clock: Clock) -> Self {
         let models = Models::new(&settings);
         let lifecycle = Lifecycle::default();
         let bodies = BodyBudget::new(settings.bodies_bytes_max);
@@ -55,7 +63,8 @@ impl AppState {
         let responses = ResponseBudget::new(response_bytes_max, responses_bytes_max, reserved);
         let memory = MemoryGuard::new(settings.memory_bytes_max);
         metrics.set_memory_bytes_max(memory.bytes_max());
-        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, responses, memory }))
+        let quotas = Arc::new(Quotas::new(settings.quota, clock));
+        Self(Arc::new(Shared { settings, models, metrics, lifecycle, bodies, responses, memory, quotas }))
     }
 
     pub fn downgrade(&self) -> WeakAppState {

@@ -16,8 +16,8 @@ pub use client::{
 };
 pub use engine::{
     Ahead, ChatAnswer, ChatEnd, ChatJob, ChatQuery, ChatWanted, LookAhead, NextTokenAnswer, NextTokenQuery,
-    NextTokenStep, NextTokens, QueryContext, RemoteEngine, RemoteLimits, SampledOptions, TextDelta, TextEnd,
-    TextQuery, TextTurn,
+    NextTokenStep, NextTokens, QueryContext, RemoteEngine, RemoteLimits, SampledOptions, SpentTokens,
+    TextDelta, TextEnd, TextQuery, TextTurn,
 };
 pub use replicas::{NoObserver, UpstreamObserver};
 pub use upstream::{

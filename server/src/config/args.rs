@@ -17,6 +17,7 @@ use crate::backend::{BackendChoice, Isq};
 #[cfg(feature = "native")]
 use crate::inspect::InspectArgs;
 use crate::metrics::MetricsCompat;
+use crate::quota::UNITS_MAX;
 use crate::telemetry::LogFormat;
 
 /// Serves language models that write numbers, with an OpenAI-style API and exact number distributions.
@@ -279,10 +280,25 @@ pub(crate) struct NetworkArgs {
         hide_env_values = true
     )]
     pub(crate) api_keys: Vec<String>,
-    /// File with more API keys, one per line, as KEY or NAME KEY; log lines show the name. Lines that begin
-    /// with # are comments. SIGHUP reads the file again
+    /// File with more API keys, one per line, as KEY, NAME KEY or NAME KEY LIMIT=VALUE ...; log lines show
+    /// the name. A LIMIT is the name of one of the four flags below, for this key alone, and its VALUE a
+    /// number or none. Lines that begin with # are comments. SIGHUP reads the file again
     #[arg(long, env = "NTL_API_KEY_FILE", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// Maximum number of requests of an API key in a minute; the server rejects further ones with 429
+    /// [default: no limit]
+    #[arg(long, env = "NTL_REQUESTS_PER_MINUTE", value_name = "REQUESTS", value_parser = quota_units())]
+    pub(crate) requests_per_minute: Option<NonZeroU64>,
+    /// Maximum number of requests of an API key in a day [default: no limit]
+    #[arg(long, env = "NTL_REQUESTS_PER_DAY", value_name = "REQUESTS", value_parser = quota_units())]
+    pub(crate) requests_per_day: Option<NonZeroU64>,
+    /// Maximum number of tokens of an API key in a minute, of prompts and responses; once they are used, the
+    /// server rejects further requests with 429 [default: no limit]
+    #[arg(long, env = "NTL_TOKENS_PER_MINUTE", value_name = "TOKENS", value_parser = quota_units())]
+    pub(crate) tokens_per_minute: Option<NonZeroU64>,
+    /// Maximum number of tokens of an API key in a day [default: no limit]
+    #[arg(long, env = "NTL_TOKENS_PER_DAY", value_name = "TOKENS", value_parser = quota_units())]
+    pub(crate) tokens_per_day: Option<NonZeroU64>,
     /// Name of this server in the `Host` header of requests, such as example.com, or * for any; may be given
     /// several times. The server rejects other names with 403, except localhost, loopback addresses and the
     /// address that the client connected to [default: other names are rejected only on a loopback address
@@ -466,6 +482,10 @@ fn kernels() -> impl TypedValueParser<Value = KernelChoice> {
 /// The maximum exceeds what any machine can do.
 fn count() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1_000_000)
+}
+
+fn quota_units() -> impl TypedValueParser<Value = NonZeroU64> {
+    clap::value_parser!(u64).range(1..=UNITS_MAX).try_map(NonZeroU64::try_from)
 }
 
 /// Reads a number that is not zero.

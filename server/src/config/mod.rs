@@ -82,6 +82,8 @@ pub enum ConfigError {
     TooManyThreads { asked: usize, processors: usize, max: usize },
     #[error(transparent)]
     Keys(#[from] KeyError),
+    #[error("--{0}: a quota is for API keys; add --api-key-file FILE or --api-key KEY")]
+    QuotaWithoutKeys(&'static str),
     #[error("--allowed-hosts: `{0}` is not a host name; write it like example.com, without a port")]
     UnusableHost(String),
     #[error(
@@ -146,6 +148,7 @@ impl TryFrom<Args> for Config {
         let Args { models: flags, upstream, network, limits, logs, .. } = args;
         check_threads(flags.threads)?;
         let connections = network::connection_settings(&network, &limits);
+        let quota = network::quota(&network);
         let tls = network.tls_cert.zip(network.tls_key);
         if flags.adapters_from.is_some() && network.admin_listen.is_none() {
             return Err(ConfigError::NoAdminListener);
@@ -157,8 +160,13 @@ impl TryFrom<Args> for Config {
         let models = models::with_decision_templates(models, &flags.decision_templates)?;
         let adapters = models::adapter_configs(&flags.adapters, &models)?;
         let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
+        let api_keys = ApiKeys::read(network.api_keys, network.api_key_file)?;
+        if let (Some(limit), true) = (quota.first(), api_keys.is_empty()) {
+            return Err(ConfigError::QuotaWithoutKeys(limit.name()));
+        }
         let http = HttpSettings {
-            api_keys: ApiKeys::read(network.api_keys, network.api_key_file)?,
+            api_keys,
+            quota,
             allowed_hosts: network::allowed_hosts(&network.allowed_hosts, &network.host)?,
             trusted_proxies: TrustedProxies::new(network.trusted_proxies),
             share_prefix_cache: limits.share_prefix_cache,

@@ -8,6 +8,7 @@ use axum::http::uri::Authority;
 use super::args::{LimitArgs, NetworkArgs};
 use super::{ConfigError, seconds};
 use crate::listen::ConnectionSettings;
+use crate::quota::Quota;
 use crate::settings::{AllowedHosts, Origins};
 
 /// Connections of one address beyond its share that wait; as many as the operating system's queue holds by
@@ -47,6 +48,16 @@ pub(super) fn allowed_hosts(flags: &[String], host: &str) -> Result<AllowedHosts
     }
     let names = flags.iter().map(String::as_str).chain([host]).map(str::to_ascii_lowercase).collect();
     Ok(AllowedHosts { names: Some(names), always })
+}
+
+/// Returns the default quota of API keys.
+pub(super) fn quota(network: &NetworkArgs) -> Quota {
+    Quota::default_of([
+        network.requests_per_minute,
+        network.requests_per_day,
+        network.tokens_per_minute,
+        network.tokens_per_day,
+    ])
 }
 
 fn is_host_name(name: &str) -> bool {
@@ -97,6 +108,23 @@ mod tests {
             assert_eq!(share(&["--connections-max", connections]), want, "{connections}");
         }
         assert_eq!(share(&["--connections-per-address-max", "5"]), 5);
+    }
+
+    #[test]
+    fn quotas_are_for_keys_and_from_one_to_a_million_millions() {
+        let quota = |flags: &[&str]| config(flags).map(|config| config.http.quota);
+        assert_eq!(quota(&[]).unwrap(), Quota::default());
+        let both = quota(&["--api-key=a", "--requests-per-day=7", "--tokens-per-minute=9"]).unwrap();
+        assert_eq!(both, Quota::parse(&["tokens-per-minute=9", "requests-per-day=7"]).unwrap());
+        let error = quota(&["--tokens-per-day=9"]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--tokens-per-day: a quota is for API keys; add --api-key-file FILE or --api-key KEY"
+        );
+        for wrong in ["--requests-per-minute=0", "--tokens-per-day=1000000000001", "--tokens-per-day=-1"] {
+            let error = Args::try_parse_from(["ntl-server", "--api-key=a", wrong]).unwrap_err().to_string();
+            assert!(error.contains(wrong.split_once('=').unwrap().0), "{error}");
+        }
     }
 
     #[test]

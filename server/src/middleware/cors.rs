@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, header};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::{request_id, track};
+use super::{quota, request_id, track};
 use crate::settings::Origins;
 
 /// How long a browser may cache the answer to a preflight.
@@ -18,11 +18,13 @@ pub(crate) fn layer(origins: &Origins) -> Option<CorsLayer> {
         Origins::Any => AllowOrigin::any(),
         Origins::These(origins) => AllowOrigin::list(origins.iter().cloned()),
     };
+    let mut exposed = vec![header::RETRY_AFTER, request_id::HEADER, track::FINGERPRINT];
+    exposed.extend(quota::REQUESTS.into_iter().chain(quota::TOKENS));
     let layer = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
-        .expose_headers([header::RETRY_AFTER, request_id::HEADER, track::FINGERPRINT])
+        .expose_headers(exposed)
         .max_age(PREFLIGHT_AGE_MAX);
     Some(layer)
 }

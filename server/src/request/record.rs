@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::quota::KeyQuota;
+
 /// The label of a request that names a model which is not served.
 const UNKNOWN: &str = "unknown";
 
@@ -12,6 +14,8 @@ pub(crate) struct RequestRecord {
     model: OnceLock<RecordedModel>,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
+    /// The quota that the request uses.
+    quota: OnceLock<KeyQuota>,
 }
 
 #[derive(Debug)]
@@ -52,10 +56,24 @@ impl RequestRecord {
 
     pub(crate) fn add_prompt_tokens(&self, tokens: u64) {
         self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.use_quota(tokens);
     }
 
     pub(crate) fn add_completion_tokens(&self, tokens: u64) {
         self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.use_quota(tokens);
+    }
+
+    /// Sets the quota that counts the tokens. Only the first call counts.
+    pub(crate) fn set_quota(&self, quota: KeyQuota) {
+        let _ = self.quota.set(quota);
+    }
+
+    /// Counts tokens of a response that did not end, which are in no metric and no log line.
+    pub(crate) fn use_quota(&self, tokens: u64) {
+        if let Some(quota) = self.quota.get() {
+            quota.add_tokens(tokens);
+        }
     }
 
     /// The tokens of the prompts and of the finished responses, or `None` if none are known.

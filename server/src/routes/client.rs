@@ -17,12 +17,15 @@ pub(super) fn client(app: &AppState, parts: &Parts) -> Client {
     let key = app.settings.api_keys.matched(&parts.headers);
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
     let has_own_prefixes = key.is_some() && !app.settings.share_prefix_cache;
-    let mut hasher = DefaultHasher::new();
-    match key {
-        Some(key) => key.hash(&mut hasher),
-        None => address.map(client_address).hash(&mut hasher),
-    }
-    Client { id: hasher.finish(), has_own_prefixes }
+    let id = match key {
+        Some(key) => key.id(),
+        None => {
+            let mut hasher = DefaultHasher::new();
+            address.map(client_address).hash(&mut hasher);
+            hasher.finish()
+        }
+    };
+    Client { id, has_own_prefixes }
 }
 
 #[cfg(test)]

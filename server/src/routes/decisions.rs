@@ -10,7 +10,7 @@ use ntl_api::{
     SystemOneRequest, SystemOneResponse,
 };
 use ntl_core::contract::{EngineUsage, Job};
-use ntl_remote::ChatJob;
+use ntl_remote::{ChatJob, SpentTokens};
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ pub(crate) async fn decide(
     (status = 408, description = "The body did not arrive in time", body = SystemOneError),
     (status = 413, description = "The body is too large, or the response may be", body = SystemOneError),
     (status = 415, description = "The body is not plain JSON", body = SystemOneError),
-    (status = 429, description = "The queue is full; `Retry-After` says when to try again", body = SystemOneError),
+    (status = 429, description = "The queue is full, or the API key has used up its quota; `Retry-After` says when to try again", body = SystemOneError),
     (status = 500, description = "The server or the model failed", body = SystemOneError),
     (status = 502, description = "The engine that serves the model is unreachable, or its response is not understood", body = SystemOneError),
     (status = 503, description = "Loading, draining, short of memory or out of order", body = SystemOneError),
@@ -186,9 +186,9 @@ async fn sampled(
     let mut jobs = Vec::with_capacity(chats.len());
     for PreparedChat { question, chat, wanted, .. } in chats {
         questions.push((question, true));
-        let (deadline, client) = (None, client);
+        let (chat, deadline, spent) = (Arc::new(chat), None, SpentTokens::default());
         // The same question has the same samples, if the engine takes seeds.
-        jobs.push(ChatJob { chat: Arc::new(chat), max_tokens, seed: 0, wanted, deadline, client });
+        jobs.push(ChatJob { chat, max_tokens, seed: 0, wanted, deadline, client, spent });
     }
     let events = model.submit_chats("questions", jobs, requester)?;
     let (figures, engine) = figures(&decision, &questions, events).await?;

@@ -97,6 +97,11 @@ impl EngineUsage {
         if self.is_stream { std::mem::take(&mut self.pending) } else { Vec::new() }
     }
 
+    /// Returns whether the engine has reported its token counts.
+    pub(super) fn is_reported(&self) -> bool {
+        self.usage.is_some()
+    }
+
     /// The tokens of prompts and texts. Without token counts, a text has one token for each event.
     pub(super) fn tokens(&self) -> (u64, u64) {
         match self.usage {

@@ -90,9 +90,11 @@ pub(super) async fn forward(
         return Err(EngineError::Deadline { after_ms }.into());
     };
     let mut turn = turn?;
+    let mut prompt = UnreportedPrompt::new(&requester.record, &bodies);
     let response = match timeout_at(deadline, bodies.send(upstream, route)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
+            prompt.tokens = 0;
             turn.end(EndReason::Error);
             return Err(failed(route, error).into());
         }
@@ -104,7 +106,8 @@ pub(super) async fn forward(
     turn.release_memory();
     let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
     let usage = EngineUsage::new(is_stream, hides_usage);
-    let passing = Passing { response, usage, turn: Some(turn), model, record: requester.record, deadline };
+    let record = requester.record;
+    let passing = Passing { response, usage, prompt, turn: Some(turn), model, record, deadline };
     Ok(passing.into_response())
 }
 
@@ -177,10 +180,34 @@ fn failed(route: &'static str, error: UpstreamError) -> EngineError {
     }
 }
 
+/// The prompt of a request whose engine has not reported its tokens yet. If it never does, because the client
+/// is gone or the engine does not count, the quota of the client counts an estimate.
+struct UnreportedPrompt {
+    record: Arc<RequestRecord>,
+    tokens: u64,
+}
+
+impl UnreportedPrompt {
+    /// The usual number of bytes of a token.
+    const TOKEN_BYTES: usize = 4;
+
+    fn new(record: &Arc<RequestRecord>, bodies: &Bodies) -> Self {
+        let tokens = bodies.limited.len().div_ceil(Self::TOKEN_BYTES) as u64;
+        Self { record: Arc::clone(record), tokens }
+    }
+}
+
+impl Drop for UnreportedPrompt {
+    fn drop(&mut self) {
+        self.record.use_quota(self.tokens);
+    }
+}
+
 /// A response that passes from the engine to the client. Its tokens are counted when it is dropped.
 struct Passing {
     response: Forwarded,
     usage: EngineUsage,
+    prompt: UnreportedPrompt,
     /// `None` once the response has ended.
     turn: Option<TextTurn>,
     model: Arc<ServedModel>,
@@ -243,6 +270,9 @@ impl Passing {
 
 impl Drop for Passing {
     fn drop(&mut self) {
+        if self.usage.is_reported() {
+            self.prompt.tokens = 0;
+        }
         let (prompt, completion) = self.usage.tokens();
         self.model.count_tokens(&self.record, prompt, completion);
     }

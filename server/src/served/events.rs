@@ -1,8 +1,9 @@
 //! The events of all jobs of one request as one stream, timed and counted on the way.
 //!
-//! Invariants: dropping [`RequestEvents`] cancels the jobs that still run; the wait ends at the deadline even
-//! if the engine hangs.
+//! Invariants: dropping [`RequestEvents`] cancels the jobs that still run, and counts their tokens so far in
+//! the quota of the client; the wait ends at the deadline even if the engine hangs.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use ntl_api::MethodName;
 use ntl_core::contract::{EngineError, EngineUsage, Event, NumberOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::JobEvents;
+use ntl_remote::SpentTokens;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::error::AppError;
@@ -41,6 +43,17 @@ pub(crate) struct RequestEvents {
     has_begun: bool,
     /// An event that [`RequestEvents::begin`] waited for.
     first: Option<(usize, Event)>,
+    /// The tokens of texts that have not ended, by prompt and choice.
+    unfinished: HashMap<(usize, u32), usize>,
+    /// The work of an engine that samples answers, unless it is counted already.
+    spent: SpentTokens,
+}
+
+impl Drop for RequestEvents {
+    fn drop(&mut self) {
+        let tokens: usize = self.unfinished.values().sum();
+        self.requester.record.use_quota(tokens as u64 + self.spent.total());
+    }
 }
 
 impl RequestEvents {
@@ -60,7 +73,24 @@ impl RequestEvents {
         };
         let late = sleep_until((requester.started + requester.time_max + DEADLINE_GRACE).into());
         let late = Box::pin(late);
-        Self { field, count, events, requester, metrics, late, has_begun: false, first: None }
+        Self {
+            field,
+            count,
+            events,
+            requester,
+            metrics,
+            late,
+            has_begun: false,
+            first: None,
+            unfinished: HashMap::new(),
+            spent: SpentTokens::default(),
+        }
+    }
+
+    /// Counts the work of an engine that samples answers also if the jobs do not end.
+    pub(super) fn with_spent(mut self, spent: SpentTokens) -> Self {
+        self.spent = spent;
+        self
     }
 
     /// Waits for the first event, which [`RequestEvents::next`] then returns.
@@ -88,7 +118,7 @@ impl RequestEvents {
                 Err(AppError::from(error).of_prompt(self.field, prompt, self.count))
             }
             Some((prompt, event)) => {
-                self.observe(&event);
+                self.observe(prompt, &event);
                 Ok(Some((prompt, event)))
             }
         }
@@ -102,6 +132,7 @@ impl RequestEvents {
 
     /// Counts the work of another engine that sampled answers.
     pub(crate) fn count_engine(&self, usage: EngineUsage) {
+        self.spent.subtract(usage);
         self.metrics.ntl_prompt_tokens_total.inc_by(usage.prompt_tokens);
         self.requester.record.add_prompt_tokens(usage.prompt_tokens);
         self.metrics.ntl_generation_tokens_total.inc_by(usage.completion_tokens);
@@ -118,22 +149,26 @@ impl RequestEvents {
         self.requester.record.add_completion_tokens(tokens as u64);
     }
 
-    fn observe(&mut self, event: &Event) {
+    fn observe(&mut self, prompt: usize, event: &Event) {
         if !self.has_begun {
             self.has_begun = true;
             let elapsed = self.requester.started.elapsed();
             self.metrics.ntl_time_to_first_token_seconds.observe(elapsed.as_secs_f64());
         }
         match event {
-            Event::Finished { tokens, .. } => self.count_completion(*tokens),
+            Event::Text { choice, tokens, .. } => {
+                *self.unfinished.entry((prompt, *choice)).or_default() += tokens;
+            }
+            Event::Finished { choice, tokens, .. } => {
+                self.unfinished.remove(&(prompt, *choice));
+                self.count_completion(*tokens);
+            }
             Event::Scored(outcome) => self.count_completion(outcome.tokens.len()),
-            Event::Prompt(_)
-            | Event::Text { .. }
-            | Event::Field(_)
-            | Event::Number(_)
-            | Event::Options(_)
-            | Event::Labels(_)
-            | Event::Failed(_) => {}
+            // Its tokens include those of the text before it.
+            Event::Number(_) => {
+                self.unfinished.remove(&(prompt, 0));
+            }
+            Event::Prompt(_) | Event::Field(_) | Event::Options(_) | Event::Labels(_) | Event::Failed(_) => {}
         }
     }
 }

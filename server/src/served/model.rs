@@ -10,7 +10,7 @@ use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
-use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits};
+use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits, SpentTokens};
 use ntl_text::chat::TextTemplate;
 use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
@@ -359,10 +359,14 @@ impl ServedModel {
         let Some(remote) = self.engine.remote() else { return Err(AppError::Internal) };
         let Requester { client, started, time_max, .. } = requester;
         let deadline = Some((started + time_max, time_max));
-        let jobs = jobs.into_iter().map(|job| ChatJob { deadline, client: client.id, ..job }).collect();
-        let events = remote.jobs.submit_chats(jobs)?;
+        let spent = SpentTokens::default();
+        let mut sampled = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            sampled.push(ChatJob { deadline, client: client.id, spent: spent.clone(), ..job });
+        }
+        let events = remote.jobs.submit_chats(sampled)?;
         let jobs = events.into_iter().map(|events| (events, 1));
-        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)))
+        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)).with_spent(spent))
     }
 }
 

@@ -52,6 +52,8 @@ mod ops;
 #[cfg(test)]
 mod playground;
 #[cfg(test)]
+mod quotas;
+#[cfg(test)]
 mod ratings;
 #[cfg(test)]
 mod remote;

@@ -249,6 +249,36 @@ async fn the_tokens_of_texts_are_counted_for_the_key_and_the_model() {
 }
 
 #[tokio::test]
+async fn a_quota_counts_the_tokens_of_the_engine_and_estimates_a_prompt_that_it_does_not_report() {
+    let engine = Engine::start().await;
+    let app = server(&engine, &["--output-tokens-max=30", "--tokens-per-day=1000000"]).await;
+    let left = async || {
+        let answer = send(&app, "a", "/tokenize", &json!({"prompt": "x"})).await;
+        answer.headers["x-ratelimit-remaining-tokens"].to_str().unwrap().parse::<usize>().unwrap()
+    };
+    for body in [json!({"messages": []}), json!({"messages": [], "stream": true})] {
+        let before = left().await;
+        assert_eq!(send(&app, "a", "/v1/chat/completions", &body).await.status, 200);
+        assert_eq!(before - left().await, 7 + 3, "{body}");
+    }
+    let rejected = json!({"prompt": [999_999], "max_tokens": 4});
+    let before = left().await;
+    assert_eq!(send(&app, "a", "/v1/completions", &rejected).await.status, 400);
+    assert_eq!(left().await, before, "the engine has computed nothing");
+    // The client is gone before the engine has answered.
+    let words = "word ".repeat(400);
+    let asked = {
+        let (app, body) = (app.clone(), json!({"prompt": format!("{HOLD}{words}"), "max_tokens": 4}));
+        tokio::spawn(async move { send(&app, "a", "/v1/completions", &body).await })
+    };
+    becomes("the text is at the engine", async || engine.held() == 1).await;
+    asked.abort();
+    assert!(asked.await.is_err_and(|error| error.is_cancelled()));
+    let used = before - left().await;
+    assert!((500..600).contains(&used), "one token for 4 bytes: {used}");
+}
+
+#[tokio::test]
 async fn texts_run_and_wait_in_the_gauges_and_are_rejected_when_the_queue_is_full() {
     let engine = Engine::start().await;
     let app = server(&engine, &["--concurrency-max=4", "--queue-max=3"]).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get as get_route, post as post_route};
 use axum::{Json, Router};
@@ -13,7 +13,7 @@ use ntl_server::{app, serve};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::support::{becomes, config, get, metric, post};
+use crate::support::{becomes, call, config, get, json_request, metric, post};
 
 /// The answers to a question about a rating, in turn.
 const RATINGS: [&str; 4] = ["4", "4", "5", "hard to say"];
@@ -62,8 +62,12 @@ async fn chat(State(arrived): State<Arc<AtomicUsize>>, Json(body): Json<Value>) 
 }
 
 async fn server(engine: &Engine) -> Router {
+    server_with(engine, &[]).await
+}
+
+async fn server_with(engine: &Engine, flags: &[&str]) -> Router {
     let model = format!("--model=judge={}", engine.url);
-    let config = config(&[model.as_str(), "--port=0"]);
+    let config = config(&[&[model.as_str(), "--port=0"], flags].concat());
     let state = serve::state(&config).unwrap();
     let listener = serve::listen(&config, None).await.unwrap();
     let (signal, signals) = mpsc::channel(1);
@@ -112,6 +116,26 @@ async fn a_number_is_read_from_sampled_answers_with_bounds_and_the_usage_of_the_
     let decodes = "ntl_number_decodes_total{method=\"sample\",model=\"judge\",truncated=\"false\"}";
     assert_eq!(metric(&app, decodes).await as u64, 1);
     assert_eq!(metric(&app, "ntl_sequences_running{model=\"judge\"}").await as u64, 0);
+}
+
+#[tokio::test]
+async fn a_quota_counts_each_sampled_answer_once() {
+    let engine = Engine::start().await;
+    let app = server_with(&engine, &["--api-key=a", "--tokens-per-day=1000000"]).await;
+    let questions = json!([{"type": "predicate", "instructions": "Is it hot?"}]);
+    let mut left = 1_000_000;
+    for (path, body) in [
+        ("/v1/chat/completions", rate(json!({"scale": [1, 5], "samples": 40}))),
+        ("/v1/decisions", json!({"input": "A cup.", "questions": questions, "x_samples": 40})),
+    ] {
+        let mut request = json_request(path, &body);
+        request.headers_mut().insert(header::AUTHORIZATION, "Bearer a".parse().unwrap());
+        let answer = call(&app, request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        // Each answer has 9 tokens of its prompt and 5 of its text.
+        left -= 40 * (9 + 5);
+        assert_eq!(answer.headers["x-ratelimit-remaining-tokens"], left.to_string(), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use ntl_models::LoadedModel;
 use ntl_server::app;
 use ntl_server::config::{Args, Config};
 use ntl_server::metrics::Metrics;
+use ntl_server::quota::Clock;
 use ntl_server::served::ServedModel;
 use ntl_server::settings::HttpSettings;
 use ntl_server::state::AppState;
@@ -93,8 +94,18 @@ pub(crate) fn state_of(
     settings: HttpSettings,
     limits: EngineLimits,
 ) -> AppState {
+    state_with_clock(models, settings, limits, Arc::new(Instant::now))
+}
+
+/// The same with another clock for the quotas of keys.
+pub(crate) fn state_with_clock(
+    models: Vec<(&str, LoadedModel)>,
+    settings: HttpSettings,
+    limits: EngineLimits,
+    clock: Clock,
+) -> AppState {
     let metrics = Arc::new(Metrics::new().unwrap());
-    let state = AppState::new(settings, Arc::clone(&metrics));
+    let state = AppState::with_clock(settings, Arc::clone(&metrics), clock);
     let budget = CacheBudget::new(limits.cache_bytes_max);
     let start = |(name, model)| ServedModel::start(name, model, limits, &budget, &metrics).unwrap().0;
     state.models.publish(models.into_iter().map(start).collect());

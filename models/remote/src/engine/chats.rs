@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
@@ -39,6 +40,31 @@ pub struct ChatJob {
     pub deadline: Option<(Instant, Duration)>,
     /// See [`Job::client`](ntl_core::contract::Job::client).
     pub client: u64,
+    pub spent: SpentTokens,
+}
+
+/// The tokens of answers that have arrived, also if their job never ends, as the engine reports them. Clones
+/// share the count.
+#[derive(Debug, Clone, Default)]
+pub struct SpentTokens(Arc<AtomicU64>);
+
+impl SpentTokens {
+    pub(super) fn add(&self, usage: EngineUsage) {
+        self.0.fetch_add(Self::tokens(usage), Ordering::Relaxed);
+    }
+
+    /// Leaves out answers that are counted elsewhere.
+    pub fn subtract(&self, usage: EngineUsage) {
+        self.0.fetch_sub(Self::tokens(usage).min(self.total()), Ordering::Relaxed);
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn tokens(usage: EngineUsage) -> u64 {
+        usage.prompt_tokens.saturating_add(usage.completion_tokens)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -100,7 +126,9 @@ async fn options_of(
 ) -> Result<OptionsOutcome, EngineError> {
     let mut usage = EngineUsage::default();
     let mut readings = Vec::with_capacity(options.samples);
-    for answer in requests.chats(job.queries(0..options.samples), None).await?.into_iter().flatten() {
+    for answer in
+        requests.chats(job.queries(0..options.samples), None, &job.spent).await?.into_iter().flatten()
+    {
         usage.add(answer.usage);
         readings.push(match answer.end {
             ChatEnd::Refused => OptionReading::Invalid,
@@ -138,7 +166,7 @@ async fn number_of(
             break;
         }
         let first = reader.readings.len();
-        for answer in requests.chats(job.queries(first..look.samples), end).await? {
+        for answer in requests.chats(job.queries(first..look.samples), end, &job.spent).await? {
             is_late |= answer.is_none();
             reader.read(answer.as_ref());
         }

@@ -33,7 +33,7 @@ use ntl_core::decoding::Vocabulary;
 use ntl_engine::{CacheBudget, CacheUse, EngineObserver, JobEvents, JobMemory, channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-pub use chats::{ChatJob, ChatWanted, SampledOptions};
+pub use chats::{ChatJob, ChatWanted, SampledOptions, SpentTokens};
 pub use decode::LookAhead;
 pub use next_tokens::{
     Ahead, ChatAnswer, ChatEnd, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens,

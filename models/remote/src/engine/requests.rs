@@ -8,7 +8,8 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use ntl_core::contract::EngineError;
 
 use super::{
-    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery,
+    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, SpentTokens, TextDelta,
+    TextQuery,
 };
 
 pub(super) struct Requests<'a> {
@@ -53,6 +54,7 @@ impl<'a> Requests<'a> {
         &self,
         queries: Vec<ChatQuery>,
         end: Option<Instant>,
+        spent: &SpentTokens,
     ) -> Result<Vec<Option<ChatAnswer>>, EngineError> {
         self.shared.observer.on_step(queries.len());
         let mut answers: Vec<Option<ChatAnswer>> = queries.iter().map(|_| None).collect();
@@ -74,8 +76,10 @@ impl<'a> Requests<'a> {
                 biased;
                 next = running.next() => {
                     let Some((index, answer)) = next else { return Ok(answers) };
+                    let answer = answer?;
+                    spent.add(answer.usage);
                     if let Some(place) = answers.get_mut(index) {
-                        *place = Some(answer?);
+                        *place = Some(answer);
                     }
                 }
                 () = &mut late => return Ok(answers),

@@ -24,9 +24,12 @@ use ntl_core::text::TextDecoder;
 use ntl_engine::CacheBudget;
 use ntl_remote::{
     ApiKey, ChatFields, ChatJob, ChatWanted, Connecting, EngineKind, NoObserver, RemoteEngine, RemoteLimits,
-    Reports, SampledOptions, TokenTexts, Upstream, UpstreamConfig,
+    Reports, SampledOptions, SpentTokens, TokenTexts, Upstream, UpstreamConfig,
 };
 use serde_json::json;
+
+/// Tokens of the prompt and of the text of one answer.
+const ANSWER_TOKENS: u64 = 13;
 
 /// Far more than any answer needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -126,7 +129,15 @@ async fn engine(fakes: &[&Fake]) -> RemoteEngine {
 fn job(wanted: ChatWanted) -> ChatJob {
     let chat = json!({"messages": [{"role": "user", "content": "Rate it."}], "reasoning_effort": "low"});
     let chat = Arc::new(chat.as_object().unwrap().clone());
-    ChatJob { chat, max_tokens: 50, seed: 7, wanted, deadline: None, client: 1 }
+    ChatJob {
+        chat,
+        max_tokens: 50,
+        seed: 7,
+        wanted,
+        deadline: None,
+        client: 1,
+        spent: SpentTokens::default(),
+    }
 }
 
 fn rating(samples: u32) -> NumberJob {
@@ -442,6 +453,23 @@ async fn a_client_with_few_answers_does_not_wait_for_one_with_many() {
     assert_eq!(fake.shared.running.load(Ordering::SeqCst), 3);
     drop(held);
     becomes("its requests are cancelled", || fake.shared.running.load(Ordering::SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn the_tokens_of_answers_are_known_also_if_their_job_does_not_end() {
+    let fake = Fake::start(&[]).await;
+    let engine = engine(&[&fake]).await;
+    fake.replies(|number, _| if number < 3 { says("4") } else { Reply::Stall });
+    let spent = SpentTokens::default();
+    let job = ChatJob { spent: spent.clone(), ..job(ChatWanted::Number(rating(8).into())) };
+    let held = engine.submit_chats(vec![job]).unwrap();
+    becomes("three answers have arrived", || spent.total() == 3 * ANSWER_TOKENS).await;
+    drop(held);
+    becomes("its requests are cancelled", || fake.shared.running.load(Ordering::SeqCst) == 0).await;
+    assert_eq!(spent.total(), 3 * ANSWER_TOKENS);
+    let usage = EngineUsage { prompt_tokens: 1, completion_tokens: 2, ..EngineUsage::default() };
+    spent.subtract(usage);
+    assert_eq!(spent.total(), 3 * ANSWER_TOKENS - 3);
 }
 
 #[tokio::test]
