@@ -34,6 +34,7 @@ from .server import serve
 
 if TYPE_CHECKING:
     from .classifier import DecisionClassifier
+    from .fitting import Fit, fit, load
     from .regressor import NumberRegressor
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Client",
     "DecisionClassifier",
     "Distribution",
+    "Fit",
     "Interval",
     "Mass",
     "NoNumber",
@@ -65,6 +67,8 @@ __all__ = [
     "TargetScore",
     "UnexpectedResponse",
     "Unreachable",
+    "fit",
+    "load",
     "mean_crps",
     "predict",
     "serve",
@@ -72,7 +76,13 @@ __all__ = [
 
 
 # They need scikit-learn and numpy, so they are loaded when they are used.
-ESTIMATORS = {"DecisionClassifier": ".classifier", "NumberRegressor": ".regressor"}
+ESTIMATORS = {
+    "DecisionClassifier": ".classifier",
+    "Fit": ".fitting",
+    "NumberRegressor": ".regressor",
+    "fit": ".fitting",
+    "load": ".fitting",
+}
 
 
 def __getattr__(name: str) -> Any:
