@@ -30,6 +30,7 @@ from .decisions import (
 from .distribution import Distribution, Mass, Sampled, mean_crps
 from .errors import NoNumber, NtlError, RequestRejected, ServerFailed, UnexpectedResponse, Unreachable
 from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
+from .runs import log_run
 from .server import serve
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ __all__ = [
     "Unreachable",
     "fit",
     "load",
+    "log_run",
     "mean_crps",
     "predict",
     "serve",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from .client import Client
 from .errors import NtlError
+from .runs import TRACKERS, log_run
 from .server import serve
 
 
@@ -54,7 +55,21 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--decimal", choices=[".", ","], default=".", help="decimal sign of the numbers (.)")
     fit.add_argument("--seed", type=int, default=0, help="seed of the division of the rows (0)")
     fit.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    log = commands.add_parser(
+        "log",
+        help="write a finished run of ntl-eval to W&B or MLflow",
+        description="Writes the reports in a run's directory to a tracker, as one run for each task and model.",
+    )
+    log.set_defaults(run=_log)
+    log.add_argument("folder", metavar="RUN", help="directory of a run, or of several")
+    log.add_argument("--to", required=True, choices=TRACKERS, help="package that writes it, with its usual settings")
+    log.add_argument("--project", default="ntl-eval", metavar="NAME", help="project or experiment (ntl-eval)")
     return parser
+
+
+def _log(parsed: argparse.Namespace) -> None:
+    for name in log_run(parsed.folder, parsed.to, project=parsed.project):
+        print(name)
 
 
 def _fit(parsed: argparse.Namespace) -> None:
