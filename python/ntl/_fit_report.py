@@ -127,7 +127,7 @@ class Report:
         return f"{_shown(float(differences.mean()))} ({_shown(float(low))} to {_shown(float(high))})"
 
     def _likely(self) -> str:
-        """The shares that so few rows can show by chance, with a probability of about 95%."""
+        """The shares that this many rows show by chance, with a probability of about 95%."""
         distance = 1.96 * math.sqrt(self.coverage * (1 - self.coverage) / self.rows[2])
         low, high = self.coverage - distance, min(1.0, self.coverage + distance)
         return f"With {self.rows[2]} rows, shares from {low:.0%} to {high:.0%} are likely."

@@ -38,7 +38,7 @@ PLAIN: Mapping[str, type[PlainModel]] = {model.kind: model for model in (Median,
 
 @dataclass(frozen=True)
 class Fit:
-    """The result of `fit`. `figures` are those of the held-out rows, by the names of the report."""
+    """The result of `fit`. `figures` are about the held-out rows, by the names of the report."""
 
     estimator: NumberRegressor | PlainModel
     kind: str
@@ -79,7 +79,7 @@ def fit(
     ----------
     rows: a table of pandas or polars, or a file of separated values with a header line.
     text, target: the columns of the texts and of the numbers.
-    out: a new directory, or that of an earlier call, whose responses are not requested again.
+    out: a new directory, or the directory of an earlier call, whose responses are not requested again.
     client: the `ntl.Client` of the language model. Without one, only the plain models are compared.
     examples: the numbers of examples in the prompts that are compared.
     template: the text of one row with the field `{text}`, up to the number.

@@ -43,7 +43,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     calibration: the share of rows that `fit` holds out to calibrate intervals; 0 leaves intervals uncalibrated.
     seed: of the choice of rows.
     verbose: whether a line on standard error counts the requests.
-    cache: a file that keeps the responses, as that of `ntl.predict`.
+    cache: a file that keeps the responses, like the cache of `ntl.predict`.
     """
 
     ending = "\n="

@@ -31,7 +31,7 @@ WORDS: Mapping[str, Any] = {"ngram_range": (1, 2), "token_pattern": r"(?u)\w+|[^
 
 
 class PlainModel(RegressorMixin):  # type: ignore[misc]
-    """A model of texts that has the methods of `ntl.NumberRegressor`. `coverage` is that of its intervals."""
+    """A model of texts that has the methods of `ntl.NumberRegressor`. `coverage` is the share of outcomes that its intervals should contain."""
 
     kind: str
     title: str
@@ -93,7 +93,7 @@ class PlainModel(RegressorMixin):  # type: ignore[misc]
         return self
 
     def _reachable(self, count: int) -> float:
-        """The coverage, or the largest one that so few errors have."""
+        """The coverage, or the largest one that this many errors have."""
         return min(self.coverage, count / (count + 1))
 
     def _fit(self, texts: list[str], numbers: Numbers) -> None:

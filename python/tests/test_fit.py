@@ -3,6 +3,7 @@ import math
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -222,6 +223,16 @@ def test_the_program_fits_with_a_server_and_prints_the_report(client, table, cap
     assert loaded.predict(["What is 3 + 4?"]).tolist() == pytest.approx([7], abs=0.5)
     assert main([*arguments[:-1], str(table)]) == 1
     assert "is not a directory" in capsys.readouterr().err
+
+
+def test_the_program_serves_a_checkpoint_meanwhile(program, table, capsys):
+    checkpoint = Path(__file__).parents[2] / "models/tests/data/reference/t5-ntl-was"
+    table.write_text("\n".join(["TEXT,PRICE", *(f"What is {a} + {a}?,{2 * a}" for a in range(40))]))
+    arguments = ["fit", str(table), "--text", "TEXT", "--target", "PRICE", "--out", str(table.parent / "out")]
+    served = ["--model", str(checkpoint), "--server", program, "--examples", "0", "--template", "{text}", "--quiet"]
+    assert main([*arguments, *served]) == 0
+    captured = capsys.readouterr()
+    assert "0 examples" in captured.out and captured.err == ""
 
 
 def test_without_scikit_learn_the_error_names_the_extra():
