@@ -30,10 +30,12 @@ from .decisions import (
 from .distribution import Distribution, Mass, Sampled, mean_crps
 from .errors import NoNumber, NtlError, RequestRejected, ServerFailed, UnexpectedResponse, Unreachable
 from .results import Candidate, CandidateScores, ChatAnswer, TargetScore
+from .runs import log_run
 from .server import serve
 
 if TYPE_CHECKING:
     from .classifier import DecisionClassifier
+    from .fitting import Fit, fit, load
     from .regressor import NumberRegressor
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Client",
     "DecisionClassifier",
     "Distribution",
+    "Fit",
     "Interval",
     "Mass",
     "NoNumber",
@@ -65,6 +68,9 @@ __all__ = [
     "TargetScore",
     "UnexpectedResponse",
     "Unreachable",
+    "fit",
+    "load",
+    "log_run",
     "mean_crps",
     "predict",
     "serve",
@@ -72,7 +78,13 @@ __all__ = [
 
 
 # They need scikit-learn and numpy, so they are loaded when they are used.
-ESTIMATORS = {"DecisionClassifier": ".classifier", "NumberRegressor": ".regressor"}
+ESTIMATORS = {
+    "DecisionClassifier": ".classifier",
+    "Fit": ".fitting",
+    "NumberRegressor": ".regressor",
+    "fit": ".fitting",
+    "load": ".fitting",
+}
 
 
 def __getattr__(name: str) -> Any:

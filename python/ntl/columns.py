@@ -59,7 +59,7 @@ def predict(
     if cache is None:
         distributions = dict(zip(distinct, client.numbers(distinct, progress=progress, **options)))
     else:
-        distributions = _cached(client, distinct, options, cache, progress)
+        distributions = cached(client, distinct, options, cache, progress)
     found = [distributions[text] for text in texts]
     if estimates is None:
         return _column(rows, [one.value for one in found])
@@ -107,13 +107,14 @@ class Cache:
         self._file.close()
 
 
-def _cached(
+def cached(
     client: Client, texts: list[str], options: Mapping[str, Any], path: str | os.PathLike[str], progress: bool
 ) -> dict[str, Distribution]:
-    """The distribution for each text. Those that the cache does not have are requested."""
+    """The distribution for each text. Those that the cache does not have are requested once."""
+    texts = list(dict.fromkeys(texts))
     calls = {text: client._requests.number(text, options) for text in texts}
     found = {}
-    with Cache(path, _served(client)) as cache:
+    with Cache(path, served(client)) as cache:
         for text, call in calls.items():
             kept = cache.get(call)
             if kept is not None:
@@ -125,7 +126,7 @@ def _cached(
     return found
 
 
-def _served(client: Client) -> Mapping[str, Any]:
+def served(client: Client) -> Mapping[str, Any]:
     """The properties of the client's model."""
     models = client.models()
     named = [model for model in models if client.model in (None, model["id"])]

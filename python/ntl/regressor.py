@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from sklearn.base import RegressorMixin
 
 from ._estimator import TextEstimator, conformal_quantile
 from .client import Client
+from .columns import cached
 from .distribution import Distribution, mean_crps
 from .errors import NoNumber
 
@@ -41,6 +43,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     calibration: the share of rows that `fit` holds out to calibrate intervals; 0 leaves intervals uncalibrated.
     seed: of the choice of rows.
     verbose: whether a line on standard error counts the requests.
+    cache: a file that keeps the responses, like the cache of `ntl.predict`.
     """
 
     ending = "\n="
@@ -60,6 +63,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         calibration: float = 0.2,
         seed: int = 0,
         verbose: bool = False,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         self.client = client
         self.template = template
@@ -72,6 +76,7 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         self.calibration = calibration
         self.seed = seed
         self.verbose = verbose
+        self.cache = cache
 
     def fit(self, X: Any, y: Any) -> NumberRegressor:
         """`X`: a list or a column of texts, or a table. `y`: a number for each row."""
@@ -140,7 +145,10 @@ class NumberRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             **(self.options or {}),
         }
         prompts = [self._prompt(text) for text in texts]
-        return self._client().numbers(prompts, progress=self.verbose, **options)
+        if self.cache is None:
+            return self._client().numbers(prompts, progress=self.verbose, **options)
+        found = cached(self._client(), prompts, options, self.cache, self.verbose)
+        return [found[prompt] for prompt in prompts]
 
     def _offset(self, texts: list[str], labels: NDArray[np.float64]) -> float:
         """The distance by which intervals have to grow (CQR, Romano et al. 2019)."""

@@ -14,7 +14,10 @@ from transformers import TrainerCallback  # pyright: ignore[reportMissingImports
 from .client import Client
 from .errors import NtlError
 from .results import TargetScore
+from .runs import log_run
 from .server import serve
+
+__all__ = ["NumberMetrics", "log_run"]
 
 logger = logging.getLogger("ntl.training")
 LOSSES = ("ce", "ntl-was")
