@@ -31,7 +31,10 @@ WORDS: Mapping[str, Any] = {"ngram_range": (1, 2), "token_pattern": r"(?u)\w+|[^
 
 
 class PlainModel(RegressorMixin):  # type: ignore[misc]
-    """A model of texts that has the methods of `ntl.NumberRegressor`. `coverage` is the share of outcomes that its intervals should contain."""
+    """A model of texts that has the methods of `ntl.NumberRegressor`.
+
+    `coverage` is the share of outcomes that its intervals should contain.
+    """
 
     kind: str
     title: str
