@@ -66,7 +66,7 @@ def numbers(out):
     answers = {row["id"]: row["value"] for row in rows_of(out / "journal.jsonl")[1:]}
     found = []
     for sample in rows_of(out / "samples.jsonl"):
-        answer = answers[str(sample["doc_id"])]
+        answer = answers[f"answer {sample['doc_id']}"]
         number = answer["number"]
         support = None
         if number["estimates"] is not None:
@@ -93,7 +93,7 @@ def main():
     parser.add_argument("answers", type=Path)
     parser.add_argument("--name", required=True, help="name of the model in the kept files")
     parser.add_argument("--texts", type=int, default=200, help="number of questions for the greedy text (default: 200)")
-    parser.add_argument("--questions", type=int, default=100, help="number of questions for sampled solutions (default: 100)")
+    parser.add_argument("--questions", type=int, default=60, help="number of questions for sampled solutions (default: 60)")
     parser.add_argument("--samples", type=int, default=4, help="number of sampled solutions per question (default: 4)")
     arguments = parser.parse_args()
     runs = arguments.runs / arguments.name

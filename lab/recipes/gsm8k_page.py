@@ -131,7 +131,7 @@ def calibration_table(found):
     for model, reading, size, selection in found:
         cells = [selection.mean(lambda _, correct: mean(correct)), selection.mean(lambda confidence, _: mean(confidence))]
         cells += [selection.mean(brier), selection.mean(calibration_error)]
-        rows.append([f"{model.name}, {reading}", str(size), str(len(selection.correct)), *map(cell, cells)])
+        rows.append([f"{model.name}, {reading}", str(size), str(selection.correct.shape[-1]), *map(cell, cells)])
     return table(["", "solutions", "questions", "accuracy", "mean probability", "Brier score", "calibration error"], rows)
 
 

@@ -62,7 +62,7 @@ def run(tmp_path):
         {"doc_id": n, "truth": 2.0, "resps": [[answer["text"]]], "prediction": None if n else {"mode": 2.0}, "accuracy": 1 - n, "strict": 1 - n, "flexible": 0}
         for n, answer in enumerate(answers)
     ]
-    entries = [{"id": str(n), "key": "k", "value": answer} for n, answer in enumerate(answers)]
+    entries = [{"id": f"answer {n}", "key": "k", "value": answer} for n, answer in enumerate(answers)]
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [{"ntl-eval": "0.1.0"}, *reversed(entries)]))
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     return tmp_path
@@ -86,7 +86,7 @@ def written(path, rows):
 def answers(tmp_path):
     """Returns answers of a small model, and of a large one that solves ten questions and has four samples of the first eight.
 
-    The large model is certain of the questions with even numbers and correct there. Of the others, half of its samples are correct.
+    The large model is certain of the questions with even numbers and correct there. Half of its samples of the other questions are correct.
     """
     folder = tmp_path / "gsm8k"
     folder.mkdir()
@@ -111,6 +111,7 @@ def test_the_page_follows_from_the_kept_answers(answers):
         # Questions 3, 5 and 7: two correct samples of four. Question 1: two of the three that have a number.
         "| 1.5b | 4 | 8 | 0 | 0 | 0 | 0 |",
         "| 1.5b | 32 | 1 | 1.000 | 0.516 |",
+        "| 1.5b, vote of the modes | 2 | 8 | 0.7",
         "| 1.5b, 1 | 0.8 to 0.9 | 15 | 0.800 | 0.533 |",
     ):
         assert line in text, line
