@@ -1,4 +1,4 @@
-"""Draws the pictures of the page of results, as SVG."""
+"""Draws the pictures of the pages of results, as SVG."""
 
 import math
 from html import escape
@@ -48,4 +48,35 @@ def dots(title, groups, line, line_label):
         if len(inside) < len(values):
             beyond = ", ".join(f"{value:,.{0 if value >= 100 else 2}f}" for value in sorted(values) if value > limit)
             svg.append(f'<text x="{WIDTH - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="{colour}">{beyond} ▸</text>')
+    return "\n".join([*svg, "</svg>"]) + "\n"
+
+
+def curves(title, lines, x_label, y_label):
+    """Draws lines over shares from 0 to 1. `lines` maps a name to points (x, y), whose y is at most 1."""
+    left, right, top, height = 60, 250, 40, 360
+    bottom, lowest = height - 44, math.floor(10 * min(y for points in lines.values() for _, y in points)) / 10
+    first = min(x for points in lines.values() for x, _ in points)
+
+    def place(x, y):
+        across = left + (x - first) / (1 - first) * (WIDTH - left - right)
+        return f"{across:.1f}", f"{bottom - (y - lowest) / (1 - lowest) * (bottom - top):.1f}"
+
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="12" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{(left + WIDTH - right) / 2:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">{escape(x_label)}</text>',
+        f'<text x="{left - 44}" y="{top - 8}" fill="#555">{escape(y_label)}</text>',
+    ]
+    for tenth in range(round(10 * lowest), 11):
+        x, y = place(first, tenth / 10)
+        svg.append(f'<line x1="{x}" x2="{WIDTH - right}" y1="{y}" y2="{y}" stroke="#e4e4e4"/>')
+        svg.append(f'<text x="{left - 8}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#555">{tenth / 10:g}</text>')
+    for tenth in range(math.ceil(10 * first), 11):
+        x, _ = place(tenth / 10, lowest)
+        svg.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle" fill="#555">{tenth / 10:g}</text>')
+    for row, (colour, (name, points)) in enumerate(zip(cycle(COLOURS), lines.items())):
+        path = " ".join(",".join(place(x, y)) for x, y in points)
+        svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        svg.append(f'<text x="{WIDTH - right + 14}" y="{top + 18 * row + 10}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*svg, "</svg>"]) + "\n"
