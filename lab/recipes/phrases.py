@@ -58,12 +58,12 @@ NUMBERS = {
 LEFT_OUT = "Fractions of"
 
 
-def answer(url, kind, phrase, prompt):
+def answer(url, kind, phrase, prompt, seed):
     is_chat, template = PROMPTS[kind][prompt]
     text, limits = template.format(phrase=phrase), LIMITS[kind]
     stop = {"stop": ["\n"], "max_tokens": TEXT_TOKENS}
     greedy = text_of(asked(url, text, is_chat, temperature=0, **stop)[0])
-    samples = [text_of(choice) for choice in asked(url, text, is_chat, temperature=1, n=SAMPLES, seed=0, **stop)]
+    samples = [text_of(choice) for choice in asked(url, text, is_chat, temperature=1, n=SAMPLES, seed=seed, **stop)]
     number = asked(url, text, is_chat, number=NUMBERS[kind] | {"sampling": False})[0]["number"]
     return {
         "phrase": phrase,
@@ -89,7 +89,7 @@ def main():
         if item["phrase"] == LEFT_OUT:
             continue
         for prompt in PROMPTS[item["kind"]]:
-            jobs[f"{item['id']} {prompt}"] = (arguments.url, item["kind"], item["phrase"], prompt)
+            jobs[f"{item['id']} {prompt}"] = (arguments.url, item["kind"], item["phrase"], prompt, len(jobs))
     keep(arguments.file, jobs, answer, arguments.workers)
 
 
