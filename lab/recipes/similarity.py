@@ -26,10 +26,11 @@ SETS = {
     "simlex999": ("simlex999.txt", "d5e0501971478a511430ee880bd0121e94ac701ba86d90544d83e6d2ba3db05d"),
     "wordsim353": ("wordsim353.tsv", "f92a022fc2537793a15bc3a8c162ebcd74990e033a228bb6388cb71e4c0b1e1d"),
 }
-# The questions of the two sets to people. Written before the first run, and not changed.
+# The questions of the two sets to people, which end with the words, so that a server keeps the state of the rest. Written
+# before the first run, and not changed.
 PROMPTS = {
-    "simlex999": 'How similar in meaning are the words "{}" and "{}"? Give a score from 0 (completely different) to 10 (the same meaning).',
-    "wordsim353": 'How related are the words "{}" and "{}"? Give a score from 0 (totally unrelated) to 10 (very much related or identical).',
+    "simlex999": "How similar in meaning are two words? Give a score from 0 (completely different) to 10 (the same meaning).{}\nWords: {} and {}",
+    "wordsim353": "How related are two words? Give a score from 0 (totally unrelated) to 10 (very much related or identical).{}\nWords: {} and {}",
 }
 DIGITS = " Write only the score."
 # The scale of llm-verifier: 20 letters of which the first is best.
@@ -69,12 +70,12 @@ def tokens_of(choice):
 
 
 def answer(url, name, first, second):
-    question = PROMPTS[name].format(first, second)
+    question, letters = (PROMPTS[name].format(scale, first, second) for scale in (DIGITS, LETTERS))
     alternatives = {"temperature": 0, "logprobs": True, "top_logprobs": TOP_TOKENS}
-    text = asked(url, question + DIGITS, True, max_tokens=TEXT_TOKENS, **alternatives)[0]
+    text = asked(url, question, True, max_tokens=TEXT_TOKENS, **alternatives)[0]
     number = {"scale": [LOW, HIGH], "tolerance": 0.01}
-    number = asked(url, question + DIGITS, True, number=number)[0]["number"]
-    letter = asked(url, question + LETTERS, True, max_tokens=1, **alternatives)[0]
+    number = asked(url, question, True, number=number)[0]["number"]
+    letter = asked(url, letters, True, max_tokens=1, **alternatives)[0]
     tokens = tokens_of(text)
     return {
         "greedy": first_number("".join(token for token, _ in tokens), LOW, HIGH),
