@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from itertools import islice
 from pathlib import Path
 
 from asked import asked, distribution_of, first_number, keep
@@ -101,11 +102,12 @@ def main():
     if arguments.command == "pairs":
         write_pairs(arguments.folder)
         return
+    pairs = {name: pairs_of(arguments.folder, name) for name in SETS}
+    orders = [random.Random(0).sample(sorted(found), len(found)) for found in pairs.values()]
     jobs = {}
-    for name in SETS:
-        pairs = pairs_of(arguments.folder, name)
-        for number in random.Random(0).sample(sorted(pairs), min(arguments.limit, len(pairs))):
-            first, second, _ = pairs[number]
+    for numbers in islice(zip(*orders), arguments.limit):
+        for name, number in zip(SETS, numbers):
+            first, second, _ = pairs[name][number]
             jobs[f"{name} {number}"] = (arguments.url, name, first, second)
     keep(arguments.file, jobs, answer, arguments.workers)
 
