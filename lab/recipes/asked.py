@@ -14,14 +14,14 @@ WAIT = 15
 
 
 def post(url, route, body):
-    """Returns a response. Waits while the queue is full, since other programs may use the server."""
+    """Returns a response. Waits while the server is overloaded, since other programs may use it."""
     request = urllib.request.Request(url + route, json.dumps(body).encode(), {"Content-Type": "application/json"})
     for _ in range(ATTEMPTS):
         try:
             with urllib.request.urlopen(request) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code not in (429, 503):
+            if error.code not in (429, 503, 504):
                 raise RuntimeError(error.read().decode()) from error
             time.sleep(WAIT)
     raise RuntimeError(f"{url} stays overloaded")

@@ -101,6 +101,8 @@ def baselines(kind, people):
 def studentised(values):
     """Returns the 95% interval of a mean by the studentised bootstrap."""
     values = np.asarray(values)
+    if np.ptp(values) < 1e-12:
+        return values.mean(), values.mean()
     chosen = values[np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))]
     errors = chosen.std(axis=1, ddof=1)
     usual = errors > 1e-12

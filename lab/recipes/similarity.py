@@ -30,14 +30,11 @@ SETS = {
 # The questions of the two sets to people, which end with the words, so that a server keeps the state of the rest. Written
 # before the first run, and not changed.
 PROMPTS = {
-    "simlex999": "How similar in meaning are two words? Give a score from 0 (completely different) to 10 (the same meaning).{}\nWords: {} and {}",
-    "wordsim353": "How related are two words? Give a score from 0 (totally unrelated) to 10 (very much related or identical).{}\nWords: {} and {}",
+    "simlex999": "How similar in meaning are two words? Give a score from 0 (completely different) to 10 (the same meaning). "
+    "Write only the score.\nWords: {} and {}",
+    "wordsim353": "How related are two words? Give a score from 0 (totally unrelated) to 10 (very much related or identical). "
+    "Write only the score.\nWords: {} and {}",
 }
-DIGITS = " Write only the score."
-# The scale of llm-verifier: 20 letters of which the first is best.
-LETTERS = (
-    " Write the score as a letter from A to T, in 20 equal steps: A is the highest score of the scale and T the lowest. Write only the letter."
-)
 TOP_TOKENS = 20
 TEXT_TOKENS = 6
 
@@ -71,18 +68,15 @@ def tokens_of(choice):
 
 
 def answer(url, name, first, second):
-    question, letters = (PROMPTS[name].format(scale, first, second) for scale in (DIGITS, LETTERS))
-    alternatives = {"temperature": 0, "logprobs": True, "top_logprobs": TOP_TOKENS}
-    text = asked(url, question, True, max_tokens=TEXT_TOKENS, **alternatives)[0]
+    question = PROMPTS[name].format(first, second)
+    text = asked(url, question, True, max_tokens=TEXT_TOKENS, temperature=0, logprobs=True, top_logprobs=TOP_TOKENS)[0]
     number = {"scale": [LOW, HIGH], "tolerance": 0.01}
     number = asked(url, question, True, number=number)[0]["number"]
-    letter = asked(url, letters, True, max_tokens=1, **alternatives)[0]
     tokens = tokens_of(text)
     return {
         "greedy": first_number("".join(token for token, _ in tokens), LOW, HIGH),
         # The alternatives of the first token only: the page does not read the others.
         "tokens": [tokens[0], *([token, []] for token, _ in tokens[1:])],
-        "letter": tokens_of(letter)[0],
         "distribution": distribution_of(number),
         "mass_closed": round(number["mass"]["closed"], 6),
     }

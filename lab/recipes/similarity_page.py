@@ -19,11 +19,9 @@ from tables import p_value, replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/similarity_page.py. -->\n"
 SCORES = np.arange(LOW, HIGH + 1)
-READINGS = ("mean", "median", "mode", "greedy text", "deepeval", "one token", "letters")
+READINGS = ("mean", "median", "mode", "greedy text", "deepeval", "one token")
 # deepeval leaves out less probable tokens.
 DEEPEVAL_PROBABILITY_MIN = 0.01
-# llm-verifier's letters, from the best to the worst.
-LETTERS = {letter: 20 - index for index, letter in enumerate("ABCDEFGHIJKLMNOPQRST")}
 
 
 def deepeval_score(greedy, tokens):
@@ -63,7 +61,6 @@ def readings_of(line):
     middle = (LOW + HIGH) / 2
     greedy = middle if line["greedy"] is None else line["greedy"]
     digits = verifier_score(line["tokens"][0][1], {str(score): score for score in SCORES})
-    letters = verifier_score(line["letter"][1], LETTERS | {letter.lower(): score for letter, score in LETTERS.items()})
     return [
         distribution @ SCORES,
         SCORES[np.searchsorted(np.cumsum(distribution), 0.5 - 1e-9)],
@@ -71,7 +68,6 @@ def readings_of(line):
         greedy,
         deepeval_score(greedy, line["tokens"]),
         greedy if digits is None else digits,
-        10 if letters is None else letters,
     ]
 
 
@@ -116,7 +112,7 @@ def errors(runs):
     """Returns the RMSE of every reading on people's scale, the effect of the score 10, and the masses."""
     rows = []
     for run in runs:
-        found = [f"{rmse(values, run.truth):.2f}" for name, values in run.readings.items() if name != "letters"]
+        found = [f"{rmse(values, run.truth):.2f}" for values in run.readings.values()]
         likely = run.ten >= 0.1
         apart = [np.abs(run.readings["mean"] - run.readings[name])[likely] for name in ("deepeval", "one token")]
         shown = [f"{values.mean():.2f}" if likely.any() else "" for values in apart]
@@ -124,7 +120,7 @@ def errors(runs):
         rows.append([run.label, *found, constant, f"{likely.mean():.2f}", *shown, f"{run.closed:.2f}", str(run.without)])
     others = ["deepeval: distance from the mean on them", "one token: distance from the mean on them"]
     masses = ["closed mass", "greedy texts without a score"]
-    return table(["", *READINGS[:-1], "people's overall mean", "pairs with at least 0.1 on 10", *others, *masses], rows)
+    return table(["", *READINGS, "people's overall mean", "pairs with at least 0.1 on 10", *others, *masses], rows)
 
 
 def main():
@@ -143,7 +139,7 @@ def main():
         correlations(runs),
         "## Lead of the mean over other readings\n\nDifference of Spearman's correlation, its 95% interval over resampled pairs, and its p-value.\n",
         leads(runs),
-        "## RMSE, and the score 10\n\nThe letters have another scale.\n",
+        "## RMSE, and the score 10\n",
         errors(runs),
     ]
     replace_below(MARK, arguments.page, "\n".join(parts))
