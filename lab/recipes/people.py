@@ -1,9 +1,10 @@
 """Lets a model rate texts that people rated, and keeps its answers: see lab/results/people.md.
 
-    people.py DATA MODEL SAMPLES [--limit N] [--examples SEED]
+    people.py DATA MODEL SAMPLES [--limit N] [--prompts PROMPT ...] [--examples SEED]
 
 DATA has SET-train.jsonl.gz and SET-test.jsonl.gz with `id`, `text`, `mean` and `ratings`, every rater's integer from -4 to 4. MODEL is a chat
-model's directory, or the URL of its server. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text, and SAMPLES/SET-PROMPT.txt is the rubric. With --examples, the only prompt is few-shot with other examples. Sets that it already has are not rated again.
+model's directory, or the URL of its server. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text, and SAMPLES/SET-PROMPT.txt is the
+rubric. With --examples, the only prompt is few-shot with other examples. Sets that it already has are not rated again.
 SAMPLES/training-ratings.json gets the number of training ratings of each score, by set. NTL_SERVER and NTL_EVAL name the programs. Standard
 library only.
 """
@@ -154,9 +155,10 @@ def main():
     parser.add_argument("model")
     parser.add_argument("samples", type=Path)
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
+    parser.add_argument("--prompts", nargs="+", choices=("zero-shot", "few-shot"), default=["zero-shot", "few-shot"], help="default: both")
     parser.add_argument("--examples", type=int, metavar="SEED", help="rate with these examples of few-shot only")
     arguments = parser.parse_args()
-    kinds = {"zero-shot": 0, "few-shot": 0} if arguments.examples is None else {f"few-shot-{arguments.examples}": arguments.examples}
+    kinds = {kind: 0 for kind in arguments.prompts} if arguments.examples is None else {f"few-shot-{arguments.examples}": arguments.examples}
     arguments.samples.mkdir(parents=True, exist_ok=True)
     keep_training_ratings(arguments.data, arguments.samples)
     # Requests wait as long as a busy machine needs.
