@@ -14,7 +14,7 @@ WAIT = 15
 
 
 def post(url, route, body):
-    """Returns a response. Waits while the server is overloaded, since other programs may use it."""
+    """Returns a response. Waits while the server is overloaded or starts again, since other programs may use it."""
     request = urllib.request.Request(url + route, json.dumps(body).encode(), {"Content-Type": "application/json"})
     for _ in range(ATTEMPTS):
         try:
@@ -23,8 +23,10 @@ def post(url, route, body):
         except urllib.error.HTTPError as error:
             if error.code not in (429, 503, 504):
                 raise RuntimeError(error.read().decode()) from error
-            time.sleep(WAIT)
-    raise RuntimeError(f"{url} stays overloaded")
+        except (urllib.error.URLError, ConnectionError):
+            pass
+        time.sleep(WAIT)
+    raise RuntimeError(f"{url} stays overloaded or away")
 
 
 def asked(url, prompt, is_chat, **fields):
