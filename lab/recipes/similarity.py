@@ -27,8 +27,8 @@ SETS = {
     "simlex999": ("simlex999.txt", "d5e0501971478a511430ee880bd0121e94ac701ba86d90544d83e6d2ba3db05d"),
     "wordsim353": ("wordsim353.tsv", "f92a022fc2537793a15bc3a8c162ebcd74990e033a228bb6388cb71e4c0b1e1d"),
 }
-# The questions of the two sets to people, which end with the words, so that a server keeps the state of the rest. Written
-# before the first run, and not changed.
+# The questions of the two sets to people, which end with the words, so that a server keeps the state of the
+# rest. Written before the first run, and not changed.
 PROMPTS = {
     "simlex999": "How similar in meaning are two words? Give a score from 0 (completely different) to 10 (the same meaning). "
     "Write only the score.\nWords: {} and {}",

@@ -109,18 +109,15 @@ def leads(runs):
 
 
 def errors(runs):
-    """Returns the RMSE of every reading on people's scale, the effect of the score 10, and the masses."""
+    """Returns the RMSE of every reading, the probability of 10, how far readings of one token are from the mean, and the mass."""
     rows = []
     for run in runs:
         found = [f"{rmse(values, run.truth):.2f}" for values in run.readings.values()]
-        likely = run.ten >= 0.1
-        apart = [np.abs(run.readings["mean"] - run.readings[name])[likely] for name in ("deepeval", "one token")]
-        shown = [f"{values.mean():.2f}" if likely.any() else "" for values in apart]
-        constant = f"{run.truth.std():.2f}"
-        rows.append([run.label, *found, constant, f"{likely.mean():.2f}", *shown, f"{run.closed:.2f}", str(run.without)])
-    others = ["deepeval: distance from the mean on them", "one token: distance from the mean on them"]
-    masses = ["closed mass", "greedy texts without a score"]
-    return table(["", *READINGS, "people's overall mean", "pairs with at least 0.1 on 10", *others, *masses], rows)
+        apart = [f"{np.abs(run.readings['mean'] - run.readings[name]).mean():.2f}" for name in ("deepeval", "one token")]
+        ten = f"{run.ten.mean():.3f} ({run.ten.max():.3f})"
+        rows.append([run.label, *found, f"{run.truth.std():.2f}", ten, *apart, f"{run.closed:.2f}", str(run.without)])
+    others = ["probability of 10 (largest)", "deepeval: distance from the mean", "one token: distance from the mean"]
+    return table(["", *READINGS, "people's overall mean", *others, "closed mass", "greedy texts without a score"], rows)
 
 
 def main():
