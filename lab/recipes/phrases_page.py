@@ -191,8 +191,8 @@ def by_prompt(models, digits):
             drawn = np.mean([value is None for line in lines for value in line["samples"]])
             covered = f"{model.scores['exact distribution'][index, :, 2].mean():.2f}"
             other = int((np.abs(model.points["greedy text"][index] - model.points["mode"][index]) > 1e-9).sum())
-            masses = [f"{closed:.2f}", f"{unexplored:.3f}", str(without), f"{drawn:.2f}"]
-            rows.append([f"{model.name}, {prompt}", *found, covered, str(other), *masses])
+            shares = [f"{closed:.2f}", f"{unexplored:.3f}", str(without), f"{drawn:.2f}"]
+            rows.append([f"{model.name}, {prompt}", *found, covered, str(other), *shares])
     masses = ["coverage of the exact distribution", "greedy texts that are not the mode", "closed mass", "largest open mass", "greedy texts without a number", "samples without one"]
     return table(["", *(f"CRPS, {name}" for name in DISTRIBUTIONS + POINTS), *masses], rows)
 
