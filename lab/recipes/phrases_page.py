@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr, wasserstein_distance
 
 from asked import kept
-from phrases import LEFT_OUT, LIMITS
+from phrases import LIMITS, PROMPTS
 from tables import replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/phrases_page.py. -->\n"
@@ -228,6 +228,12 @@ def parts_of(kind, people, answers):
     ]
 
 
+def is_complete(item, answers):
+    """Returns whether all models have answered all prompts with this phrase."""
+    counts = [sum(line["phrase"] == item["phrase"] for line in lines) for lines in answers.values()]
+    return all(count == len(PROMPTS[item["kind"]]) for count in counts)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("answers", type=Path)
@@ -237,7 +243,7 @@ def main():
     answers = {path.name.removesuffix(".jsonl.gz"): kept(path) for path in sorted(arguments.answers.glob("*.jsonl.gz"))}
     parts = []
     for kind in KINDS:
-        people = {item["phrase"]: item["ratings"] for item in items if item["kind"] == kind and item["phrase"] != LEFT_OUT}
+        people = {item["phrase"]: item["ratings"] for item in items if item["kind"] == kind and is_complete(item, answers)}
         parts += parts_of(kind, people, answers)
     replace_below(MARK, arguments.page, "\n".join(parts))
 

@@ -19,6 +19,7 @@ PEOPLE = [
     {"id": "a", "phrase": "Likely", "kind": "probability", "ratings": [70, 80, 60, 75]},
     {"id": "b", "phrase": "Doubtful", "kind": "probability", "ratings": [20, 30, 10, 20]},
     {"id": "c", "phrase": "Few", "kind": "quantity", "ratings": [3, 3, 4, 5]},
+    {"id": "e", "phrase": "Lots", "kind": "quantity", "ratings": [30, 10, 100, 500]},
     {"id": "d", "phrase": "Many", "kind": "quantity", "ratings": [30, 10, 100, 50]},
 ]
 
@@ -100,6 +101,7 @@ def answers(tmp_path):
                 "mass": {"closed": 1.0, "invalid": 0.0, "open": 0.0},
             }
             jobs[f"{item['id']} {prompt}"] = (answer,)
+    del jobs["e list"]
     keep(folder / "perfect.jsonl.gz", jobs, lambda answer: answer, 1)
     return folder
 
@@ -110,6 +112,7 @@ def test_a_model_that_answers_like_people_has_no_distance_from_them(answers):
     row = next(line for line in page.read_text().splitlines() if line.startswith("| perfect, exact distribution |"))
     assert row.split("|")[3:5] == [" 0.0 ", " 1.00 "]
     assert "| perfect, against greedy text | -" in page.read_text()
+    assert "| Many |" in page.read_text() and "Lots" not in page.read_text(), "not all prompts have an answer"
 
 
 def test_the_page_of_similarity_has_the_correlations(tmp_path):
