@@ -7,6 +7,7 @@ Needs numpy and scipy.
 """
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,8 @@ def answers_of(runs):
 
 def parts_of(folder):
     files = sorted((samples_of(path) for path in folder.glob("*.jsonl.gz")), key=lambda file: (file[1], file[0]))
-    runs = pooled(files) + [Run(*file) for file in files]
+    sets = Counter(prompt for _, prompt, _ in files)
+    runs = [run for run in pooled(files) if sets[run.prompt] > 1] + [Run(*file) for file in files]
     return [
         f"## {folder.name}: Pearson correlation with people's means\n",
         correlations(runs, pearson),

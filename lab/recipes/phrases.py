@@ -16,7 +16,7 @@ from asked import asked, distribution_of, first_number, keep, text_of
 SAMPLES = 16
 TEXT_TOKENS = 12
 
-# Whether a prompt is a chat, and its text. All of them were written before the first run and none was changed.
+# Whether a prompt is a chat, and its text. Written before the first run, and not changed.
 PROMPTS = {
     "probability": {
         "survey": (
