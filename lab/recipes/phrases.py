@@ -1,4 +1,4 @@
-"""Asks a served model for the numbers that people gave for phrases such as "Almost Certainly" and "Dozens": see lab/results/phrases.md.
+"""Requests numbers for phrases such as "Almost Certainly" and "Dozens" from a served model: see lab/results/phrases.md.
 
     phrases.py PHRASES URL FILE [--workers N]
 

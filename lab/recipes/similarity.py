@@ -1,4 +1,4 @@
-"""Asks a served model how similar two words are, from 0 to 10: see lab/results/similarity.md.
+"""Requests the similarity of two words, from 0 to 10, from a served model: see lab/results/similarity.md.
 
     similarity.py pairs FOLDER
     similarity.py ask FOLDER URL FILE [--limit N] [--workers N]

@@ -44,7 +44,7 @@ def deepeval_score(greedy, tokens):
 def verifier_score(alternatives, scores):
     """Returns the mean over the alternatives of one token as llm-verifier 0.3.0 computes it, or None if none is a score.
 
-    Of several spellings of a score, only the most probable one counts.
+    Only the most probable spelling of a score counts.
     """
     found = {}
     for text, logprob in alternatives:
