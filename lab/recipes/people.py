@@ -1,9 +1,10 @@
 """Lets a model rate texts that people rated, and keeps its answers: see lab/results/people.md.
 
-    people.py DATA MODEL SAMPLES [--limit N] [--examples SEED]
+    people.py DATA MODEL SAMPLES [--limit N] [--prompts PROMPT ...] [--examples SEED]
 
 DATA has SET-train.jsonl.gz and SET-test.jsonl.gz with `id`, `text`, `mean` and `ratings`, every rater's integer from -4 to 4. MODEL is a chat
-model's directory. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text. With --examples, the only prompt is few-shot with other examples. Sets that it already has are not rated again.
+model's directory, or the URL of its server. SAMPLES/SET-PROMPT.jsonl.gz gets one line per text, and SAMPLES/SET-PROMPT.txt is the
+rubric. With --examples, the only prompt is few-shot with other examples. Sets that it already has are not rated again.
 SAMPLES/training-ratings.json gets the number of training ratings of each score, by set. NTL_SERVER and NTL_EVAL name the programs. Standard
 library only.
 """
@@ -17,10 +18,11 @@ import random
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+from asked import asked
 from ratings import HIGH, LOW, MIDDLE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "server/conformance"))
@@ -32,7 +34,7 @@ EXAMPLE_CHARACTERS_MAX = 120
 # deepeval leaves out less probable tokens, and OpenAI's API returns at most this many.
 ONE_TOKEN_PROBABILITY_MIN = 0.01
 TOP_TOKENS = 20
-TEXT_TOKENS = 8
+TEXT_TOKENS = 3
 PATIENCE = 1800
 
 ZERO_SHOT = (
@@ -73,20 +75,12 @@ def few_shot(data, name, seed=0):
     return "".join(examples) + question.format("{answer}")
 
 
-def post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["choices"][0]
-
-
 def written(url, prompt, is_chat):
     """Returns the tokens of the greedy answer, each with its most probable alternatives (log-probability by text)."""
-    body = {"max_tokens": TEXT_TOKENS, "temperature": 0}
+    alternatives = {"logprobs": True, "top_logprobs": TOP_TOKENS} if is_chat else {"logprobs": TOP_TOKENS}
+    found = asked(url, prompt, is_chat, max_tokens=TEXT_TOKENS, temperature=0, **alternatives)[0]["logprobs"]
     if is_chat:
-        body |= {"messages": [{"role": "user", "content": prompt}], "logprobs": True, "top_logprobs": TOP_TOKENS}
-        tokens = post(url + "/v1/chat/completions", body)["logprobs"]["content"]
-        return [(token["token"], {other["token"]: other["logprob"] for other in token["top_logprobs"]}) for token in tokens]
-    found = post(url + "/v1/completions", body | {"prompt": prompt, "logprobs": TOP_TOKENS})["logprobs"]
+        return [(token["token"], {other["token"]: other["logprob"] for other in token["top_logprobs"]}) for token in found["content"]]
     return list(zip(found["tokens"], found["top_logprobs"]))
 
 
@@ -125,11 +119,10 @@ def judged(url, name, is_chat, template, items):
         return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
 
 
-def rated(url, data, name, kind, limit, seed=0):
+def rated(url, data, name, is_chat, template, limit):
     """Yields a line for each text: the model's distribution, its greedy score, its score from one token, and the people's ratings."""
     items = items_of(data, name, "test")
     items = random.Random(0).sample(items, min(limit, len(items)))
-    is_chat, template = kind == "zero-shot", ZERO_SHOT if kind == "zero-shot" else few_shot(data, name, seed)
     samples = judged(url, name, is_chat, template, items)
     with ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda item: written(url, template.format(answer=item["text"]), is_chat), items))
@@ -146,25 +139,39 @@ def rated(url, data, name, kind, limit, seed=0):
         }
 
 
+@contextmanager
+def served(model):
+    """Yields the URL of the server of a directory, or of a server that runs already."""
+    if model.startswith("http://"):
+        yield model
+        return
+    with Server("--model", model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
+        yield server.url
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("samples", type=Path)
     parser.add_argument("--limit", type=int, default=300, help="texts per set, drawn with seed 0 (default: 300)")
+    parser.add_argument("--prompts", nargs="+", choices=("zero-shot", "few-shot"), default=["zero-shot", "few-shot"], help="default: both")
     parser.add_argument("--examples", type=int, metavar="SEED", help="rate with these examples of few-shot only")
     arguments = parser.parse_args()
-    kinds = {"zero-shot": 0, "few-shot": 0} if arguments.examples is None else {f"few-shot-{arguments.examples}": arguments.examples}
+    kinds = {kind: 0 for kind in arguments.prompts} if arguments.examples is None else {f"few-shot-{arguments.examples}": arguments.examples}
     arguments.samples.mkdir(parents=True, exist_ok=True)
     keep_training_ratings(arguments.data, arguments.samples)
     # Requests wait as long as a busy machine needs.
-    with Server("--model", arguments.model, "--request-timeout", str(PATIENCE), seconds=PATIENCE) as server:
+    with served(arguments.model) as url:
         for name in SETS:
             for kind, seed in kinds.items():
                 kept = arguments.samples / f"{name}-{kind}.jsonl.gz"
                 if kept.is_file():
                     continue
-                lines = [json.dumps(line) for line in rated(server.url, arguments.data, name, kind, arguments.limit, seed)]
+                is_chat = kind == "zero-shot"
+                template = ZERO_SHOT if is_chat else few_shot(arguments.data, name, seed)
+                kept.with_name(f"{name}-{kind}.txt").write_text(template)
+                lines = [json.dumps(line) for line in rated(url, arguments.data, name, is_chat, template, arguments.limit)]
                 # Without a time in its header, so that the same answers are the same bytes.
                 kept.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
                 print(kept, flush=True)

@@ -15,13 +15,14 @@ from pathlib import Path
 from data import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "server/conformance"))
-from people import PATIENCE, post
+from asked import asked
+from people import PATIENCE
 from served import Server
 
 
 def nats(url, text):
     """Returns the negative log-probability and the number of tokens of the words and of the digits, except of the first token."""
-    found = post(url + "/v1/completions", {"prompt": text, "echo": True, "logprobs": 0, "max_tokens": 0})["logprobs"]
+    found = asked(url, text, False, echo=True, logprobs=0, max_tokens=0)[0]["logprobs"]
     words, digits = [], []
     for token, logprob in list(zip(found["tokens"], found["token_logprobs"]))[1:]:
         (digits if token.strip().isdecimal() else words).append(-logprob)

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from conftest import RECIPES
 
+import judges_page
 import people_page
+import phrases_page
 import results
 import train
 
@@ -77,7 +79,8 @@ def test_one_command_writes_the_published_pages_from_the_kept_answers(tmp_path):
     published, pages = RECIPES.parent / "results", tmp_path / "RESULTS"
     shutil.copytree(published, pages)
     (pages / "jokes/rjokes.svg").unlink()
-    for name, mark in (("sums", results.MARK), ("jokes", results.MARK), ("people", people_page.MARK)):
+    marks = {"sums": results.MARK, "jokes": results.MARK, "people": people_page.MARK, "judges": judges_page.MARK, "phrases": phrases_page.MARK}
+    for name, mark in marks.items():
         page = pages / f"{name}.md"
         above, _, tables = page.read_text().partition(mark)
         assert tables
