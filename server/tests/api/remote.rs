@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::support::{
-    Answer, answer_becomes, becomes, call, config, endless, get, json_request, metric, metric_becomes,
-    state_of,
+    Answer, answer_becomes, becomes, call, config, endless, frozen_state, get, json_request, metric,
+    metric_becomes, state_of,
 };
 
 /// A request with this text waits at the engine until it is released.
@@ -133,7 +133,7 @@ async fn server(engine: &Engine, flags: &[&str]) -> Router {
     let tokenizer = format!("--tokenizer={}", checkpoint().display());
     let fixed = [model.as_str(), tokenizer.as_str(), "--port=0", "--api-key=a,b"];
     let config = config(&[&fixed[..], flags].concat());
-    let state = serve::state(&config).unwrap();
+    let state = frozen_state(&config);
     let listener = serve::listen(&config, None).await.unwrap();
     let (signal, signals) = mpsc::channel(1);
     let running = state.clone();

@@ -13,7 +13,7 @@ use ntl_server::{app, serve};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::support::{becomes, call, config, get, json_request, metric, post};
+use crate::support::{becomes, call, config, frozen_state, get, json_request, metric, post};
 
 /// The answers to a question about a rating, in turn.
 const RATINGS: [&str; 4] = ["4", "4", "5", "hard to say"];
@@ -68,7 +68,7 @@ async fn server(engine: &Engine) -> Router {
 async fn server_with(engine: &Engine, flags: &[&str]) -> Router {
     let model = format!("--model=judge={}", engine.url);
     let config = config(&[&[model.as_str(), "--port=0"], flags].concat());
-    let state = serve::state(&config).unwrap();
+    let state = frozen_state(&config);
     let listener = serve::listen(&config, None).await.unwrap();
     let (signal, signals) = mpsc::channel(1);
     let running = state.clone();

@@ -112,6 +112,13 @@ pub(crate) fn state_with_clock(
     state
 }
 
+/// A state without models, in whose quotas no time passes.
+pub(crate) fn frozen_state(config: &Config) -> AppState {
+    let now = Instant::now();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    AppState::with_clock(config.http.clone(), metrics, Arc::new(move || now))
+}
+
 /// The configuration of these flags.
 pub(crate) fn config(flags: &[&str]) -> Config {
     Config::try_from(Args::try_parse_from([&["ntl-server"], flags].concat()).unwrap()).unwrap()

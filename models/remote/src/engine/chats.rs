@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
@@ -21,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::client::ClientEvents;
 use super::requests::Requests;
-use super::{ChatAnswer, ChatEnd, ChatQuery};
+use super::{ChatAnswer, ChatEnd, ChatQuery, SpentTokens};
 
 /// Number of refused texts that are reported, and of their characters.
 const REFUSED_MAX: usize = 3;
@@ -41,30 +40,6 @@ pub struct ChatJob {
     /// See [`Job::client`](ntl_core::contract::Job::client).
     pub client: u64,
     pub spent: SpentTokens,
-}
-
-/// The tokens of answers that have arrived, also if their job never ends, as the engine reports them. Clones
-/// share the count.
-#[derive(Debug, Clone, Default)]
-pub struct SpentTokens(Arc<AtomicU64>);
-
-impl SpentTokens {
-    pub(super) fn add(&self, usage: EngineUsage) {
-        self.0.fetch_add(Self::tokens(usage), Ordering::Relaxed);
-    }
-
-    /// Leaves out answers that are counted elsewhere.
-    pub fn subtract(&self, usage: EngineUsage) {
-        self.0.fetch_sub(Self::tokens(usage).min(self.total()), Ordering::Relaxed);
-    }
-
-    pub fn total(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn tokens(usage: EngineUsage) -> u64 {
-        usage.prompt_tokens.saturating_add(usage.completion_tokens)
-    }
 }
 
 #[derive(Debug, Clone)]

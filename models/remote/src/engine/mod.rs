@@ -21,6 +21,7 @@ pub(crate) mod job_bytes;
 mod next_tokens;
 mod requests;
 mod run;
+mod spent;
 mod structured;
 mod text_turn;
 
@@ -33,12 +34,13 @@ use ntl_core::decoding::Vocabulary;
 use ntl_engine::{CacheBudget, CacheUse, EngineObserver, JobEvents, JobMemory, channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-pub use chats::{ChatJob, ChatWanted, SampledOptions, SpentTokens};
+pub use chats::{ChatJob, ChatWanted, SampledOptions};
 pub use decode::LookAhead;
 pub use next_tokens::{
     Ahead, ChatAnswer, ChatEnd, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens,
     QueryContext, TextDelta, TextEnd, TextQuery,
 };
+pub use spent::SpentTokens;
 pub use text_turn::TextTurn;
 
 use gate::FairGate;
