@@ -11,7 +11,7 @@ use ntl_text::load_options::{DeviceChoice, LoadOptions};
 use ntl_common::printable::printable;
 
 use crate::backend;
-use crate::config::ChoiceArgs;
+use crate::choices::ChoiceArgs;
 use crate::hub::{Contents, Location};
 
 #[derive(Debug, Clone, clap::Args)]

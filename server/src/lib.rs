@@ -16,6 +16,7 @@ mod body_budget;
 mod byte_tokenizer;
 mod cache_bytes;
 pub mod calibration;
+mod choices;
 pub mod config;
 pub mod demo;
 mod error;

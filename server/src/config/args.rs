@@ -9,11 +9,11 @@ use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, Typ
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use ntl_common::manual::ManualArgs;
-use ntl_text::checkpoint::{Choices, TokenizerType};
 use ntl_text::load_options::{DeviceChoice, DtypeChoice, KernelChoice, KvCacheDtype};
 
 use super::bytes::{bytes, positive_bytes};
 use crate::backend::{BackendChoice, Isq};
+use crate::choices::ChoiceArgs;
 #[cfg(feature = "native")]
 use crate::inspect::InspectArgs;
 use crate::metrics::MetricsCompat;
@@ -184,25 +184,6 @@ pub(crate) struct ModelArgs {
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) choices: ChoiceArgs,
-}
-
-/// Properties that the files of some checkpoints do not state. A flag overrides the files.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ChoiceArgs {
-    /// Whether training took the logarithm of numbers (`rt`, `xval`, regression heads). Overrides the
-    /// ntl.json and the trainer's config.yaml; needed if neither states it
-    #[arg(long, env = "NTL_LOG_SCALE_EMBEDDINGS", value_name = "BOOL", value_parser = BoolishValueParser::new())]
-    log_scale_embeddings: Option<bool>,
-    /// How training split text: auto (pieces as they are) or custom (each digit by itself)
-    #[arg(long, env = "NTL_TOKENIZER_TYPE", value_name = "TYPE")]
-    tokenizer_type: Option<TokenizerType>,
-}
-
-impl From<ChoiceArgs> for Choices {
-    fn from(args: ChoiceArgs) -> Self {
-        let ChoiceArgs { log_scale_embeddings, tokenizer_type } = args;
-        Self { log_scale_embeddings, tokenizer_type, ..Self::default() }
-    }
 }
 
 /// Each flag may be given several times, for several models.

@@ -26,7 +26,7 @@ use crate::listen::{ConnectionSettings, TlsFiles};
 use crate::proxies::TrustedProxies;
 use crate::settings::HttpSettings;
 use crate::telemetry::TelemetryConfig;
-pub use args::{Args, ChoiceArgs, Command};
+pub use args::{Args, Command};
 use args::{LimitArgs, LogArgs};
 pub use environment::{Environment, log_format};
 pub use file::ArgsError;
