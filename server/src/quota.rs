@@ -93,13 +93,13 @@ enum Maximum {
     Units(NonZeroU64),
 }
 
-/// The limits of a key, in the order of [`Limit::ALL`]. `None` is the default of the server, or no limit in
+/// The limits of a key, in the order of `Limit::ALL`. `None` is the default of the server, or no limit in
 /// this default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quota([Option<Maximum>; 4]);
 
 impl Quota {
-    /// The default of the server. The limits have the order of [`Limit::ALL`].
+    /// The default of the server. The limits have the order of `Limit::ALL`.
     pub(crate) fn default_of(limits: [Option<NonZeroU64>; 4]) -> Self {
         Self(limits.map(|units| units.map(Maximum::Units)))
     }
