@@ -12,6 +12,12 @@ pub use absent::{
     AdapterReader, LoadedModel, adapter_base, architectures, free_gpu_bytes, kernels_off, load,
 };
 
+/// Why no model can be loaded, if this program cannot compute models.
+pub(crate) const ABSENT: Option<&str> = if cfg!(feature = "native") { None } else { Some(BUILT_WITHOUT) };
+
+const BUILT_WITHOUT: &str = "this program was built without the native engine and serves only models of other engines; \
+     name one with --model NAME=http://HOST:PORT";
+
 #[cfg(not(feature = "native"))]
 mod absent {
     use std::sync::Arc;
@@ -21,9 +27,6 @@ mod absent {
     use ntl_text::checkpoint::{CheckpointFiles, LoadError};
     use ntl_text::load_options::{DeviceChoice, LoadOptions};
     use ntl_text::tokenizer::Tokenizer;
-
-    const BUILT_WITHOUT: &str = "this program was built without the native engine and serves only models of other engines; \
-         name one with --model NAME=http://HOST:PORT";
 
     pub struct LoadedModel {
         pub model: Box<dyn BatchModel>,
@@ -70,6 +73,6 @@ mod absent {
     }
 
     pub fn load(files: &CheckpointFiles, _: LoadOptions) -> Result<LoadedModel, LoadError> {
-        Err(LoadError::malformed(files.place(), BUILT_WITHOUT))
+        Err(LoadError::malformed(files.place(), super::BUILT_WITHOUT))
     }
 }

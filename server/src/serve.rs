@@ -501,6 +501,10 @@ fn load(
     chat_template: Option<String>,
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
+    if let Some(reason) = native::ABSENT {
+        let place = checkpoint.path().map_or("the demo checkpoint".into(), Path::to_string_lossy);
+        return Err(LoadError::malformed(place, reason));
+    }
     match checkpoint.path() {
         None => backend::load_files(&with_chat_template(demo::files()?, chat_template), options),
         Some(path) => backend::load(path, chat_template, options),
