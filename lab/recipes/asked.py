@@ -1,12 +1,13 @@
 """Requests to a served model, and answers that are kept as they arrive."""
 
-import gzip
 import json
 import re
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from rows import write_rows
 
 NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 ATTEMPTS = 20
@@ -71,12 +72,5 @@ def keep(path, jobs, answer, workers):
             found[key] = {"key": key} | done.result()
             file.write(json.dumps(found[key]) + "\n")
             file.flush()
-    # Without a time in its header, so that the same answers are the same bytes.
-    path.write_bytes(gzip.compress("".join(json.dumps(found[key]) + "\n" for key in jobs).encode(), mtime=0))
+    write_rows(path, (found[key] for key in jobs))
     partial.unlink()
-
-
-def kept(path):
-    """Returns the answers that `keep` wrote."""
-    with gzip.open(path, "rt") as lines:
-        return [json.loads(line) for line in lines]

@@ -9,13 +9,14 @@ question. NTL_EVAL names the program. Standard library only.
 """
 
 import argparse
-import gzip
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from rows import write_rows
 
 EXAMPLES = 3
 TOLERANCE = 0.01
@@ -80,9 +81,7 @@ def numbers(out):
 
 
 def keep(path, rows):
-    # Without a time of modification, so that the same answers give the same file.
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    write_rows(path, rows, ensure_ascii=False)
 
 
 def main():

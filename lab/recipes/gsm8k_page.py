@@ -6,8 +6,6 @@ The text above the mark in FILE stays, and the tables below it are replaced. ANS
 """
 
 import argparse
-import gzip
-import json
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from gsm8k_scores import BINS, averaged, bootstrap, brier, calibration_error, kept_accuracy, mean, mode_of
 from pictures import curves
+from rows import read_rows
 from tables import replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/gsm8k_page.py. -->\n"
@@ -201,8 +200,7 @@ def picture(found):
 
 
 def read_answers(path):
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return {row["id"]: row for row in map(json.loads, lines)}
+    return {row["id"]: row for row in read_rows(path)}
 
 
 def models_of(folder):

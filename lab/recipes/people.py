@@ -24,6 +24,7 @@ from pathlib import Path
 
 from asked import asked
 from ratings import HIGH, LOW, MIDDLE
+from rows import write_rows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "server/conformance"))
 from served import Server
@@ -34,6 +35,7 @@ EXAMPLE_CHARACTERS_MAX = 120
 # deepeval leaves out less probable tokens, and OpenAI's API returns at most this many.
 ONE_TOKEN_PROBABILITY_MIN = 0.01
 TOP_TOKENS = 20
+# Only the first token that is not a space is read.
 TEXT_TOKENS = 3
 PATIENCE = 1800
 
@@ -171,9 +173,7 @@ def main():
                 is_chat = kind == "zero-shot"
                 template = ZERO_SHOT if is_chat else few_shot(arguments.data, name, seed)
                 kept.with_name(f"{name}-{kind}.txt").write_text(template)
-                lines = [json.dumps(line) for line in rated(url, arguments.data, name, is_chat, template, arguments.limit)]
-                # Without a time in its header, so that the same answers are the same bytes.
-                kept.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+                write_rows(kept, rated(url, arguments.data, name, is_chat, template, arguments.limit))
                 print(kept, flush=True)
 
 

@@ -6,7 +6,6 @@ The text above the mark in FILE stays, and the tables below it are replaced. Nee
 """
 
 import argparse
-import gzip
 import json
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from people_scores import (
     spread,
 )
 from ratings import MIDDLE
+from rows import read_rows
 from tables import p_value, replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/people_page.py. -->\n"
@@ -71,8 +71,7 @@ class Run:
 
 def samples_of(path):
     """Returns the name of the set, the name of the prompt or model, and the samples of a file."""
-    with gzip.open(path, "rt") as lines:
-        samples = [json.loads(line) for line in lines]
+    samples = read_rows(path)
     name, _, prompt = path.name.removesuffix(".jsonl.gz").partition("-")
     return name, prompt, samples
 

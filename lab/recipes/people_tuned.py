@@ -11,7 +11,6 @@ kept with those of the training texts, so that all models together cost little m
 """
 
 import argparse
-import gzip
 import json
 import math
 import os
@@ -24,6 +23,7 @@ import torch
 from kinds import KINDS
 from people import SETS, TOP_TOKENS, items_of, keep_training_ratings, one_token
 from ratings import HIGH, LOW, MIDDLE, question
+from rows import write_rows
 
 ANSWERS = [str(score) for score in range(LOW, HIGH + 1)]
 BATCH = 16
@@ -96,8 +96,7 @@ def main(arguments=None):
         for name in SETS:
             items = items_of(arguments.data, name, "test")
             items = random.Random(0).sample(items, min(arguments.limit, len(items)))
-            lines = [json.dumps(line) + "\n" for line in rated(kind, model.eval(), tokenizer, items)]
-            (arguments.samples / f"{name}-tuned-{folder.name}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+            write_rows(arguments.samples / f"{name}-tuned-{folder.name}.jsonl.gz", rated(kind, model.eval(), tokenizer, items))
         known[folder.name] = training
         index.write_text(json.dumps(known, indent=1) + "\n")
         print(folder.name, training["steps"], flush=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr, wasserstein_distance
 
-from asked import kept
 from phrases import LIMITS, PROMPTS
+from rows import read_rows
 from tables import replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/phrases_page.py. -->\n"
@@ -240,7 +240,7 @@ def main():
     parser.add_argument("--page", type=Path, required=True)
     arguments = parser.parse_args()
     items = [json.loads(line) for line in (arguments.answers / "people.jsonl").read_text().splitlines()]
-    answers = {path.name.removesuffix(".jsonl.gz"): kept(path) for path in sorted(arguments.answers.glob("*.jsonl.gz"))}
+    answers = {path.name.removesuffix(".jsonl.gz"): read_rows(path) for path in sorted(arguments.answers.glob("*.jsonl.gz"))}
     parts = []
     for kind in KINDS:
         people = {item["phrase"]: item["ratings"] for item in items if item["kind"] == kind and is_complete(item, answers)}

@@ -11,7 +11,6 @@ alternatives. A second call resumes. Standard library only.
 
 import argparse
 import hashlib
-import json
 import random
 import subprocess
 import sys

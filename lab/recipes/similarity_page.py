@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asked import kept
 from people_scores import lead, resampled, rmse, spearman
+from rows import read_rows
 from similarity import HIGH, LOW, SETS, pairs_of
 from tables import p_value, replace_below, table
 
@@ -129,7 +129,7 @@ def main():
     pairs = {name: pairs_of(arguments.folder, name) for name in SETS}
     runs = []
     for path in sorted(arguments.answers.glob("*.jsonl.gz")):
-        lines = kept(path)
+        lines = read_rows(path)
         runs += [Run(path.name.removesuffix(".jsonl.gz"), name, pairs[name], lines) for name in SETS]
     parts = [
         "## Spearman correlation with people's means\n",

@@ -7,10 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from asked import first_number, keep, kept
+from asked import first_number, keep
 from conftest import RECIPES
 from phrases import PROMPTS
 from phrases_page import Forecast, forecasts_of, studentised
+from rows import read_rows
 from scipy.stats import t
 from similarity import pairs_of
 from similarity_page import deepeval_score, readings_of, verifier_score
@@ -65,7 +66,7 @@ def test_answers_are_kept_in_order_and_resumed(tmp_path):
     with pytest.raises(ZeroDivisionError):
         keep(path, {"a": (1,), "b": (0,)}, lambda value: {"inverse": 1 / value}, 1)
     keep(path, {"b": (2,), "a": (5,)}, lambda value: {"inverse": 1 / value}, 2)
-    assert kept(path) == [{"key": "b", "inverse": 0.5}, {"key": "a", "inverse": 1.0}]
+    assert read_rows(path) == [{"key": "b", "inverse": 0.5}, {"key": "a", "inverse": 1.0}]
     assert [file.name for file in path.parent.iterdir()] == ["model.jsonl.gz"]
 
 
