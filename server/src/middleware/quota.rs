@@ -34,10 +34,7 @@ pub(super) const TOKENS: [HeaderName; 3] = [
 
 /// Passes requests that fit the quota of their key. Runs inside the layer that checks keys.
 pub(crate) async fn check(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    let key: Option<&ApiKey> = request.extensions().get();
-    let quota =
-        key.filter(|_| !request.method().is_safe()).and_then(|key| app.quotas.of(key.id(), key.quota));
-    let Some(quota) = quota else { return next.run(request).await };
+    let Some(quota) = quota_of(&app, &request) else { return next.run(request).await };
     let mut response = match quota.begin() {
         Ok(()) => {
             if let Some(record) = request.extensions().get::<Arc<RequestRecord>>() {
@@ -49,6 +46,14 @@ pub(crate) async fn check(State(app): State<AppState>, request: Request, next: N
     };
     add_headers(response.headers_mut(), &quota);
     response
+}
+
+fn quota_of(app: &AppState, request: &Request) -> Option<KeyQuota> {
+    if request.method().is_safe() {
+        return None;
+    }
+    let key: &ApiKey = request.extensions().get()?;
+    app.quotas.of(key.id(), key.quota)
 }
 
 fn add_headers(headers: &mut HeaderMap, quota: &KeyQuota) {

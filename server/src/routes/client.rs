@@ -7,14 +7,15 @@ use std::net::SocketAddr;
 use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
 
+use crate::keys::ApiKey;
 use crate::listen::client_address;
 use crate::request::Client;
 use crate::state::AppState;
 
-/// Identifies a client: by its API key if keys are checked, otherwise by its address, which the accept loop
-/// stores in [`ConnectInfo`] (in IPv6 the /64 network).
+/// Identifies a client: by its API key, which the check of keys has found, otherwise by its address, which
+/// the accept loop stores in [`ConnectInfo`] (in IPv6 the /64 network).
 pub(super) fn client(app: &AppState, parts: &Parts) -> Client {
-    let key = app.settings.api_keys.matched(&parts.headers);
+    let key: Option<&ApiKey> = parts.extensions.get();
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
     let has_own_prefixes = key.is_some() && !app.settings.share_prefix_cache;
     let id = match key {
@@ -49,7 +50,10 @@ mod tests {
         let app = AppState::new(settings, Arc::new(Metrics::new().unwrap()));
         let address: SocketAddr = address.parse().unwrap();
         let request = Request::builder().header(header::AUTHORIZATION, key).extension(ConnectInfo(address));
-        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        if let Some(key) = app.settings.api_keys.matched(&parts.headers) {
+            parts.extensions.insert(key);
+        }
         client(&app, &parts).id
     }
 
