@@ -12,10 +12,8 @@ pub use absent::{
     AdapterReader, LoadedModel, adapter_base, architectures, free_gpu_bytes, kernels_off, load,
 };
 
-/// Why no model can be loaded, if this program cannot compute models.
-pub(crate) const ABSENT: Option<&str> = if cfg!(feature = "native") { None } else { Some(BUILT_WITHOUT) };
-
-const BUILT_WITHOUT: &str = "this program was built without the native engine and serves only models of other engines; \
+/// Why nothing can be loaded without the native engine.
+pub(crate) const BUILT_WITHOUT: &str = "this program was built without the native engine and serves only models of other engines; \
      name one with --model NAME=http://HOST:PORT";
 
 #[cfg(not(feature = "native"))]

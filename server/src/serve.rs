@@ -62,6 +62,8 @@ pub enum ServeError {
         #[source]
         source: LoadError,
     },
+    #[error("cannot load model `{0}`: {reason}", reason = native::BUILT_WITHOUT)]
+    NoNativeEngine(String),
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error("cannot load adapter `{name}`")]
@@ -445,6 +447,10 @@ fn load_or_connect(
     metrics: &Arc<Metrics>,
 ) -> Result<Loaded, ServeError> {
     let name = &model.name;
+    // Before a download.
+    if !cfg!(feature = "native") && !matches!(model.source, ModelSource::Remote(_)) {
+        return Err(ServeError::NoNativeEngine(name.clone()));
+    }
     // Models are loaded on a thread that may block.
     let runtime = tokio::runtime::Handle::current();
     let checkpoint = match &model.source {
@@ -501,10 +507,6 @@ fn load(
     chat_template: Option<String>,
     options: &BackendOptions,
 ) -> Result<LoadedModel, LoadError> {
-    if let Some(reason) = native::ABSENT {
-        let place = checkpoint.path().map_or("the demo checkpoint".into(), Path::to_string_lossy);
-        return Err(LoadError::malformed(place, reason));
-    }
     match checkpoint.path() {
         None => backend::load_files(&with_chat_template(demo::files()?, chat_template), options),
         Some(path) => backend::load(path, chat_template, options),
