@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Choice:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.scores) / len(self.scores)
+        return fmean(self.scores)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Figures:
 
     @property
     def crps(self) -> float:
-        return math.fsum(self.scores) / len(self.scores)
+        return fmean(self.scores)
 
 
 @dataclass(frozen=True)
