@@ -6,6 +6,7 @@ The text above the mark in FILE stays, and the tables below it are replaced. ANS
 """
 
 import argparse
+import re
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SCORES = {"accuracy": "last number", "strict": "strict", "flexible": "flexible"}
 # The shares of the answers that are kept.
 COVERAGES = (1.0, 0.9, 0.7, 0.5)
 POINTS = 20
+RESULT = re.compile(r"#### \$?(-?[0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
 class Model:
@@ -55,6 +57,12 @@ def distribution_of(row):
     return None if row["support"] is None else dict(map(tuple, row["support"]))
 
 
+def stated(row):
+    """Returns the number after the first `#### ` of a text, and otherwise its last number. Texts may continue after the result."""
+    result = RESULT.search(row["text"])
+    return float(result[1].replace(",", "")) if result else row["number"]
+
+
 def modes(model, size):
     """Returns the modes of the distributions that are averaged over `size` solutions, with their probabilities."""
     answers = []
@@ -79,7 +87,7 @@ def greedy(model, size):
     """Returns the number of the greedy text, with its probability in the distribution that is averaged over `size` solutions."""
     answers = []
     for item in model.truths:
-        number = model.texts[item]["number"]
+        number = stated(model.texts[item])
         found = [averaged(distribution_of(sample[item]) for sample in group) for group in model.groups(size)]
         answers.append([(number, distribution.get(number, 0.0)) for distribution in found])
     return Selection(answers, model.truths.values())
@@ -165,7 +173,7 @@ def agreement_table(models):
         size, counts = model.sizes()[-1], dict.fromkeys(("same, correct", "same, incorrect", "only the mode", "only the text", "different, both incorrect"), 0)
         for item, truth in model.truths.items():
             mode = mode_of(averaged(distribution_of(sample[item]) for sample in model.samples[:size]))[0]
-            text = model.texts[item]["number"]
+            text = stated(model.texts[item])
             if mode == text:
                 counts["same, correct" if mode == truth else "same, incorrect"] += 1
             elif truth in (mode, text):
