@@ -129,13 +129,14 @@ pub(super) fn load(
 }
 
 impl Loader<'_, Config> {
-    /// Reads the positions, the first segment and the normalisation that follow the embeddings, in f32.
+    /// Reads the positions, the first two segments and the normalisation that follow the embeddings, in f32.
     fn input(&self) -> LoadResult<InputLayer> {
-        let Config { sizes: Sizes { hidden, positions, .. }, segments, eps, pad_id, .. } = *self.config;
-        let segments = self.tensor("embeddings.token_type_embeddings.weight", &[segments, hidden])?;
+        let Config { sizes: Sizes { hidden, positions, .. }, segments: count, eps, pad_id, .. } =
+            *self.config;
+        let segments = self.tensor("embeddings.token_type_embeddings.weight", &[count, hidden])?;
         let positions = LearnedPositions {
             table: self.tensor("embeddings.position_embeddings.weight", &[positions, hidden])?,
-            segment: segments.narrow(0, 0, 1).map_err(device_error)?,
+            segments: segments.narrow(0, 0, count.min(2)).map_err(device_error)?,
             pad_id,
         };
         let norm = self.layer_norm("embeddings.LayerNorm", hidden, true, eps)?;

@@ -18,6 +18,8 @@ mod lora;
 mod models;
 mod number;
 mod object;
+mod predict;
+mod rerank;
 mod responses;
 mod score;
 mod systemone;
@@ -65,6 +67,8 @@ pub use number::{
     NumberMass, NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile,
     ScaleNumbers, SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
+pub use predict::{PredictInputs, PredictRequest, PredictResponse, PredictText, Prediction};
+pub use rerank::{RerankDocument, RerankRequest, RerankResponse, RerankResult, RerankText};
 pub use responses::{
     IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesAllowedChoice, ResponsesContent,
     ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice,

@@ -13,6 +13,7 @@ mod fields;
 pub(crate) mod forwarded;
 pub(crate) mod labels;
 mod number;
+pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod sampled;
 pub(crate) mod score;

@@ -113,7 +113,7 @@ impl ScoreInput {
                 let alone = encode("prompt", prompt, true)?.tokens;
                 let common = all.iter().zip(&alone).take_while(|(a, b)| a == b).count();
                 let target = all.split_off(common);
-                TokenizedTarget { prompt: Prompt { tokens: all }, target }
+                TokenizedTarget { prompt: all.into_iter().collect(), target }
             }
             (prompt, target) => TokenizedTarget {
                 prompt: match prompt {
