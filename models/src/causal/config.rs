@@ -75,6 +75,8 @@ pub enum Naming {
 pub struct LayerConfig {
     /// Number of positions that a row sees, including itself; `None` for all.
     pub window: Option<usize>,
+    /// Whether queries and keys are rotated, if the model has rotary positions.
+    pub has_rope: bool,
     /// Factor of the attention scores.
     pub scale: f64,
 }

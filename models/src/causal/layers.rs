@@ -101,7 +101,7 @@ impl Loader<'_> {
     }
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
-        let (config, LayerConfig { window, scale }) = (self.config, self.config.layers[index]);
+        let (config, LayerConfig { window, has_rope, scale }) = (self.config, self.config.layers[index]);
         let name = config.naming.layer(self.weights, index);
         let names = config.naming.parts();
         let hidden = config.hidden_size;
@@ -128,6 +128,7 @@ impl Loader<'_> {
                 scale: scale as f32,
                 cap: None,
             },
+            has_rope,
             view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
             mlp_norm: self.norm(&format!("{name}.{}", names.mlp_norm), hidden)?,
             mlp: self.mlp(&name)?,
@@ -340,6 +341,8 @@ pub(super) struct Layer {
     head_norms: Option<HeadNorms>,
     output: Linear,
     heads: Heads,
+    /// Whether queries and keys are rotated, if the pass has angles.
+    has_rope: bool,
     /// Index of its window in [`CausalConfig::windows`].
     view: usize,
     mlp_norm: Norm,
@@ -371,7 +374,7 @@ impl Layer {
             qkv: &self.qkv,
             heads: self.heads,
             head_norms: self.head_norms.as_ref(),
-            rope: pass.rope.as_ref(),
+            rope: if self.has_rope { pass.rope.as_ref() } else { None },
             rows: &pass.rows,
         };
         pass.kv.write(index, &input)

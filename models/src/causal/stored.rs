@@ -7,7 +7,7 @@ use ntl_text::checkpoint::{
 use ntl_text::labels::read_labels;
 use serde::Deserialize;
 
-use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
+use crate::families::{CausalVariant, Family, LayerRopes, LlamaTraits, Network, Output, Window};
 use crate::ops::Activation;
 use crate::rope::{RopeShape, StoredRope};
 
@@ -37,6 +37,9 @@ struct StoredLlama {
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
+    /// 1 for each layer with rotary positions, and 0 for the others.
+    no_rope_layers: Option<Vec<u8>>,
+    no_rope_layer_interval: Option<usize>,
     embedding_multiplier: Option<f64>,
     attention_multiplier: Option<f64>,
     residual_multiplier: Option<f64>,
@@ -146,7 +149,7 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         mlp_bias: stored.mlp_bias.unwrap_or(false),
         positions,
         positions_max,
-        tied: stored.common.tie_word_embeddings.unwrap_or(false),
+        tied: stored.common.tie_word_embeddings.unwrap_or(traits.is_tied),
         score: None,
         multipliers: if traits.has_multipliers { stored.multipliers() } else { Multipliers::ONE },
         bos_id: stored.common.bos_token_id,
@@ -197,26 +200,42 @@ fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>,
     let has_window = match traits.window {
         Window::Never => false,
         Window::Always => true,
-        Window::IfEnabled => stored.use_sliding_window.unwrap_or(false),
+        Window::IfEnabled | Window::WithoutRope => stored.use_sliding_window.unwrap_or(false),
     };
     let window = if has_window { stored.sliding_window } else { None };
+    let types = match &stored.layer_types {
+        Some(types) if window.is_some() => Some(layer_types(types, stored.num_hidden_layers)?),
+        _ => None,
+    };
     let mut layers = Vec::new();
-    if let Some(types) = &stored.layer_types
-        && window.is_some()
-    {
-        for layer in layer_types(types, stored.num_hidden_layers)? {
-            let window = if layer == LayerType::Sliding { window } else { None };
-            layers.push(LayerConfig { window, scale });
-        }
-        return Ok(layers);
-    }
-    // The default of Qwen's classes.
-    let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };
-    for index in 0..check_count("num_hidden_layers", stored.num_hidden_layers)? {
-        let window = if index >= whole { window } else { None };
-        layers.push(LayerConfig { window, scale });
+    for (index, has_rope) in layers_with_rope(traits, stored)?.into_iter().enumerate() {
+        let is_sliding = match (&types, traits.window) {
+            (Some(types), _) => types[index] == LayerType::Sliding,
+            // The default of Qwen's classes.
+            (None, Window::IfEnabled) => index >= stored.max_window_layers.unwrap_or(28),
+            (None, Window::WithoutRope) => !has_rope,
+            (None, Window::Always | Window::Never) => true,
+        };
+        layers.push(LayerConfig { window: if is_sliding { window } else { None }, has_rope, scale });
     }
     Ok(layers)
+}
+
+/// Returns for each layer whether it has rotary positions.
+fn layers_with_rope(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<bool>, FieldError> {
+    let count = check_count("num_hidden_layers", stored.num_hidden_layers)?;
+    if traits.ropes == LayerRopes::All {
+        return Ok(vec![true; count]);
+    }
+    let Some(flags) = &stored.no_rope_layers else {
+        // The default of SmolLM3's class.
+        let interval = check_count("no_rope_layer_interval", stored.no_rope_layer_interval.unwrap_or(4))?;
+        return Ok((1..=count).map(|number| !number.is_multiple_of(interval)).collect());
+    };
+    match flags.get(..count) {
+        Some(flags) => Ok(flags.iter().map(|&flag| flag != 0).collect()),
+        None => Err(("no_rope_layers", format!("{} for {count} layers", flags.len()))),
+    }
 }
 
 fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
@@ -261,7 +280,7 @@ fn gpt2_layers(stored: &StoredGpt2, head_dim: usize) -> Result<Vec<LayerConfig>,
     let mut layers = Vec::new();
     for index in 0..check_count("n_layer", stored.n_layer)? {
         let scale = if by_depth { usual / (index + 1) as f64 } else { usual };
-        layers.push(LayerConfig { window: None, scale });
+        layers.push(LayerConfig { window: None, has_rope: false, scale });
     }
     Ok(layers)
 }

@@ -1,8 +1,8 @@
 //! The tensors of a GGUF file, under the names that safetensors checkpoints use.
 //!
 //! In: the files of a checkpoint. Out: its tables, and [`GgufNames`], which finds a tensor and describes how
-//! its rows are stored. llama.cpp's converter reorders the rows of queries and keys of `llama` and `granite`,
-//! and transposes the layers of GPT-2.
+//! its rows are stored. llama.cpp's converter reorders the rows of queries and keys of `llama`, `granite` and
+//! `smollm3`, and transposes the layers of GPT-2.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -119,7 +119,7 @@ impl GgufNames {
     fn new(gguf: &GgufFile) -> Result<Self, LoadError> {
         let architecture = gguf.text("general.architecture")?.unwrap_or_default();
         let paired_heads = match architecture {
-            "llama" | "granite" => {
+            "llama" | "granite" | "smollm3" => {
                 let heads = gguf.size(&format!("{architecture}.attention.head_count"))?.unwrap_or(1);
                 let key_heads = gguf.size(&format!("{architecture}.attention.head_count_kv"))?;
                 let key_heads = key_heads.unwrap_or(heads);

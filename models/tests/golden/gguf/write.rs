@@ -280,7 +280,7 @@ impl Source {
         }
         let stored = stored.replace(".layer.1.layer_norm", ".ffn_norm");
         let heads = |field: &str| self.config[field].as_u64().unwrap() as usize;
-        let is_paired = matches!(&*self.architecture, "llama" | "granite");
+        let is_paired = matches!(&*self.architecture, "llama" | "granite" | "smollm3");
         let tensor = if is_paired && stored.contains("attn_q.") {
             paired(&tensor, heads("num_attention_heads"))
         } else if is_paired && stored.contains("attn_k.") {
