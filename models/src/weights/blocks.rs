@@ -23,7 +23,8 @@ pub(super) fn bits(stored: GgmlType) -> Option<CodeBits> {
     }
 }
 
-/// Where a file stores a weight `[out, in]` as codes. Reading the table has checked that the file contains it.
+/// Where a file stores a weight `[out, in]` as codes. Reading the table has checked that the file contains
+/// it.
 pub(super) struct StoredCodes {
     /// Index of the file.
     pub(super) file: usize,

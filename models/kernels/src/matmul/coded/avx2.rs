@@ -111,8 +111,8 @@ fn added(sums: __m256i, pairs: __m256i) -> __m256i {
     _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
-/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad of
-/// the four.
+/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad
+/// of the four.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn upper<const BITS: usize>(record: &[[__m256i; VECTORS]], vector: usize) -> [__m256i; 2] {

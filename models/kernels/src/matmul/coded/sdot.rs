@@ -82,8 +82,8 @@ fn set_rows<const BITS: usize, const M: usize>(tile: &Tile, panel: Panel<'_>, ou
     out.copy_from_slice(bytemuck::cast_slice(&sums));
 }
 
-/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad of
-/// the four.
+/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad
+/// of the four.
 #[inline]
 #[target_feature(enable = "neon")]
 fn upper<const BITS: usize>(record: &[[uint8x16_t; VECTORS]], vector: usize) -> [uint8x16_t; 2] {

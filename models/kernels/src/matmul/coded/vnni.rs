@@ -134,8 +134,8 @@ fn unpacked<const BITS: usize>(panel: Panel<'_>) -> PanelTiles<'_> {
     PanelTiles { integers, params: params.into(), factors: Some(panel.factors), next: panel.next }
 }
 
-/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad of
-/// the four.
+/// Returns the upper bits of the first and of the last four quads. The lowest bits belong to the first quad
+/// of the four.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn upper<const BITS: usize>(record: &[__m512i]) -> [__m512i; 2] {
