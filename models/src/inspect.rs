@@ -101,7 +101,9 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
     }
     let files = files.tables_only();
     let LoadedModel { model, tokenizer, vocabulary, .. } = load(&files, options)?;
-    let weights = weights(&files, Family::of(&files)?)?.summary();
+    let weights = weights(&files, Family::of(&files)?)?;
+    let memory_bytes = weights.memory(&place_of(&options, &files)?);
+    let weights = weights.summary();
     let info = model.info();
     let values = vocabulary.number_values.iter().map(|&(_, value)| value);
     Ok(Inspection {
@@ -111,7 +113,7 @@ pub fn inspect(files: CheckpointFiles, options: LoadOptions, depth: Depth) -> Re
         parameters: weights.parameters,
         files: weights.files,
         stored: weights.stored,
-        memory_bytes: place_of(&options, &files)?.bytes(weights.parameters),
+        memory_bytes,
         dtype: info.dtype.name().to_owned(),
         tokens: tokenizer.len(),
         number_encoding: info.number_encoding.name().to_owned(),

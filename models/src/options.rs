@@ -1,9 +1,11 @@
 //! Opens what the options of loading name: the device, and the element types on it.
 
 use candle_core::{DType, Device};
+use ntl_kernels::Codes;
 use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_text::load_options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 
+use crate::families::{Family, Network};
 use crate::ops::{Format, Placement};
 use crate::{gpu, kernel_choice};
 
@@ -12,7 +14,8 @@ pub(crate) fn place_of(options: &LoadOptions, files: &CheckpointFiles) -> Result
     let place = place(options)?;
     let is_quantised = files.one_file().is_some_and(|file| file.is_quantised);
     if options.dtype == DtypeChoice::Auto && place.device.is_cpu() && is_quantised {
-        return Ok(Placement { format: Format::Q8, ..place });
+        let keeps_codes = Codes::are_fast() && matches!(Family::of(files)?.network, Network::Causal(_));
+        return Ok(Placement { format: Format::Q8, keeps_codes, ..place });
     }
     Ok(place)
 }
@@ -50,7 +53,14 @@ pub fn place(options: &LoadOptions) -> Result<Placement, LoadError> {
         return Err(LoadError::Device(reason));
     }
     kernel_choice::apply(options.kernels, &device, dtype, kv.unwrap_or(dtype))?;
-    Ok(Placement { device, dtype, kv, format: Format::F32, cuda_graphs: options.cuda_graphs })
+    Ok(Placement {
+        device,
+        dtype,
+        kv,
+        format: Format::F32,
+        keeps_codes: false,
+        cuda_graphs: options.cuda_graphs,
+    })
 }
 /// Opens a device. `Auto` is the first GPU, if there is one.
 pub fn open_device(choice: DeviceChoice) -> Result<Device, LoadError> {

@@ -16,7 +16,7 @@ mod vector;
 
 pub use activation::{Activation, soft_cap};
 pub use attention::{AttentionGroup, AttentionQuery, DistanceBias, Heads, KvSlices, Phase, Visible, attend};
-pub use matmul::{Float, Format, Matrix};
+pub use matmul::{CodeBits, Codes, Float, Format, Matrix};
 pub use norm::{layer_norm, rms_norm};
 pub use rope::{RopeTables, apply_rope};
 pub use vector::add;

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
+use ntl_kernels::Codes;
 use ntl_text::checkpoint::LoadResult;
 
 use crate::adapter::AdaptableLayers;
@@ -47,42 +48,69 @@ impl Loader<'_> {
             .map_err(device_error)
     }
 
-    pub(super) fn packed(&self, tensor: Tensor) -> LoadResult<Weight> {
-        Weight::new(tensor, self.place).map_err(device_error)
+    /// Reads a table `[rows, width]`, as codes if the file stores them.
+    pub(super) fn table(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
+        match self.codes(&[(name, shape)])? {
+            Some(codes) => Ok(Weight::of_codes(&codes, shape)),
+            None => Weight::new(self.tensor(name, &shape)?, self.place).map_err(device_error),
+        }
     }
 
-    /// Reads a layer from `input` to `output` elements.
-    fn stored(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> LoadResult<StoredLinear> {
-        let weight = format!("{name}.weight");
-        let weight = match self.config.naming {
-            Naming::Llama => self.tensor(&weight, &[output, input])?,
+    /// Reads weights `[output, input]` side by side as the codes that the file stores, if it does so for all
+    /// of them and the placement keeps codes.
+    fn codes(&self, weights: &[(&str, [usize; 2])]) -> LoadResult<Option<Codes>> {
+        if !self.place.uses_codes() {
+            return Ok(None);
+        }
+        let codes = self.weights.codes(weights)?;
+        let read = codes.as_ref().map_or(0, |codes| codes.codes.len());
+        self.parameters.set(self.parameters.get() + read as u64);
+        Ok(codes)
+    }
+
+    /// Reads the weight of a layer.
+    fn weight(&self, name: &str, [output, input]: [usize; 2]) -> LoadResult<Tensor> {
+        match self.config.naming {
+            Naming::Llama => self.tensor(name, &[output, input]),
             Naming::Gpt2 => {
-                let transposed = self.tensor(&weight, &[input, output])?.t().map_err(device_error)?;
+                let transposed = self.tensor(name, &[input, output])?.t().map_err(device_error)?;
                 // A placeholder must stay small.
                 if is_placeholder(&transposed) {
-                    transposed
+                    Ok(transposed)
                 } else {
-                    transposed.contiguous().map_err(device_error)?
+                    transposed.contiguous().map_err(device_error)
                 }
             }
-        };
-        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[output])?) } else { None };
-        let module = self.config.naming.module(name).into_owned();
-        Ok(StoredLinear { module, weight, bias })
+        }
     }
 
-    fn combined<const P: usize>(&self, stored: &[StoredLinear], widths: [usize; P]) -> LoadResult<Linear<P>> {
-        self.adaptable.combine(stored, widths, self.place).map_err(device_error)
+    /// Reads layers from the same input as one.
+    fn combined<const P: usize>(&self, layers: &[LayerName], widths: [usize; P]) -> LoadResult<Linear<P>> {
+        let names: Vec<String> = layers.iter().map(|layer| format!("{}.weight", layer.name)).collect();
+        let weights: Vec<_> =
+            names.iter().map(String::as_str).zip(layers.iter().map(|layer| layer.shape)).collect();
+        let codes = self.codes(&weights)?;
+        let mut stored = Vec::with_capacity(layers.len());
+        for ((weight, shape), LayerName { name, bias, .. }) in weights.into_iter().zip(layers) {
+            let weight = if codes.is_some() {
+                self.place.placeholder(&shape).map_err(device_error)?
+            } else {
+                self.weight(weight, shape)?
+            };
+            let bias = if *bias { Some(self.tensor(&format!("{name}.bias"), &shape[..1])?) } else { None };
+            stored.push(StoredLinear { module: self.config.naming.module(name).into_owned(), weight, bias });
+        }
+        let linear = self.adaptable.combine(&stored, widths, self.place).map_err(device_error)?;
+        Ok(match codes {
+            Some(codes) => linear.with_codes(&codes),
+            None => linear,
+        })
     }
 
     /// Returns the output layer, `[vocab, hidden]`, which may be the table of embeddings.
     pub(super) fn head(&self, embeddings: &Weight) -> LoadResult<Linear> {
         let shape = [self.config.vocab_size, self.config.hidden_size];
-        let weight = if self.config.tied {
-            embeddings.clone()
-        } else {
-            self.packed(self.tensor("lm_head.weight", &shape)?)?
-        };
+        let weight = if self.config.tied { embeddings.clone() } else { self.table("lm_head.weight", shape)? };
         Ok(self.adaptable.head("lm_head", weight, shape))
     }
 
@@ -96,8 +124,8 @@ impl Loader<'_> {
 
     /// Reads a layer whose outputs are multiplied by `factor` before they are added.
     fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
-        let stored = self.stored(name, shape, bias)?;
-        Ok(self.combined(&[stored], [shape[0]])?.scaled(factor))
+        let layer = LayerName { name: name.to_owned(), shape, bias };
+        Ok(self.combined(&[layer], [shape[0]])?.scaled(factor))
     }
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
@@ -140,13 +168,12 @@ impl Loader<'_> {
         let names = config.naming.parts();
         let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
         let (shape, bias) = ([intermediate, hidden], config.mlp_bias);
-        let up_name = format!("{layer}.{}", names.up);
+        let up = LayerName { name: format!("{layer}.{}", names.up), shape, bias };
         let up = if config.gated {
-            let gate = self.stored(&format!("{layer}.mlp.gate_proj"), shape, bias)?;
-            let up = self.stored(&up_name, shape, bias)?;
+            let gate = LayerName { name: format!("{layer}.mlp.gate_proj"), shape, bias };
             MlpInput::Gated(self.combined(&[gate, up], [intermediate; 2])?)
         } else {
-            MlpInput::Plain(self.combined(&[self.stored(&up_name, shape, bias)?], [intermediate])?)
+            MlpInput::Plain(self.combined(&[up], [intermediate])?)
         };
         let down_name = format!("{layer}.{}", names.down);
         let down = self.scaled(&down_name, [hidden, intermediate], bias, config.multipliers.residual)?;
@@ -159,19 +186,27 @@ impl Loader<'_> {
         let hidden = config.hidden_size;
         let queries = config.query_width();
         let keys = config.key_width();
-        let stored = match config.naming {
+        let parts: &[_] = match config.naming {
             Naming::Llama => {
-                let mut stored = Vec::new();
-                for (name, width) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
-                    let name = format!("{layer}.self_attn.{name}");
-                    stored.push(self.stored(&name, [width, hidden], bias)?);
-                }
-                stored
+                &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
             }
-            Naming::Gpt2 => vec![self.stored(&format!("{layer}.attn.c_attn"), [3 * hidden, hidden], bias)?],
+            Naming::Gpt2 => &[("attn.c_attn", 3 * hidden)],
         };
-        self.combined(&stored, [queries, keys, keys])
+        let layers = parts.iter().map(|&(name, width)| LayerName {
+            name: format!("{layer}.{name}"),
+            shape: [width, hidden],
+            bias,
+        });
+        self.combined(&layers.collect::<Vec<_>>(), [queries, keys, keys])
     }
+}
+
+/// The name of a layer without `.weight`, and what it has.
+struct LayerName {
+    name: String,
+    /// Numbers of outputs and inputs.
+    shape: [usize; 2],
+    bias: bool,
 }
 
 /// Names of the parts of a layer.

@@ -80,8 +80,7 @@ impl Causal {
         let adaptable = AdaptableLayers::default();
         let loader = Loader { weights: &weights, adaptable: &adaptable, config: &config, place, parameters };
         let [embeddings, norm, learned] = config.naming.ends(&weights);
-        let embeddings =
-            loader.packed(loader.tensor(&embeddings, &[config.vocab_size, config.hidden_size])?)?;
+        let embeddings = loader.table(&embeddings, [config.vocab_size, config.hidden_size])?;
         let learned = match config.positions {
             PositionEncoding::Rotary(_) => None,
             PositionEncoding::Learned => {

@@ -2,7 +2,7 @@
 //! are computed as one matmul.
 
 use candle_core::{DType, Result, Tensor};
-use ntl_kernels::Matrix;
+use ntl_kernels::{Codes, Matrix};
 
 use super::tensors::{add, add_product, is_placeholder, matmul, slice, uses_kernels, wide_product};
 use super::weight::{product_parts, tensor};
@@ -59,6 +59,13 @@ impl<const P: usize> Linear<P> {
     /// Returns the same layer, which adapters can change.
     pub(crate) fn adaptable(self, site: Site) -> Self {
         Self { site: Some(site), ..self }
+    }
+
+    /// Returns the same layer with these codes as its weight.
+    pub(crate) fn with_codes(self, codes: &Codes) -> Self {
+        let outputs = self.outputs();
+        let shape = [outputs, codes.codes.len() / outputs.max(1)];
+        Self { weight: Weight::of_codes(codes, shape), ..self }
     }
 
     /// Returns the sum of all widths.

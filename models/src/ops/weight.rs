@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use ntl_kernels::{Format, Matrix};
+use ntl_kernels::{Codes, Format, Matrix};
 use rayon::prelude::*;
 
 use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernels};
@@ -21,6 +21,8 @@ pub struct Placement {
     pub(crate) kv: Option<DType>,
     /// Format of packed weights on the CPU.
     pub(crate) format: Format,
+    /// Whether weights that a file stores as codes of 4 to 6 bits keep them.
+    pub(crate) keeps_codes: bool,
     /// Whether steps on a GPU may be replayed as CUDA graphs.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have them"))]
     pub(crate) cuda_graphs: bool,
@@ -29,7 +31,14 @@ pub struct Placement {
 impl Placement {
     /// Creates a placement on the CPU. Everything there is computed in f32.
     pub(crate) fn cpu(format: Format) -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32, kv: None, format, cuda_graphs: false }
+        Self {
+            device: Device::Cpu,
+            dtype: DType::F32,
+            kv: None,
+            format,
+            keeps_codes: false,
+            cuda_graphs: false,
+        }
     }
 
     /// Returns the same placement for weights that stay in f32, regardless of the other weights.
@@ -43,9 +52,19 @@ impl Placement {
         kernels_compute(&self.device, self.dtype)
     }
 
+    /// Returns whether weights that a file stores as codes keep them here.
+    pub(crate) fn uses_codes(&self) -> bool {
+        self.keeps_codes && self.uses_kernels()
+    }
+
     /// Returns the element type of the keys and values of contexts.
     pub(crate) fn kv_dtype(&self) -> DType {
         self.kv.unwrap_or(self.dtype)
+    }
+
+    /// Returns the placeholder of a tensor.
+    pub(crate) fn placeholder(&self, shape: &[usize]) -> Result<Tensor> {
+        Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)
     }
 
     /// Returns the memory of `weights` packed weights, in bytes.
@@ -77,6 +96,7 @@ impl Placement {
     /// Returns the element type of weights by its name in `--dtype`.
     pub(crate) fn name(&self) -> &'static str {
         match (&self.device, self.format) {
+            (Device::Cpu, _) if self.keeps_codes => "gguf",
             (Device::Cpu, Format::Bf16) => "bf16",
             (Device::Cpu, Format::F16) => "f16",
             (Device::Cpu, Format::Int8) => "int8",
@@ -152,6 +172,11 @@ impl Weight {
         let tensor = tensor.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
         Ok(Self::Packed(Arc::new(Matrix::pack(slice(&storage, layout)?, [n, k], place.format))))
+    }
+
+    /// Packs the codes of a weight `[N, K]`.
+    pub(crate) fn of_codes(codes: &Codes, shape: [usize; 2]) -> Self {
+        Self::Packed(Arc::new(Matrix::pack_codes(codes, shape)))
     }
 
     /// Maps `x` `[M, K]` to `[M, N]`, without bias, computed in the element type of the weight.

@@ -15,7 +15,7 @@ use super::table::FloatType;
 
 /// Number of elements that one thread reads at a time. They have at most a megabyte, which fits into the
 /// cache. It is a multiple of all sizes of blocks.
-const PIECE: usize = 1 << 18;
+pub(super) const PIECE: usize = 1 << 18;
 
 #[derive(Debug)]
 pub(super) enum ConvertError {
@@ -180,8 +180,19 @@ fn check<T: Element>(numbers: &[T], value: impl Fn(usize) -> f32) -> Result<(), 
 }
 
 impl ConvertError {
+    /// Returns the error in words. `dtype` is the name of the type of the converted elements.
+    pub(super) fn reason(self, dtype: &str) -> String {
+        match self {
+            Self::Read(error) => format!("cannot be read: {error}"),
+            Self::NotFinite { index, value } if value.is_finite() => {
+                format!("element {index} is {value}, more than {dtype} holds")
+            }
+            Self::NotFinite { index, value } => format!("element {index} is {value}"),
+        }
+    }
+
     /// Returns the same error for a chunk that `count` elements precede.
-    fn after(self, count: usize) -> Self {
+    pub(super) fn after(self, count: usize) -> Self {
         match self {
             Self::NotFinite { index, value } => Self::NotFinite { index: index + count, value },
             Self::Read(error) => Self::Read(error),

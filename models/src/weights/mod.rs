@@ -1,5 +1,6 @@
 //! Reads named tensors of a checkpoint and checks them against the expected shapes.
 
+mod blocks;
 mod convert;
 mod gguf;
 mod safetensors;
@@ -9,10 +10,13 @@ mod torch;
 
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
+use ntl_kernels::Codes;
 use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 
+use crate::ops::Placement;
+use blocks::StoredCodes;
 use convert::{ConvertError, Element};
-use gguf::RowOrder;
+use gguf::{Place, RowOrder};
 use shards::{Found, Shards};
 use table::{Entry, StoredType};
 
@@ -67,6 +71,20 @@ impl<'a> Weights<'a> {
     /// Returns the number of weights in the files. Shared weights are counted once.
     pub fn parameters(&self) -> u64 {
         self.distinct().map(|entry| entry.elements() as u64).sum()
+    }
+
+    /// Returns the memory of the loaded weights, in bytes.
+    pub(crate) fn memory(&self, place: &Placement) -> u64 {
+        let mut memory = 0;
+        for entry in self.distinct() {
+            let bits = match entry.stored {
+                StoredType::Blocks(stored) if place.uses_codes() => blocks::bits(stored),
+                _ => None,
+            };
+            let elements = entry.elements() as u64;
+            memory += bits.map_or_else(|| place.bytes(elements), |bits| bits.bytes(elements));
+        }
+        memory
     }
 
     pub fn summary(&self) -> WeightSummary {
@@ -130,6 +148,61 @@ impl<'a> Weights<'a> {
         .map_err(wrong)
     }
 
+    /// Reads weights `[out, in]` as codes, side by side. Returns `None` if the file stores one of them in
+    /// another way or with another number of bits than the first, or if only tables are read.
+    ///
+    /// # Errors
+    /// If a weight cannot be read, or a scale is not finite.
+    pub(crate) fn codes(&self, weights: &[(&str, [usize; 2])]) -> Result<Option<Codes>, LoadError> {
+        let mut stored = Vec::with_capacity(weights.len());
+        for (name, shape) in weights {
+            let place = self.shards.place(name);
+            match self.stored_codes(&place, shape) {
+                Some(codes) => stored.push((place.name, codes)),
+                None => return Ok(None),
+            }
+        }
+        if stored.windows(2).any(|pair| pair[0].1.bits != pair[1].1.bits) {
+            return Ok(None);
+        }
+        let mut together: Option<Codes> = None;
+        for (name, codes) in stored {
+            let (file, reader) = &self.shards.readers[codes.file];
+            let read = codes.read(reader).map_err(|error| {
+                LoadError::tensor(self.checkpoint.name_of(file), &name, error.reason("f16"))
+            })?;
+            match &mut together {
+                None => together = Some(read),
+                Some(together) => {
+                    together.codes.extend(read.codes);
+                    together.params.extend(read.params);
+                }
+            }
+        }
+        Ok(together)
+    }
+
+    fn stored_codes(&self, place: &Place, shape: &[usize; 2]) -> Option<StoredCodes> {
+        let Found { file, entry, order } = self.shards.find(place)?;
+        let StoredType::Blocks(stored) = entry.stored else { return None };
+        let heads = match order {
+            RowOrder::Paired { heads } if heads > 0 && shape[0].is_multiple_of(2 * heads) => Some(heads),
+            RowOrder::Paired { .. } => return None,
+            // Layers that safetensors files transpose are not transposed here.
+            RowOrder::Unchanged | RowOrder::Transposed => None,
+        };
+        let has_whole_blocks = shape[1].is_multiple_of(stored.block_elements());
+        let is_read = entry.shape == shape && has_whole_blocks && !self.checkpoint.reads_tables_only();
+        is_read.then_some(StoredCodes {
+            file,
+            offset: entry.offset,
+            shape: *shape,
+            stored,
+            bits: blocks::bits(stored)?,
+            paired_heads: heads,
+        })
+    }
+
     fn unknown_type(&self, name: &str) -> String {
         if self.checkpoint.one_file().is_some() {
             let read = "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 and q2_k to q6_k";
@@ -159,13 +232,7 @@ fn read<T: Element>(reader: &FileReader<'_>, entry: &Entry, device: &Device) -> 
         }
         (StoredType::Other(other), _) => return Err(format!("element type {other} is not supported")),
     };
-    let numbers = numbers.map_err(|error| match error {
-        ConvertError::Read(error) => format!("cannot be read: {error}"),
-        ConvertError::NotFinite { index, value } if value.is_finite() => {
-            format!("element {index} is {value}, more than {} holds", T::DTYPE.as_str())
-        }
-        ConvertError::NotFinite { index, value } => format!("element {index} is {value}"),
-    })?;
+    let numbers = numbers.map_err(|error| error.reason(T::DTYPE.as_str()))?;
     Tensor::from_vec(numbers, entry.shape.as_slice(), device).map_err(|error| error.to_string())
 }
 

@@ -36,7 +36,8 @@ impl FromStr for DeviceChoice {
 /// Element type of the weights in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DtypeChoice {
-    /// On the CPU f32, or `q8_0` for a GGUF file with quantised weights; on a GPU bf16.
+    /// On the CPU f32; for a GGUF file with quantised weights its codes of 4 to 6 bits, and otherwise `q8_0`.
+    /// On a GPU bf16.
     #[default]
     Auto,
     F32,

@@ -6,22 +6,26 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::columns::Columns;
-use super::quantized::{GROUP, MAX, OFFSET, Panel, QUAD, Quantized, WIDTH, largest, nearest};
+use super::quantized::{GROUP, MAX, OFFSET, QUAD, largest, nearest};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::quantized::{Panel, Quantized, WIDTH};
 use super::tiles::by_tile;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::ahead::Ahead;
 
 /// Returns `[M, N]` for `x` `[M, K]`, neither empty, using tiles of at most `rows_max` rows. `set_tile`
 /// writes `[rows, WIDTH]`, and takes a step ahead with each group.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn product<'a>(
     weight: &'a Quantized,
     x: &[f32],
     rows_max: usize,
     set_tile: impl Fn(&Tile, Panel<'_>, &mut Ahead<'_>, &mut [f32]) + Sync + 'a,
 ) -> Columns<'a> {
-    let (k, arch) = (weight.k, Arch::new());
-    let tiles = by_tile(x, k, rows_max, |rows| arch.dispatch(Round { rows, k }));
-    weight.by_panel(x.len() / k, move |panel, mut out| {
+    let tiles = tiles(x, weight.k, rows_max);
+    weight.by_panel(x.len() / weight.k, move |panel, mut out| {
         let panel = weight.panel(panel);
         let mut ahead = Ahead::new(panel.next, tiles.len() * weight.groups());
         for tile in &tiles {
@@ -30,6 +34,12 @@ pub(super) fn product<'a>(
             out = rest;
         }
     })
+}
+
+/// Rounds the rows of `x` `[M, K]`, in tiles of at most `rows_max` rows.
+pub(super) fn tiles(x: &[f32], k: usize, rows_max: usize) -> Vec<Tile> {
+    let arch = Arch::new();
+    by_tile(x, k, rows_max, |rows| arch.dispatch(Round { rows, k }))
 }
 
 /// A few rounded rows of `x`.
@@ -41,6 +51,10 @@ pub(super) struct Tile {
     pub(super) scales: Vec<f32>,
     /// `[K / GROUP, rows]`: the negated contribution of [`OFFSET`] to the sums.
     pub(super) starts: Vec<i32>,
+    /// `[K / GROUP, rows]`: the sums of both halves of a group's integers.
+    pub(super) halves: Vec<[i32; 2]>,
+    /// `[K / GROUP, rows]`: the sum of a group's integers times its scale.
+    pub(super) totals: Vec<f32>,
 }
 
 /// Rounds rows `[rows, K]` to integers.
@@ -56,8 +70,14 @@ impl WithSimd for Round<'_> {
     fn with_simd<S: Simd>(self, _: S) -> Tile {
         let rows = self.rows.len() / self.k;
         let groups = self.k.div_ceil(GROUP);
-        let quads = vec![0; groups * GROUP / QUAD * rows];
-        let mut tile = Tile { rows, quads, scales: vec![0.0; groups * rows], starts: vec![0; groups * rows] };
+        let mut tile = Tile {
+            rows,
+            quads: vec![0; groups * GROUP / QUAD * rows],
+            scales: vec![0.0; groups * rows],
+            starts: vec![0; groups * rows],
+            halves: vec![[0; 2]; groups * rows],
+            totals: vec![0.0; groups * rows],
+        };
         for (row, values) in self.rows.chunks_exact(self.k).enumerate() {
             for (group, values) in values.chunks(GROUP).enumerate() {
                 let (integers, scale) = round_group(values);
@@ -65,9 +85,16 @@ impl WithSimd for Round<'_> {
                 for (quad, integers) in quads.zip(integers.as_chunks::<QUAD>().0) {
                     *quad = i32::from_le_bytes(integers.map(i8::cast_unsigned));
                 }
-                tile.scales[group * rows + row] = scale;
-                let sum: i32 = integers.iter().map(|&integer| i32::from(integer)).sum();
-                tile.starts[group * rows + row] = -OFFSET * sum;
+                let place = group * rows + row;
+                let mut halves = [0; 2];
+                for (half, integers) in halves.iter_mut().zip(integers.as_chunks::<{ GROUP / 2 }>().0) {
+                    *half = integers.iter().map(|&integer| i32::from(integer)).sum();
+                }
+                let sum = halves[0] + halves[1];
+                tile.scales[place] = scale;
+                tile.starts[place] = -OFFSET * sum;
+                tile.halves[place] = halves;
+                tile.totals[place] = sum as f32 * scale;
             }
         }
         tile

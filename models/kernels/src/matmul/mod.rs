@@ -9,10 +9,10 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod bf16_tiles;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bytes;
 #[cfg(test)]
 mod bytes_tests;
+mod coded;
 mod columns;
 mod float;
 mod int8;
@@ -35,6 +35,8 @@ use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;
 use bf16_tiles::Bf16Tiles;
+use coded::Coded;
+pub use coded::{CodeBits, Codes};
 use columns::Columns;
 pub use float::Float;
 use int8::Int8;
@@ -76,6 +78,7 @@ enum Packed {
     F16(Panels<f16>),
     Int8(Int8),
     Q8(Quantized),
+    Coded(Coded),
 }
 
 impl Matrix {
@@ -93,6 +96,18 @@ impl Matrix {
             Format::Q8 => Packed::Q8(Quantized::pack(values, k)),
         };
         Self { n, k, packed }
+    }
+
+    /// Packs the codes of a weight `[N, K]`.
+    pub fn pack_codes(codes: &Codes, [n, k]: [usize; 2]) -> Self {
+        assert!(
+            k > 0 && k.is_multiple_of(quantized::GROUP),
+            "{k} inputs, not groups of {}",
+            quantized::GROUP
+        );
+        assert_eq!(codes.codes.len(), n * k, "codes of a weight of {n} x {k}");
+        assert_eq!(codes.params.len(), n * k / quantized::GROUP, "groups of a weight of {n} x {k}");
+        Self { n, k, packed: Packed::Coded(Coded::pack(codes, k)) }
     }
 
     /// `N`.
@@ -144,6 +159,7 @@ impl Matrix {
                 }
                 widened::product_quantized(quantized, x)
             }
+            Packed::Coded(coded) => coded.product(x),
         }
     }
 
@@ -156,6 +172,7 @@ impl Matrix {
             Packed::F16(panels) => panels.read_row(n, row, Float::to_f32),
             Packed::Int8(weight) => weight.read_row(n, row),
             Packed::Q8(quantized) => quantized.read_row(n, row),
+            Packed::Coded(coded) => coded.read_row(n, row),
         }
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn dot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
 /// unstable.
 #[inline]
 #[target_feature(enable = "neon")]
-fn widen(values: uint16x4_t) -> float32x4_t {
+pub(super) fn widen(values: uint16x4_t) -> float32x4_t {
     let wide;
     // SAFETY: accesses registers only.
     unsafe {

@@ -15,7 +15,6 @@ pub(super) fn tile_sizes(rows: usize, rows_max: usize) -> impl Iterator<Item = u
 }
 
 /// Returns the results of `task` for the rows `[rows, K]` of each tile of `x` `[M, K]`.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn by_tile<T: Send>(
     x: &[f32],
     k: usize,

@@ -161,7 +161,7 @@ fn variants_of_positions_and_biases_give_the_logits_of_their_directories() {
 }
 
 #[test]
-fn logits_of_quantised_types_are_close_and_auto_keeps_eight_bits() {
+fn logits_of_quantised_types_are_close_and_auto_keeps_the_bits_of_the_file() {
     let folder = Fixtures::Reference.folder("llama-ntl");
     let source = Source::open(&folder);
     let mut exact = load(&CheckpointFiles::folder(&folder).unwrap(), cpu(DtypeChoice::F32)).unwrap();
@@ -170,24 +170,28 @@ fn logits_of_quantised_types_are_close_and_auto_keeps_eight_bits() {
     for (dtype, name, error_max) in [
         (GgmlDType::F16, "f32", 0.002),
         (GgmlDType::BF16, "f32", 0.02),
-        (GgmlDType::Q8_0, "q8_0", 0.05),
-        (GgmlDType::Q5_1, "q8_0", 0.2),
-        (GgmlDType::Q5_0, "q8_0", 0.25),
-        (GgmlDType::Q4_1, "q8_0", 0.4),
-        (GgmlDType::Q4_0, "q8_0", 0.5),
+        (GgmlDType::Q8_0, "gguf", 0.05),
+        (GgmlDType::Q5_1, "gguf", 0.2),
+        (GgmlDType::Q5_0, "gguf", 0.25),
+        (GgmlDType::Q4_1, "gguf", 0.4),
+        (GgmlDType::Q4_0, "gguf", 0.5),
     ] {
         let written = Written::new(&source, dtype);
-        let mut auto = written.load(DtypeChoice::Auto);
+        let auto = written.load(DtypeChoice::Auto);
         assert_eq!(auto.model.info().dtype.name(), name, "{dtype:?}");
-        let mut errors = Vec::new();
-        for model in [&mut auto, &mut written.load(DtypeChoice::F32)] {
-            let got = logits(&mut *model.model);
-            let off: Vec<f32> = got.iter().zip(&want).map(|(got, want)| got - want).collect();
-            errors.push(root_mean_square(&off) / spread);
-        }
+        let [auto, read] = [auto, written.load(DtypeChoice::F32)].map(|mut model| logits(&mut *model.model));
+        let errors = [&auto, &read].map(|got| difference(got, &want) / spread);
         println!("{dtype:?}: errors of auto and f32 are {errors:?} of the spread");
         assert!(errors.iter().all(|error| (1e-6..error_max).contains(error)), "{dtype:?}: {errors:?}");
+        let rounding = difference(&auto, &read) / spread;
+        assert!(rounding < 0.03, "{dtype:?}: auto and f32 differ by {rounding} of the spread");
     }
+}
+
+/// Returns the root of the mean square of the differences.
+fn difference(got: &[f32], want: &[f32]) -> f32 {
+    let off: Vec<f32> = got.iter().zip(want).map(|(got, want)| got - want).collect();
+    root_mean_square(&off)
 }
 
 fn root_mean_square(values: &[f32]) -> f32 {
