@@ -128,7 +128,7 @@ impl Upstream {
         alternatives: Alternatives<'_>,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let is_spelled: Vec<bool> = rows.iter().map(|row| row.text(&*self.vocabulary).is_some()).collect();
+        let is_spelled: Vec<bool> = rows.iter().map(|row| row.text(&self.tokenizer).is_some()).collect();
         let spelled = rows.iter().zip(&is_spelled).filter(|(_, is_spelled)| **is_spelled);
         let spelled: Vec<Row> = spelled.map(|(row, _)| row.clone()).collect();
         let found = self.rows(context, ahead, alternatives, &spelled).await?;
@@ -198,7 +198,7 @@ impl Upstream {
         kind: &Kind,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let vocab = self.vocabulary.tokens();
+        let vocab = self.tokenizer.len();
         let mut found: Vec<Option<NextTokenAnswer>> = rows.iter().map(|_| None).collect();
         for count in LLAMA_CPP_COUNTS {
             let count = if kind.wanted == LogitsRequest::Best { 1 } else { count.min(vocab) };
@@ -231,7 +231,7 @@ impl Upstream {
             alternatives,
             ahead,
             cache_salt: context.cache_salt,
-            vocab: self.vocabulary.tokens(),
+            vocab: self.tokenizer.len(),
         };
         let slots = self.slots(context, rows);
         let rows_max = rows_max.min(rows.len().div_ceil(slots.len()).max(1));
@@ -258,7 +258,7 @@ impl Upstream {
         if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, rows.last()) {
             slots.set_last(slot, row);
         }
-        let request = &RowRequest::new(&self.facts, &*self.vocabulary, batch, rows, slot);
+        let request = &RowRequest::new(&self.facts, &self.tokenizer, batch, rows, slot);
         let exchange = |base: BaseUrl| async move { request.send(self.client(), &base, &self.texts).await };
         self.replicas.request(Some(context.affinity), exchange).await
     }
