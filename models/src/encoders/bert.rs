@@ -171,7 +171,7 @@ impl Loader<'_, Config> {
         let attention_norm = format!("{name}.attention.output.LayerNorm");
         let feed_forward_norm = format!("{name}.output.LayerNorm");
         Ok(EncoderLayer {
-            attention: SelfAttention { kind: 0, norm: None, qkv, head_norms: None, output },
+            attention: SelfAttention { kind: 0, norm: None, qkv, qk_norms: None, output },
             feed_forward: FeedForward { norm: None, mlp: Mlp { up: MlpInput::Plain(up), down, activation } },
             norms_after: Some(NormsAfter {
                 attention: exact.layer_norm(&attention_norm, hidden, true, eps)?,

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import (
-    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
-    Qwen2ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM,
+    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+    Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    SmolLM3Config, SmolLM3ForCausalLM,
 )
 
 TOKENS = 40
@@ -57,6 +58,14 @@ VARIANTS = {
     "smollm3": (
         SmolLM3ForCausalLM,
         SmolLM3Config(**SMALL | dict(num_hidden_layers=4, intermediate_size=12), pad_token_id=0),
+    ),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config(**SMALL)),
+    "olmo3": (
+        Olmo3ForCausalLM,
+        Olmo3Config(
+            **SMALL, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+            rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0, original_max_position_embeddings=16),
+        ),
     ),
 }
 

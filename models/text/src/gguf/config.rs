@@ -14,10 +14,11 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 const ARCHITECTURE: &str = "general.architecture";
 
 /// Architectures that the native engine serves, with the class of each in `config.json`.
-const CLASSES: [(&str, &str); 7] = [
+const CLASSES: [(&str, &str); 8] = [
     ("gpt2", "GPT2LMHeadModel"),
     ("granite", "GraniteForCausalLM"),
     ("llama", "LlamaForCausalLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
