@@ -108,7 +108,7 @@ impl Connecting {
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = last.filter(|_| !pool.any_is_up()) {
+        if let (Some(error), false) = (last, pool.any_is_up()) {
             return Err(error.into());
         }
         for index in 0..pool.len() {

@@ -215,10 +215,13 @@ impl Identity {
 
 /// Numbers a fingerprint that other weights have too.
 fn unused(fingerprint: &str, known: &[Known]) -> Arc<str> {
-    let is_used = |name: &str| known.iter().any(|known| known.fingerprint.as_deref() == Some(name));
-    let numbered = (2..).map(|number| format!("{fingerprint}.{number}"));
-    let name = std::iter::once(fingerprint.to_owned()).chain(numbered).find(|name| !is_used(name));
-    name.unwrap_or_default().into()
+    let mut name = fingerprint.to_owned();
+    let mut number = 1;
+    while known.iter().any(|known| known.fingerprint.as_deref() == Some(name.as_str())) {
+        number += 1;
+        name = format!("{fingerprint}.{number}");
+    }
+    name.into()
 }
 
 #[cfg(test)]

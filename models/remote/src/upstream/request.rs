@@ -65,9 +65,6 @@ impl<'a> RowRequest<'a> {
         // A report that is not a distribution becomes an error here, so that another replica gets the
         // request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
-        rows.map_err(|error| UpstreamError::NotUnderstood {
-            replica: base.to_string(),
-            reason: client.printable(&error.to_string()),
-        })
+        rows.map_err(|error| client.not_understood(base, &error))
     }
 }

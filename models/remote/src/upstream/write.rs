@@ -33,12 +33,11 @@ impl Upstream {
                 Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), writing).await,
                 None => Ok(writing.await),
             };
-            let late = |_| {
-                EngineError::UpstreamTimeout(
-                    "the engine did not write the text within the deadline".to_owned(),
-                )
+            let Ok(written) = written else {
+                let message = "the engine did not write the text within the deadline";
+                return Err(EngineError::UpstreamTimeout(message.to_owned()));
             };
-            self.delta(written.map_err(late)??, &query)
+            self.delta(written?, &query)
         })
     }
 
@@ -68,19 +67,16 @@ impl Upstream {
         // The deadline of the request ends it.
         let client = &self.client().without_timeout();
         let body = &body;
-        let exchange = |base: BaseUrl| async move {
+        let written = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, route, body.clone(), bytes_max).await?;
             let read = match kind {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
                 _ => written::read_completion(&bytes),
             };
-            let read = read.map_err(|error| UpstreamError::NotUnderstood {
-                replica: base.to_string(),
-                reason: client.printable(&error.to_string()),
-            })?;
+            let read = read.map_err(|error| client.not_understood(&base, &error))?;
             Ok(Written { text: client.without_key(&read.text), ..read })
-        };
-        self.replicas.request(Some(context.affinity), exchange).await
+        });
+        written.await
     }
 
     /// The text of a row for an engine that accepts texts only.
