@@ -14,7 +14,7 @@ use crate::dtypes::DTYPES;
 use crate::support::{floats, ids, open};
 
 /// Checkpoints and the kinds that they are.
-const HEADS: [(&str, &str); 11] = [
+const HEADS: [(&str, &str); 10] = [
     ("llama-reward", "llama-head"),
     ("mistral-classes", "mistral-head"),
     ("qwen2-properties", "qwen2-head"),
@@ -22,7 +22,6 @@ const HEADS: [(&str, &str); 11] = [
     ("gpt2-classes", "gpt2-head"),
     ("t5-classes", "t5-head"),
     ("bert-classes", "bert-head"),
-    ("bert-relevance", "bert-head"),
     ("roberta-regression", "roberta-head"),
     ("modernbert-classes", "modernbert-head"),
     ("modernbert-mean", "modernbert-head"),
