@@ -133,6 +133,24 @@ fn a_run_outlasts_a_restart_that_takes_more_than_the_retries_of_one_request() {
 }
 
 #[test]
+fn a_run_waits_for_a_model_that_takes_more_than_the_retries_of_one_request_to_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, 1);
+    let out = folder.path().join("out");
+    for (loads, wait, code, end) in [(5, "2m", 0, "; waiting for it\n"), (1_000, "1ms", 1, "\n")] {
+        let loading = Mock::loading(loads, |prompt, _| answer(prompt));
+        let output =
+            ntl_eval(&args(&[&loading.url], &data, &out, &["--unreachable-max", wait, "--overwrite"]));
+        assert_eq!(output.status.code(), Some(code), "{}", err(&output));
+        let line = format!(
+            "endpoint {}/v1 returned 503 Service Unavailable: the model is loading{end}",
+            loading.url
+        );
+        assert_eq!(err(&output).matches(&line).count(), 1, "{}", err(&output));
+    }
+}
+
+#[test]
 fn a_request_that_fails_while_others_succeed_ends_after_four_retries() {
     let mock = Mock::start(&["tiny"], |prompt, _| match prompt {
         "bad" => Scripted(429, vec![("retry-after", "0")], "{}".to_owned()),

@@ -6,8 +6,8 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
+use common::judging::{judge, report, scores};
 use common::{Mock, Scripted, err, ntl_eval, out};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,43 +31,12 @@ fn file(contents: &str) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-fn run(mock: &Mock, file: &Path, more: &[&str]) -> Output {
-    let args = ["judge", "--data", file.to_str().unwrap(), "--endpoint", &mock.url, "--json", "--quiet"];
-    ntl_eval(&[&args, more].concat())
-}
-
-fn report(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", err(output));
-    serde_json::from_str(&out(output)).unwrap()
-}
-
 fn value(report: &Value, metric: &str) -> f64 {
     report["metrics"][metric]["value"].as_f64().unwrap()
 }
 
 fn close(found: f64, want: f64) {
     assert!((found - want).abs() < 1e-9, "{found}, not {want}");
-}
-
-/// Returns a number with these values and their shares of the closed mass.
-fn scores(shares: &[(f64, f64)], closed: f64) -> Scripted {
-    let mean: f64 = shares.iter().map(|(value, share)| value * share).sum();
-    let mode = shares.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
-    let support: Vec<Value> = shares
-        .iter()
-        .map(|(value, share)| json!({ "value": value, "text": value.to_string(), "probability": share * closed }))
-        .collect();
-    let has_value = closed >= 0.5;
-    let number = json!({
-        "value": has_value.then_some(mean), "objective": "mean", "method": "tree", "mean": mean, "trimmed_mean": mean,
-        "median": mode, "mode": mode, "std": 1.0,
-        "quantiles": [{ "q": 0.05, "value": shares[0].0 }, { "q": 0.95, "value": shares[shares.len() - 1].0 }],
-        "support": support, "mass": { "closed": closed, "invalid": 1.0 - closed, "open": 0.0 },
-        "bounds": { "value": [mean, mean], "quantiles": [] }, "nodes": 3, "forward_passes": 2, "truncated": false,
-        "interval": { "low": shares[0].0, "high": shares[shares.len() - 1].0, "coverage": 0.9, "method": "quantiles" },
-        "reason": (!has_value).then_some("closed mass 0.25 is below mass_min 0.5; the model would write \"The\" (0.75)")
-    });
-    Scripted(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
 }
 
 fn grader() -> Mock {
@@ -95,7 +64,7 @@ fn a_score_with_little_mass_counts_and_its_sample_has_the_reason() {
         Scripted(status, headers, answer.to_string())
     });
     let out = folder.path().join("out");
-    let output = run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]);
+    let output = judge(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]);
     let warning = "warning: mass_closed: only 0.2500 of the judge's probability is on the scale";
     assert!(err(&output).starts_with(warning), "{}", err(&output));
     let report = report(&output);
@@ -115,8 +84,8 @@ fn a_human_score_between_the_values_of_the_scale_has_no_log_score() {
         |score: f64| format!("{{\"input\": \"q\", \"answer\": \"a{score}\", \"human_score\": {score}}}\n");
     let (_folder, file) = file(&[answer(5.0), answer(4.5), answer(4.0)].concat());
     let mock = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 0.5), (5.0, 0.5)], 1.0));
-    let integers = report(&run(&mock, &file, &["--scale", "1,5"]));
-    let halves = report(&run(&mock, &file, &["--scale", "1,5,0.5"]));
+    let integers = report(&judge(&mock, &file, &["--scale", "1,5"]));
+    let halves = report(&judge(&mock, &file, &["--scale", "1,5,0.5"]));
     assert_eq!(integers["metrics"]["log_score"]["n"], 2);
     close(value(&integers, "log_score"), 2_f64.ln());
     // On a scale of halves the score has a probability, which is 0 here.
@@ -132,7 +101,7 @@ fn answers_are_graded_and_compared_with_human_scores() {
     let (folder, file) = file(ANSWERS);
     let mock = grader();
     let out = folder.path().join("out");
-    let report = report(&run(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
+    let report = report(&judge(&mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
     let body =
         mock.bodies().into_iter().find(|body| body["prompt"].as_str().unwrap().contains("2 + 2")).unwrap();
     let prompt = body["prompt"].as_str().unwrap();
@@ -199,7 +168,7 @@ fn pairs_are_judged_in_both_orders() {
     let (folder, file) = file(PAIRS);
     let mock = comparer();
     let out = folder.path().join("out");
-    let report = report(&run(&mock, &file, &["--pairs", "--out", out.to_str().unwrap()]));
+    let report = report(&judge(&mock, &file, &["--pairs", "--out", out.to_str().unwrap()]));
     assert_eq!(mock.bodies().len(), 8);
     assert_eq!(mock.bodies()[0]["number"]["scale"], json!([1.0, 7.0]));
     // In the other order, the first and the last pair have the score 6, mirrored 2. The second pair has 2.5,
@@ -229,7 +198,7 @@ fn pairs_are_judged_in_both_orders() {
     assert_eq!((value(&report, "mae"), &report["metrics"]["mae"]["n"]), (1.0, &json!(1)));
     close(value(&report, "mass_closed"), (0.95 * 3.0 + 1.0) / 4.0);
     let before = mock.bodies().len();
-    let again = run(&mock, &file, &["--pairs", "--out", out.to_str().unwrap(), "--resume"]);
+    let again = judge(&mock, &file, &["--pairs", "--out", out.to_str().unwrap(), "--resume"]);
     assert_eq!((again.status.code(), mock.bodies().len() - before), (Some(0), 0));
     let calibrated = ntl_eval(&["calibrate", out.to_str().unwrap(), "--out", "nowhere.json"]);
     assert_eq!(calibrated.status.code(), Some(1));
@@ -255,7 +224,7 @@ fn the_metrics_of_judgements_are_listed_after_the_requested_ones() {
     assert_eq!(first_cells(&out(&output)), ["rmse", "score", "corrected_score"], "{}", err(&output));
     // There are no human scores for these answers, so that there is no agreement to show.
     let (_folder, ungraded) = self::file("{\"input\": \"2 + 2?\", \"answer\": \"4\"}\n");
-    let report = report(&run(&mock, &ungraded, &[]));
+    let report = report(&judge(&mock, &ungraded, &[]));
     let first = ["score", "mode_score", "spread", "interval_width", "mass_closed", "unparsed"];
     assert_eq!(report["first_metrics"], json!(first));
 }
@@ -265,7 +234,7 @@ fn a_judge_without_scores_fails_the_run_with_its_reason() {
     let (folder, file) =
         file("{\"input\": \"a\", \"answer\": \"b\"}\n{\"input\": \"c\", \"answer\": \"d\"}\n");
     let results = folder.path().join("out");
-    let output = run(&grader(), &file, &["--out", results.to_str().unwrap()]);
+    let output = judge(&grader(), &file, &["--out", results.to_str().unwrap()]);
     assert_eq!((output.status.code(), out(&output)), (Some(1), String::new()), "{}", err(&output));
     let message = "error: none of the 2 items of judge graded got a score; for 2 of them: closed mass 0.25 is below mass_min 0.5; the \
                    model would write \"The\" (0.75)\n";
@@ -277,11 +246,11 @@ fn a_judge_without_scores_fails_the_run_with_its_reason() {
 fn items_without_an_answer_are_skipped_and_counted() {
     let lines = "{\"input\": \"2 + 2?\", \"answer\": \"4\"}\n{\"input\": \"x\", \"answer\": null}\n{\"input\": \"y\", \"answer\": \"\"}\n";
     let (_folder, file) = file(lines);
-    let output = run(&grader(), &file, &["--skip-missing"]);
+    let output = judge(&grader(), &file, &["--skip-missing"]);
     assert_eq!(report(&output)["n"], 1);
     let notice = "--skip-missing left out 2 of 3 items: 2 without `answer`; the first is on line 2\n";
     assert_eq!(err(&output), notice);
-    let message = err(&run(&grader(), &file, &[]));
+    let message = err(&judge(&grader(), &file, &[]));
     assert!(
         message.contains("line 2: the answer is null; --skip-missing leaves out such items"),
         "{message}"
@@ -295,7 +264,7 @@ fn the_judged_answer_shadows_a_field_with_its_name() {
         scores(&[(if prompt == "2 + 2 is 4" { 5.0 } else { 1.0 }, 1.0)], 1.0)
     });
     let fields = ["--input-field", "question", "--answer-field", "question", "--human-field", "answer"];
-    let report = report(&run(&mock, &file, &[&fields[..], &["--template", "{answer}"]].concat()));
+    let report = report(&judge(&mock, &file, &[&fields[..], &["--template", "{answer}"]].concat()));
     assert_eq!((value(&report, "score"), value(&report, "mae")), (5.0, 0.0));
 }
 
@@ -306,7 +275,7 @@ fn two_judges_are_compared_by_their_agreement_with_people() {
     let kind = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 0.5), (5.0, 0.5)], 1.0));
     let runs = [("careful", &careful), ("kind", &kind)].map(|(name, mock)| {
         let out = folder.path().join(name);
-        report(&run(mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
+        report(&judge(mock, &file, &["--scale", "1,5", "--out", out.to_str().unwrap()]));
         out
     });
     let [a, b] = runs.each_ref().map(|run| run.to_str().unwrap());
@@ -331,7 +300,7 @@ fn a_custom_rubric_reasons_first_in_a_chat() {
         ["--input-field", "q", "--answer-field", "reply", "--human-field", "stars", "--human-scale", "0,100"];
     let words = ["--template-file", rubric.to_str().unwrap(), "--api", "chat", "--system", "You grade."];
     let reasons = ["--after", "Score:", "--rationales", "3", "--seed", "9", "--scale", "0,5,0.5"];
-    let report = report(&run(&mock, &file, &[&fields[..], &words, &reasons].concat()));
+    let report = report(&judge(&mock, &file, &[&fields[..], &words, &reasons].concat()));
     let body = &mock.bodies()[0];
     assert_eq!(body["messages"][1]["content"], "kg from 0 to 5 by 0.5:\n2 + 2?\n4 \\n");
     assert_eq!((&body["number"]["after"], &body["number"]["rationales"]), (&json!("Score:"), &json!(3)));
@@ -353,7 +322,7 @@ fn a_prefill_begins_the_answer_of_the_judge() {
     let (_folder, file) = file(ANSWERS);
     let asked = |more: &[&str]| {
         let mock = Mock::start(&["tiny"], |_, _| scores(&[(4.0, 1.0)], 0.9));
-        let settings = report(&run(
+        let settings = report(&judge(
             &mock,
             &file,
             &[&["--limit", "1", "--prefill", "Score: "], more].concat(),
@@ -437,7 +406,7 @@ fn invalid_items_are_rejected_with_file_line_and_field() {
         (&plain, &["--rationales", "2"], 2, "--rationales are texts before the number"),
     ] {
         let (_folder, file) = file(contents);
-        let output = run(&mock, &file, args);
+        let output = judge(&mock, &file, args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", err(&output));
         assert!(err(&output).contains(complaint), "{args:?}: {}", err(&output));
     }

@@ -7,9 +7,9 @@ mod common;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
-use common::{Mock, Scripted, err, ntl_eval, out};
+use common::judging::{judge, report, scores};
+use common::{Mock, err, ntl_eval, out};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -49,35 +49,13 @@ fn labels(folder: &Path, name: &str, step: usize) -> PathBuf {
 }
 
 /// A judge that is `kindness` points too kind, and errs by a quarter of a point in addition.
-fn judge(kindness: f64) -> Mock {
+fn kind_judge(kindness: f64) -> Mock {
     Mock::start(&["tiny"], move |prompt, _| {
         let worth = prompt.split("worth ").nth(1).and_then(|rest| rest.split('\n').next()).unwrap();
         let worth: f64 = worth.parse().unwrap();
         let score = (worth + kindness + if worth % 2.0 > 0.5 { 0.25 } else { -0.25 }).min(10.0);
-        graded(score)
+        scores(&[(score, 1.0)], 1.0)
     })
-}
-
-fn graded(score: f64) -> Scripted {
-    let number = json!({
-        "value": score, "objective": "mean", "method": "tree", "mean": score, "trimmed_mean": score, "median": score,
-        "mode": score, "std": 0.0, "quantiles": [{ "q": 0.05, "value": score }, { "q": 0.95, "value": score }],
-        "support": [{ "value": score, "text": score.to_string(), "probability": 1.0 }],
-        "mass": { "closed": 1.0, "invalid": 0.0, "open": 0.0 }, "bounds": { "value": [score, score], "quantiles": [] },
-        "nodes": 3, "forward_passes": 2, "truncated": false,
-        "interval": { "low": score, "high": score, "coverage": 0.9, "method": "quantiles" }
-    });
-    Scripted(200, vec![], json!({ "choices": [{ "index": 0, "text": "x", "number": number }] }).to_string())
-}
-
-fn run(mock: &Mock, file: &Path, more: &[&str]) -> Output {
-    let args = ["judge", "--data", file.to_str().unwrap(), "--endpoint", &mock.url, "--json", "--quiet"];
-    ntl_eval(&[&args, more].concat())
-}
-
-fn report(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", err(output));
-    serde_json::from_str(&out(output)).unwrap()
 }
 
 fn text(path: &Path) -> &str {
@@ -90,13 +68,13 @@ fn people_correct_the_mean_and_the_pass_rate_of_a_kind_judge() {
     let data = answers(folder.path(), "answers.jsonl", 7);
     let labels = labels(folder.path(), "labels.csv", 7);
     let results = folder.path().join("out");
-    let mock = judge(2.0);
-    let plain = report(&run(&mock, &data, &["--out", text(&results)]));
+    let mock = kind_judge(2.0);
+    let plain = report(&judge(&mock, &data, &["--out", text(&results)]));
     assert_eq!((&plain["corrected"], &plain["metrics"]["corrected_score"]), (&Value::Null, &Value::Null));
     // Labels are added to the finished run, which sends no request again.
     let requests = mock.bodies().len();
     let flags = ["--resume", "--out", text(&results), "--labels", text(&labels), "--pass-from", "6"];
-    let found = report(&run(
+    let found = report(&judge(
         &mock,
         &data,
         &[&flags[..], &["--width", "0.5", "--fail-under", "corrected_score=4"]].concat(),
@@ -129,7 +107,7 @@ fn people_correct_the_mean_and_the_pass_rate_of_a_kind_judge() {
     {
         assert!(page.contains(part), "{part}: {page}");
     }
-    let gated = run(&mock, &data, &[&flags[..], &["--fail-over", "corrected_score=4"]].concat());
+    let gated = judge(&mock, &data, &[&flags[..], &["--fail-over", "corrected_score=4"]].concat());
     assert_eq!(gated.status.code(), Some(3), "{}", err(&gated));
     assert!(err(&gated).contains("corrected_score is "), "{}", err(&gated));
 }
@@ -137,12 +115,12 @@ fn people_correct_the_mean_and_the_pass_rate_of_a_kind_judge() {
 #[test]
 fn two_systems_are_compared_by_the_judge_and_corrected_by_people() {
     let folder = tempfile::tempdir().unwrap();
-    let mock = judge(1.0);
+    let mock = kind_judge(1.0);
     let runs = [("a", 7), ("b", 1)].map(|(name, step)| {
         let data = answers(folder.path(), "answers.jsonl", step);
         let labels = labels(folder.path(), &format!("{name}.csv"), step);
         let results = folder.path().join(name);
-        report(&run(&mock, &data, &["--out", text(&results), "--labels", text(&labels)]));
+        report(&judge(&mock, &data, &["--out", text(&results), "--labels", text(&labels)]));
         results
     });
     let [a, b] = runs.each_ref().map(|run| text(run));
@@ -171,7 +149,7 @@ fn two_systems_are_compared_by_the_judge_and_corrected_by_people() {
     assert!(out(&output).contains(sentence), "{}", out(&output));
     // Without people's scores of both answers, only the judge's difference is left.
     let data = answers(folder.path(), "answers.jsonl", 1);
-    report(&run(&mock, &data, &["--out", b, "--overwrite"]));
+    report(&judge(&mock, &data, &["--out", b, "--overwrite"]));
     let output = ntl_eval(&["compare", a, b]);
     assert!(out(&output).contains("the differences are those of the judge"), "{}", out(&output));
     // The same answers are compared as before.
@@ -185,11 +163,11 @@ fn a_changed_judge_is_found_on_repeated_prompts() {
     let folder = tempfile::tempdir().unwrap();
     let data = answers(folder.path(), "answers.jsonl", 7);
     let before = folder.path().join("before");
-    report(&run(&judge(1.0), &data, &["--out", text(&before)]));
-    let same = report(&run(&judge(1.0), &data, &["--drift", text(&before)]));
+    report(&judge(&kind_judge(1.0), &data, &["--out", text(&before)]));
+    let same = report(&judge(&kind_judge(1.0), &data, &["--drift", text(&before)]));
     assert_eq!((&same["drift"]["unchanged"], &same["drift"]["difference"]), (&json!(40), &json!(0.0)));
-    let later = judge(0.5);
-    let changed = report(&run(&later, &data, &["--drift", text(&before), "--limit", "30"]));
+    let later = kind_judge(0.5);
+    let changed = report(&judge(&later, &data, &["--drift", text(&before), "--limit", "30"]));
     let drift = &changed["drift"];
     assert_eq!((&drift["items"], &drift["unchanged"]), (&json!(30), &json!(0)));
     assert!(
@@ -197,7 +175,7 @@ fn a_changed_judge_is_found_on_repeated_prompts() {
         "{drift}"
     );
     assert_eq!(changed["metrics"]["drift_distance"]["value"], drift["distance"]);
-    let gated = run(&later, &data, &["--drift", text(&before), "--fail-over", "drift_distance=0.1"]);
+    let gated = judge(&later, &data, &["--drift", text(&before), "--fail-over", "drift_distance=0.1"]);
     assert_eq!(gated.status.code(), Some(3), "{}", err(&gated));
     let args =
         ["judge", "--data", text(&data), "--endpoint", &later.url, "--quiet", "--drift", text(&before)];
@@ -208,11 +186,11 @@ fn a_changed_judge_is_found_on_repeated_prompts() {
         (&["--scale", "1,5"], "it has no score of any prompt of this run"),
         (&["--interval", "0.5"], "its requests have another `number.interval`"),
     ] {
-        let output = run(&later, &data, &[&["--drift", text(&before)], more].concat());
+        let output = judge(&later, &data, &[&["--drift", text(&before)], more].concat());
         assert_eq!(output.status.code(), Some(1), "{more:?}");
         assert!(err(&output).contains(complaint), "{}", err(&output));
     }
-    let nowhere = run(&later, &data, &["--drift", "/nowhere"]);
+    let nowhere = judge(&later, &data, &["--drift", "/nowhere"]);
     assert!(err(&nowhere).contains("could not use /nowhere for --drift"), "{}", err(&nowhere));
 }
 
@@ -220,7 +198,7 @@ fn a_changed_judge_is_found_on_repeated_prompts() {
 fn unusable_labels_are_rejected_with_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let data = answers(folder.path(), "answers.jsonl", 7);
-    let mock = judge(0.0);
+    let mock = kind_judge(0.0);
     let by_key = ["--id-field", "key"];
     let many: String = (0..6).map(|id| format!("{id},5\n")).collect();
     for (contents, more, code, complaint) in [
@@ -256,7 +234,7 @@ fn unusable_labels_are_rejected_with_file_and_line() {
         ("id,score\n1,5\n", &["--pass-from", "5", "--pairs"], 2, "cannot be used with"),
     ] {
         let labels = write(folder.path(), "labels.csv", contents);
-        let output = run(&mock, &data, &[&["--labels", text(&labels)], more].concat());
+        let output = judge(&mock, &data, &[&["--labels", text(&labels)], more].concat());
         assert_eq!(output.status.code(), Some(code), "{contents:?} {more:?}: {}", err(&output));
         assert!(err(&output).contains(complaint), "{contents:?} {more:?}: {}", err(&output));
     }
@@ -266,7 +244,7 @@ fn unusable_labels_are_rejected_with_file_and_line() {
         "{\"input\": \"q\", \"answer\": \"worth 3\", \"human_score\": 3}\n",
     );
     let labels = write(folder.path(), "labels.csv", "id,score\n0,5\n");
-    let output = run(&mock, &own, &["--labels", text(&labels)]);
+    let output = judge(&mock, &own, &["--labels", text(&labels)]);
     assert!(
         err(&output).contains("line 2: item `0` already has a score in the data (`human_score`)"),
         "{}",
@@ -275,14 +253,14 @@ fn unusable_labels_are_rejected_with_file_and_line() {
     assert!(mock.bodies().is_empty());
     // Labels of items beyond the limit are not used, and equal scores leave no interval.
     let labels = write(folder.path(), "labels.csv", &format!("id,score\n{many}30,9\n"));
-    let found = report(&run(&mock, &data, &["--labels", text(&labels), "--limit", "20"]));
+    let found = report(&judge(&mock, &data, &["--labels", text(&labels), "--limit", "20"]));
     let score = &found["corrected"]["score"];
     assert_eq!((&score["labels"], &score["value"], &score["low"]), (&json!(6), &json!(5.0), &Value::Null));
     // Ids of the data, and labels of a random part as JSON lines.
     let lines: String =
         (0..8).map(|id| format!("{{\"id\": \"k{}\", \"score\": {}}}\n", 5 * id, 1 + id)).collect();
     let labels = write(folder.path(), "labels.jsonl", &lines);
-    let found = report(&run(&mock, &data, &[&by_key[..], &["--labels", text(&labels)]].concat()));
+    let found = report(&judge(&mock, &data, &[&by_key[..], &["--labels", text(&labels)]].concat()));
     assert_eq!(found["corrected"]["score"]["labels"], json!(8));
 }
 
@@ -295,7 +273,7 @@ fn labels_of_the_best_answers_only_are_warned_about() {
         writeln!(lines, "{index},{}", human(index, 7)).unwrap();
     }
     let labels = write(folder.path(), "labels.csv", &lines);
-    let output = run(&judge(0.0), &data, &["--labels", text(&labels)]);
+    let output = judge(&kind_judge(0.0), &data, &["--labels", text(&labels)]);
     let warning =
         "warning: corrected_score: the judge scores the items with people's scores clearly differently";
     assert!(err(&output).contains(warning), "{}", err(&output));

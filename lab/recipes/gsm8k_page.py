@@ -6,6 +6,7 @@ The text above the mark in FILE stays, and the tables below it are replaced. ANS
 """
 
 import argparse
+import re
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from rows import read_rows
 from tables import replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/gsm8k_page.py. -->\n"
-SCORES = {"accuracy": "last number", "strict": "strict", "flexible": "flexible"}
+SCORES = {"accuracy": "by value", "strict": "strict", "flexible": "flexible"}
 # The shares of the answers that are kept.
 COVERAGES = (1.0, 0.9, 0.7, 0.5)
 POINTS = 20
+RESULT = re.compile(r"#### \$?(-?[0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
 class Model:
@@ -55,6 +57,17 @@ def distribution_of(row):
     return None if row["support"] is None else dict(map(tuple, row["support"]))
 
 
+def stated(row):
+    """Returns the number after the first `#### ` of a text, and otherwise its last number. Texts may continue after the result."""
+    result = RESULT.search(row["text"])
+    return float(result[1].replace(",", "")) if result else row["number"]
+
+
+def score(row, name):
+    """Returns 1 for a correct text and 0 for another one."""
+    return float(stated(row) == row["truth"] if name == "accuracy" else row[name])
+
+
 def modes(model, size):
     """Returns the modes of the distributions that are averaged over `size` solutions, with their probabilities."""
     answers = []
@@ -79,7 +92,7 @@ def greedy(model, size):
     """Returns the number of the greedy text, with its probability in the distribution that is averaged over `size` solutions."""
     answers = []
     for item in model.truths:
-        number = model.texts[item]["number"]
+        number = stated(model.texts[item])
         found = [averaged(distribution_of(sample[item]) for sample in group) for group in model.groups(size)]
         answers.append([(number, distribution.get(number, 0.0)) for distribution in found])
     return Selection(answers, model.truths.values())
@@ -105,8 +118,8 @@ def cell(figures, digits=3):
 def text_table(models):
     rows = []
     for model in models:
-        scores = {name: np.array([row[name] for row in model.texts.values()], dtype=float) for name in SCORES}
-        unread = sum(row["number"] is None for row in model.texts.values())
+        scores = {name: np.array([score(row, name) for row in model.texts.values()]) for name in SCORES}
+        unread = sum(stated(row) is None for row in model.texts.values())
         cells = [cell((scores[name].mean(), *bootstrap(mean, scores[name]))) for name in SCORES]
         rows.append([model.name, str(len(model.texts)), *cells, str(unread)])
     return table(["", "questions", *SCORES.values(), "without a number"], rows)
@@ -119,7 +132,7 @@ def difference_table(models):
         for second in models[:index]:
             shared = sorted(first.texts.keys() & second.texts.keys())
             for name, label in SCORES.items():
-                gap = np.array([first.texts[item][name] - second.texts[item][name] for item in shared], dtype=float)
+                gap = np.array([score(first.texts[item], name) - score(second.texts[item], name) for item in shared])
                 counts = [str(int((gap == sign).sum())) for sign in (1, -1)]
                 rows.append([f"{first.name} minus {second.name}, {label}", str(len(shared)), cell((gap.mean(), *bootstrap(mean, gap))), *counts])
     return table(["", "questions", "difference", "only the first correct", "only the second correct"], rows)
@@ -165,7 +178,7 @@ def agreement_table(models):
         size, counts = model.sizes()[-1], dict.fromkeys(("same, correct", "same, incorrect", "only the mode", "only the text", "different, both incorrect"), 0)
         for item, truth in model.truths.items():
             mode = mode_of(averaged(distribution_of(sample[item]) for sample in model.samples[:size]))[0]
-            text = model.texts[item]["number"]
+            text = stated(model.texts[item])
             if mode == text:
                 counts["same, correct" if mode == truth else "same, incorrect"] += 1
             elif truth in (mode, text):

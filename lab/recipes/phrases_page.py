@@ -3,7 +3,7 @@
     phrases_page.py ANSWERS --page FILE
 
 ANSWERS has people.jsonl and a file MODEL.jsonl.gz for each model. The text above the mark in FILE stays, and the tables
-below it are replaced. Needs numpy and scipy.
+below it are replaced. ANSWERS/MODEL.svg gets the picture of the probabilities. Needs numpy and scipy.
 """
 
 import argparse
@@ -14,12 +14,15 @@ import numpy as np
 from scipy.stats import spearmanr, wasserstein_distance
 
 from phrases import LIMITS, PROMPTS
+from pictures import strips
 from rows import read_rows
 from tables import replace_below, table
 
 MARK = "<!-- Below: written by lab/recipes/phrases_page.py. -->\n"
 COVERAGE = 0.9
 RESAMPLES = 10_000
+# Bins of the picture.
+BINS = 51
 KINDS = {"probability": "Probabilities", "quantity": "Quantities"}
 # How numbers are compared: percentage points, and powers of ten.
 UNITS = {"probability": lambda values: values, "quantity": lambda values: np.log10(np.maximum(values, 1))}
@@ -228,6 +231,23 @@ def parts_of(kind, people, answers):
     ]
 
 
+def picture(people, lines):
+    """Draws the probabilities of a model, averaged over the prompts, next to people's answers."""
+    low, high = LIMITS["probability"]
+    half = (high - low) / (BINS - 1) / 2
+    edges = np.linspace(low - half, high + half, BINS + 1)
+    rows = {}
+    for phrase, answers in sorted(people.items(), key=lambda item: -np.median(item[1])):
+        found = [line for line in lines if line["phrase"] == phrase]
+        shares = np.zeros(BINS)
+        for line in found:
+            values, weights = np.array(line["distribution"]).T
+            shares += np.histogram(values, edges, weights=weights / weights.sum())[0] / len(found)
+        rows[phrase] = shares, answers, sorted({line["greedy"] for line in found if line["greedy"] is not None})
+    legend = ["the model's exact distribution", "● 46 people", "× its greedy text, three prompts"]
+    return strips("What probability, in percent, does a phrase mean?", rows, legend, low, high)
+
+
 def is_complete(item, answers):
     """Returns whether all models have answered all prompts with this phrase."""
     counts = [sum(line["phrase"] == item["phrase"] for line in lines) for lines in answers.values()]
@@ -245,6 +265,9 @@ def main():
     for kind in KINDS:
         people = {item["phrase"]: item["ratings"] for item in items if item["kind"] == kind and is_complete(item, answers)}
         parts += parts_of(kind, people, answers)
+        if kind == "probability":
+            for name, lines in answers.items():
+                (arguments.answers / f"{name}.svg").write_text(picture(people, lines), encoding="utf-8")
     replace_below(MARK, arguments.page, "\n".join(parts))
 
 

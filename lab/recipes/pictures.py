@@ -1,6 +1,7 @@
 """Draws the pictures of the pages of results, as SVG."""
 
 import math
+from collections import Counter
 from html import escape
 from itertools import cycle
 
@@ -79,4 +80,43 @@ def curves(title, lines, x_label, y_label):
         path = " ".join(",".join(place(x, y)) for x, y in points)
         svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
         svg.append(f'<text x="{WIDTH - right + 14}" y="{top + 18 * row + 10}" fill="{colour}">{escape(name)}</text>')
+    return "\n".join([*svg, "</svg>"]) + "\n"
+
+
+def strips(title, rows, legend, low, high):
+    """Draws a row per label: a histogram, dots below it, and crosses in it.
+
+    `rows` maps a label to (shares, answers, points). `shares` are the parts of a distribution in bins of equal width, the first
+    around `low` and the last around `high`; `answers` are dots whose areas are their numbers, and `points` crosses. `legend` names the three.
+    """
+    row, left, top = 34, 190, 64
+    height = top + row * len(rows) + AXIS
+    largest = max(max(shares) for shares, _, _ in rows.values())
+    fill, dot, cross = COLOURS[0], "#333", COLOURS[1]
+
+    def x(value):
+        return left + (value - low) / (high - low) * (WIDTH - left - RIGHT)
+
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="12" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
+    ]
+    for at, colour, name in zip((left, left + 250, left + 500), (fill, dot, cross), legend):
+        svg.append(f'<text x="{at}" y="42" fill="{colour}">{escape(name)}</text>')
+    for tick in range(11):
+        at = x(low + tick * (high - low) / 10)
+        svg.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top - 8}" y2="{height - AXIS}" stroke="#eee"/>')
+        svg.append(f'<text x="{at:.1f}" y="{height - AXIS + 18}" text-anchor="middle" fill="#555">{low + tick * (high - low) / 10:g}</text>')
+    for index, (label, (shares, answers, points)) in enumerate(rows.items()):
+        base = top + row * (index + 1) - 10
+        width = (high - low) / (len(shares) - 1)
+        svg.append(f'<text x="{left - 14}" y="{base - 2}" text-anchor="end">{escape(label)}</text>')
+        for place, share in enumerate(shares):
+            tall = share / largest * (row - 10)
+            if tall < 0.1:
+                continue
+            svg.append(f'<rect x="{x(low + (place - 0.5) * width):.1f}" y="{base - tall:.1f}" width="{x(width) - x(0) - 0.8:.1f}" height="{tall:.1f}" fill="{fill}" fill-opacity="0.6"/>')
+        svg += [f'<circle cx="{x(value):.1f}" cy="{base + 4}" r="{1.5 * math.sqrt(count):.1f}" fill="{dot}" fill-opacity="0.5"/>' for value, count in Counter(answers).items()]
+        svg += [f'<text x="{x(value):.1f}" y="{base - 3}" text-anchor="middle" font-size="15" font-weight="bold" fill="{cross}">×</text>' for value in points]
     return "\n".join([*svg, "</svg>"]) + "\n"

@@ -83,10 +83,39 @@ pub(crate) struct LlamaTraits {
     pub(crate) window: Window,
     /// Whether queries, keys and values always have a bias, and the output never has one.
     pub(crate) has_qkv_bias: bool,
-    /// Whether the queries and keys of each head are normalised.
-    pub(crate) has_head_norms: bool,
+    pub(crate) qk_norm: Option<QkNorm>,
+    pub(crate) norm_places: NormPlaces,
     /// Whether the multipliers of the configuration apply.
     pub(crate) has_multipliers: bool,
+    pub(crate) ropes: LayerRopes,
+    /// Whether the output layer is the embedding table unless the configuration says otherwise.
+    pub(crate) is_tied: bool,
+}
+
+/// The layers with rotary positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerRopes {
+    All,
+    /// Those that `no_rope_layers` of the configuration does not exclude.
+    Some,
+    /// All, with separate angles of layers with and without a window.
+    ByWindow,
+}
+
+/// What is normalised in queries and in keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    /// Each head by itself.
+    Heads,
+    /// All heads of a row together.
+    Rows,
+}
+
+/// Whether attention and the MLP have their inputs or their outputs normalised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NormPlaces {
+    Before,
+    After,
 }
 
 /// Whether `sliding_window` of the configuration applies.
@@ -97,14 +126,30 @@ pub(crate) enum Window {
     Always,
     /// If `use_sliding_window` is set, in all layers from `max_window_layers` on.
     IfEnabled,
+    /// If `use_sliding_window` is set, in the layers without rotary positions.
+    WithoutRope,
+    /// In all layers except each N-th.
+    Except(usize),
 }
 
-const LLAMA: LlamaTraits =
-    LlamaTraits { window: Window::Never, has_qkv_bias: false, has_head_norms: false, has_multipliers: false };
+const LLAMA: LlamaTraits = LlamaTraits {
+    window: Window::Never,
+    has_qkv_bias: false,
+    qk_norm: None,
+    norm_places: NormPlaces::Before,
+    has_multipliers: false,
+    ropes: LayerRopes::All,
+    is_tied: false,
+};
 const MISTRAL: LlamaTraits = LlamaTraits { window: Window::Always, ..LLAMA };
 const QWEN2: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_qkv_bias: true, ..LLAMA };
-const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_head_norms: true, ..LLAMA };
+const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, qk_norm: Some(QkNorm::Heads), ..LLAMA };
 const GRANITE: LlamaTraits = LlamaTraits { has_multipliers: true, ..LLAMA };
+const SMOLLM3: LlamaTraits =
+    LlamaTraits { window: Window::WithoutRope, ropes: LayerRopes::Some, is_tied: true, ..LLAMA };
+const OLMO2: LlamaTraits =
+    LlamaTraits { qk_norm: Some(QkNorm::Rows), norm_places: NormPlaces::After, ..LLAMA };
+const OLMO3: LlamaTraits = LlamaTraits { window: Window::Except(4), ropes: LayerRopes::ByWindow, ..OLMO2 };
 
 const REGRESSLM: Family = t5("RegressLMForConditionalGeneration", "regresslm", T5Variant::RegressLm);
 
@@ -141,11 +186,17 @@ const FAMILIES: &[Family] = &[
     causal("Qwen2ForCausalLM", "qwen2", CausalVariant::Llama(QWEN2)),
     causal("Qwen3ForCausalLM", "qwen3", CausalVariant::Llama(QWEN3)),
     causal("GraniteForCausalLM", "granite", CausalVariant::Llama(GRANITE)),
+    causal("SmolLM3ForCausalLM", "smollm3", CausalVariant::Llama(SMOLLM3)),
+    causal("Olmo2ForCausalLM", "olmo2", CausalVariant::Llama(OLMO2)),
+    causal("Olmo3ForCausalLM", "olmo3", CausalVariant::Llama(OLMO3)),
     causal("GPT2LMHeadModel", "gpt2", CausalVariant::Gpt2),
     with_head(causal("LlamaForSequenceClassification", "llama-head", CausalVariant::Llama(LLAMA))),
     with_head(causal("MistralForSequenceClassification", "mistral-head", CausalVariant::Llama(MISTRAL))),
     with_head(causal("Qwen2ForSequenceClassification", "qwen2-head", CausalVariant::Llama(QWEN2))),
     with_head(causal("Qwen3ForSequenceClassification", "qwen3-head", CausalVariant::Llama(QWEN3))),
+    with_head(causal("SmolLM3ForSequenceClassification", "smollm3-head", CausalVariant::Llama(SMOLLM3))),
+    with_head(causal("Olmo2ForSequenceClassification", "olmo2-head", CausalVariant::Llama(OLMO2))),
+    with_head(causal("Olmo3ForSequenceClassification", "olmo3-head", CausalVariant::Llama(OLMO3))),
     with_head(causal("GPT2ForSequenceClassification", "gpt2-head", CausalVariant::Gpt2)),
     encoder("BertForSequenceClassification", "bert-head", EncoderVariant::Bert),
     encoder("RobertaForSequenceClassification", "roberta-head", EncoderVariant::Roberta),

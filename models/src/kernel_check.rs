@@ -14,7 +14,7 @@ use crate::gpu::check_computes;
 use crate::logits_reducer::LogitsReducer;
 use crate::ops::own_kernels::OwnKernel;
 use crate::ops::{
-    Activation, HeadNorms, Norm, PassKeys, PassRope, Plan, ProjectedRows, QkvSource, RelativeBias, SlotGroup,
+    Activation, Norm, PassKeys, PassRope, Plan, ProjectedRows, QkNorms, QkvSource, RelativeBias, SlotGroup,
     SlotView, add,
 };
 
@@ -159,13 +159,14 @@ impl Inputs<'_> {
         const KEYS: usize = 2;
         const DIM: usize = 16;
         let qkv = self.numbers(&[3, (QUERIES + 2 * KEYS) * DIM], 1, DType::F32)?;
-        let norms = HeadNorms { q: self.head_norm(DIM, 2)?, k: self.head_norm(DIM, 3)? };
+        let norms = QkNorms { q: self.head_norm(DIM, 2)?, k: self.head_norm(DIM, 3)? };
         let rope = PassRope::new([0, 5, 9].into_iter(), &[1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01], 1.0);
         let slots = Tensor::new(&[4u32, 0, 2], self.device)?;
         let mut results = Vec::new();
-        for (head_norms, rope) in [(None, None), (Some(&norms), Some(&rope))] {
+        let rows = QkNorms { q: self.head_norm(QUERIES * DIM, 4)?, k: self.head_norm(KEYS * DIM, 5)? };
+        for (qk_norms, rope) in [(None, None), (Some(&norms), Some(&rope)), (Some(&rows), Some(&rope))] {
             let slab = Tensor::zeros((10, KEYS * DIM), self.kv, self.device)?;
-            let rows = ProjectedRows { qkv: &qkv, queries: QUERIES, keys: KEYS, head_norms, rope };
+            let rows = ProjectedRows { qkv: &qkv, queries: QUERIES, keys: KEYS, qk_norms, rope };
             results.extend(rows.store(&slab, &slots)?);
             results.push(slab);
         }

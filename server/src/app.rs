@@ -22,8 +22,8 @@ use crate::middleware::{admission, cors, forwarded, host, quota, request_id, sys
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{
-    chat, classify, completions, decisions, docs, labels, lora, models, ops, playground, responses, score,
-    tokens,
+    chat, classify, completions, decisions, docs, labels, lora, models, ops, playground, rerank, responses,
+    score, tokens,
 };
 use crate::state::AppState;
 
@@ -103,6 +103,9 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(classify::classify))
         .routes(routes!(classify::pool))
         .routes(routes!(labels::generative_scoring))
+        .routes(routes!(classify::predict_labels))
+        .routes(routes!(rerank::rerank))
+        .routes(routes!(rerank::rerank_v1))
         .routes(routes!(models::list))
         .routes(routes!(models::one))
         .routes(routes!(tokens::tokenize))

@@ -225,7 +225,6 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
     let native_architectures = native::architectures();
     let is_native = native_architectures.contains(&name);
     let is_mistralrs = MISTRALRS_ARCHITECTURES.contains(&name);
-    let native = || native_architectures.join(", ");
     let mistralrs = || MISTRALRS_ARCHITECTURES.join(", ");
     match options.backend {
         BackendChoice::Native if options.isq.is_some() => {
@@ -248,7 +247,7 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
         )),
         BackendChoice::Auto => Err(format!(
             "`{name}` is not served; the native engine serves {}; mistral.rs serves {}",
-            native(),
+            native_architectures.join(", "),
             mistralrs()
         )),
     }

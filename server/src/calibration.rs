@@ -1,6 +1,7 @@
 //! Reads calibration files, checks that they belong to the served model, and adds them to it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ntl_api::{CalibratedModel, Calibration, CalibrationError, DecisionCalibration};
 use ntl_common::regular_file::{SMALL_BYTES_MAX, read_text};
@@ -110,7 +111,7 @@ impl CalibrationFile {
 
 /// Returns the model with the calibrations of these files.
 pub fn calibrated(
-    model: ServedModel,
+    mut model: ServedModel,
     files: &[CalibrationFile],
 ) -> Result<ServedModel, CalibrationFileError> {
     let mut of_numbers = Vec::new();
@@ -134,9 +135,10 @@ pub fn calibrated(
     }
     check_agreement(&of_numbers, apply_to_same_numbers, |calibration| calibration.offset, &model.name)?;
     check_agreement(&of_decisions, apply_to_same_decision, |calibration| calibration.offset, &model.name)?;
-    let of_numbers = of_numbers.into_iter().map(|(_, calibration)| calibration).collect();
-    let of_decisions = of_decisions.into_iter().map(|(_, calibration)| calibration).collect();
-    Ok(model.with_calibrations(of_numbers).with_decision_calibrations(of_decisions))
+    let profile = Arc::make_mut(&mut model.profile);
+    profile.calibrations = of_numbers.into_iter().map(|(_, calibration)| calibration).collect();
+    profile.decision_calibrations = of_decisions.into_iter().map(|(_, calibration)| calibration).collect();
+    Ok(model)
 }
 
 fn apply_to_same_numbers(first: &ModelCalibration, second: &ModelCalibration) -> bool {

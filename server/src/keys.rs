@@ -71,6 +71,11 @@ impl ApiKey {
         self.hash(&mut hasher);
         hasher.finish()
     }
+
+    /// Returns whether one of the keys is the same client.
+    fn is_client_of(&self, keys: &[Self]) -> bool {
+        keys.iter().any(|key| key.secret == self.secret)
+    }
 }
 
 impl Hash for ApiKey {
@@ -99,12 +104,18 @@ impl ApiKeys {
                 let before = self.present();
                 // The log must not report keys that requests do not have yet.
                 *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&keys);
-                let [added, removed] =
-                    [(&keys, &before), (&before, &keys)].map(|(one, other)| names_beyond(one, other));
-                if added.is_empty() && removed.is_empty() {
+                let Changes { added, removed, changed } = Changes::between(&before, &keys);
+                if added.is_empty() && removed.is_empty() && changed.is_empty() {
                     tracing::info!(keys = keys.len(), "the API keys have not changed");
                 } else {
-                    tracing::info!(keys = keys.len(), added, removed, "the API keys were read again");
+                    let [added, removed, changed] = [added, removed, changed].map(|names| names.join(","));
+                    tracing::info!(
+                        keys = keys.len(),
+                        added,
+                        removed,
+                        changed,
+                        "the API keys were read again"
+                    );
                 }
             }
             Err(error) => {
@@ -152,15 +163,32 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// The names of the keys that are not among `others`.
-fn names_beyond(keys: &[ApiKey], others: &[ApiKey]) -> String {
-    let mut names = Vec::new();
-    for key in keys {
-        if !others.contains(key) {
-            names.push(key.name.as_str());
+/// The names of the keys that a reload changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Changes<'a> {
+    added: Vec<&'a str>,
+    removed: Vec<&'a str>,
+    /// The keys with other limits or another name.
+    changed: Vec<&'a str>,
+}
+
+impl<'a> Changes<'a> {
+    fn between(before: &'a [ApiKey], after: &'a [ApiKey]) -> Self {
+        let mut changes = Self::default();
+        for key in after {
+            if !key.is_client_of(before) {
+                changes.added.push(&key.name);
+            } else if !before.contains(key) {
+                changes.changed.push(&key.name);
+            }
         }
+        for key in before {
+            if !key.is_client_of(after) {
+                changes.removed.push(&key.name);
+            }
+        }
+        changes
     }
-    names.join(",")
 }
 
 /// Returns the text after the scheme `Bearer`, which may be in upper or lower case.
@@ -354,12 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn added_and_removed_keys_have_their_names() {
+    fn added_removed_and_changed_keys_have_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let [before, after] =
-            ["ann a\nbob b\n", "bob b\ncarol c\nd\n"].map(|text| read(&folder, text).unwrap());
-        assert_eq!(names_beyond(&after.present(), &before.present()), "carol,#4");
-        assert_eq!(names_beyond(&before.present(), &after.present()), "ann");
+            ["ann a\nbob b\ndan d requests-per-day=1\n", "bob b\ncarol c\ndan d requests-per-day=2\ne\n"]
+                .map(|text| read(&folder, text).unwrap().present());
+        let (added, removed, changed) = (vec!["carol", "#5"], vec!["ann"], vec!["dan"]);
+        assert_eq!(Changes::between(&before, &after), Changes { added, removed, changed });
+        assert_eq!(Changes::between(&after, &after), Changes::default());
     }
 
     #[test]

@@ -13,7 +13,6 @@ pub mod app;
 pub mod backend;
 mod blocking;
 mod body_budget;
-mod byte_tokenizer;
 mod cache_bytes;
 pub mod calibration;
 mod choices;

@@ -95,14 +95,13 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 /// share with completions. There are no others.
 fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let RefOr::T(Schema::Object(completion)) = CompletionRequest::schema() else { return };
-    let without_effect = || {
-        let about = "Accepted for clients of other servers; changes nothing.";
-        let field = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(about)).build();
-        WITHOUT_EFFECT.map(|name| (name.to_owned(), RefOr::T(Schema::Object(field.clone()))))
-    };
+    let about = "Accepted for clients of other servers; changes nothing.";
+    let field = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(about)).build();
+    let without_effect =
+        WITHOUT_EFFECT.map(|name| (name.to_owned(), RefOr::T(Schema::Object(field.clone()))));
     let mut close = |name: &str, shared: &Object| {
         let Some(RefOr::T(Schema::Object(body))) = schemas.get_mut(name) else { return };
-        for (name, field) in shared.properties.clone().into_iter().chain(without_effect()) {
+        for (name, field) in shared.properties.clone().into_iter().chain(without_effect.clone()) {
             body.properties.entry(name).or_insert(field);
         }
         body.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));

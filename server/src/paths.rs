@@ -9,6 +9,10 @@ pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const CLASSIFY: &str = "/classify";
 pub(crate) const POOLING: &str = "/pooling";
 pub(crate) const GENERATIVE_SCORING: &str = "/generative_scoring";
+/// The path of text-embeddings-inference.
+pub(crate) const PREDICT: &str = "/predict";
+pub(crate) const RERANK: &str = "/rerank";
+pub(crate) const RERANK_V1: &str = "/v1/rerank";
 pub(crate) const MODELS: &str = "/v1/models";
 /// Model names may contain slashes.
 pub(crate) const MODEL: &str = "/v1/models/{*id}";
@@ -51,5 +55,6 @@ pub(crate) fn names_a_model(path: &str) -> bool {
 pub(crate) fn runs_a_model(path: &str) -> bool {
     let texts = [CHAT, COMPLETIONS, RESPONSES];
     let judgements = [DECISIONS, SYSTEMONE, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING];
-    texts.contains(&path) || judgements.contains(&path)
+    let rankings = [PREDICT, RERANK, RERANK_V1];
+    texts.contains(&path) || judgements.contains(&path) || rankings.contains(&path)
 }

@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use ntl_core::contract::{Backend, Dtype, ModelInfo, NumberEncoding};
 use ntl_core::decoding::Vocabulary;
-use ntl_core::text::TextDecoder;
 use ntl_remote::{
-    ClientError, Connecting, DetectError, EngineFacts, EngineKind, TokenTexts, TokenizationError, Upstream,
-    UpstreamConfig, UpstreamObserver,
+    ClientError, Connecting, DetectError, EngineFacts, EngineKind, TokenizationError, Upstream,
+    UpstreamConfig, UpstreamObserver, byte_tokenizer,
 };
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, eos_ids};
 use ntl_text::tokenizer::Tokenizer;
 
-use crate::byte_tokenizer::byte_tokenizer;
 use crate::config::RemoteModel;
 use crate::hub::{Contents, HubError};
 use crate::request::AnswerSampling;
@@ -119,8 +117,7 @@ pub(crate) async fn connect(
     }
     let info = info(&facts, &tokenizer, eos_ids(&files)?);
     let vocabulary = ntl_text::vocabulary(&tokenizer, &info);
-    let own = Arc::new(OwnTokenizer(Arc::clone(&tokenizer)));
-    let upstream = connecting.connect(facts, own, observer).await?;
+    let upstream = connecting.connect(facts, Arc::clone(&tokenizer), observer).await?;
     let (texts_max, fields) = (model.texts_max, model.fields.clone());
     Ok(ConnectedModel { upstream, info, tokenizer, vocabulary, texts_max, fields, sampling })
 }
@@ -150,39 +147,5 @@ fn info(facts: &EngineFacts, tokenizer: &Tokenizer, eos_ids: Option<Vec<u32>>) -
         eos_ids: eos_ids.unwrap_or_else(|| tokenizer.eos_id().into_iter().collect()),
         encoder_decoder: false,
         labels: None,
-    }
-}
-
-/// The tokenizer as the transport sees it.
-struct OwnTokenizer(Arc<Tokenizer>);
-
-impl ntl_remote::Vocabulary for OwnTokenizer {
-    fn tokens(&self) -> usize {
-        self.0.len()
-    }
-
-    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>> {
-        self.0.encode(text, special).ok()
-    }
-
-    fn decode(&self, ids: &[u32]) -> String {
-        self.0.decode(ids)
-    }
-
-    fn text_of(&self, ids: &[u32]) -> Option<String> {
-        // Engines add the special tokens at the ends, and read the names of the others.
-        let spelled = || ids.iter().flat_map(|&id| self.0.token_bytes(id)).collect();
-        let candidates = [Some(self.0.decode(ids)), String::from_utf8(spelled()).ok()];
-        let is_exact = |text: &String| self.encode(text, true).is_some_and(|encoded| encoded == ids);
-        candidates.into_iter().flatten().find(is_exact)
-    }
-
-    fn special_token(&self) -> Option<String> {
-        self.0.special_token("eos_token").map(str::to_owned)
-    }
-
-    fn texts(&self) -> TokenTexts {
-        let ids = (0_u32..).take(self.0.len());
-        TokenTexts::new(ids.map(|id| (id, self.0.token_bytes(id))), self.0.drops_first_space())
     }
 }

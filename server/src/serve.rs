@@ -33,6 +33,7 @@ use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::middleware::message_form;
 use crate::native::{self, LoadedModel};
 use crate::remote::{ConnectedModel, RemoteError, connect};
+use crate::request::ToolSupport;
 use crate::served::{AdapterError, AdapterFolder, ReadAdapter, ServedModel};
 use crate::signals::EndRequests;
 use crate::state::AppState;
@@ -304,14 +305,16 @@ fn log_start(listener: &Listener, config: &Config, app: &AppState) {
 /// Loads all models in order and serves them once they are complete.
 fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let Config { models, adapters, load: options, engine: limits, .. } = config;
-    let load_one = |model: &ModelConfig| load_or_connect(model, options, &app.metrics);
     // Before anything that takes long.
     let calibrations = models.iter().map(|model| read_calibrations(&model.calibrations));
     let calibrations = calibrations.collect::<Result<Vec<_>, _>>()?;
     let adapter_calibrations = adapters.iter().map(|adapter| read_calibrations(&adapter.calibrations));
     let adapter_calibrations = adapter_calibrations.collect::<Result<Vec<_>, _>>()?;
     let templates = models.iter().map(read_decision_template).collect::<Result<Vec<_>, _>>()?;
-    let loaded = models.iter().map(load_one).collect::<Result<Vec<_>, _>>()?;
+    let mut loaded = Vec::with_capacity(models.len());
+    for model in models {
+        loaded.push(load_or_connect(model, options, &app.metrics)?);
+    }
     let read = read_adapters(adapters, models, &loaded, app)?;
     app.metrics.set_kernels_off(&native::kernels_off());
     // The default depends on the memory that the weights leave free.
@@ -340,12 +343,13 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
                     .map_err(|source| ServeError::System { what: "a thread", source })?;
                 threads.push(thread);
                 if let Some(side) = own.truncation_side {
-                    model = model.with_truncation_side(side);
+                    Arc::make_mut(&mut model.profile).truncation_side = side;
                 }
                 if let Checkpoint::Hub(Snapshot { commit, .. }) = checkpoint {
-                    model = model.with_revision(commit);
+                    model.revision = Some(commit);
                 }
-                model.with_examples(own.examples).with_fingerprint(fingerprint)
+                model.examples = own.examples;
+                model.with_fingerprint(fingerprint)
             }
         };
         model = with_tool_parser(model, settings.tool_parser);
@@ -375,27 +379,28 @@ fn read_adapters(
     loaded: &[Loaded],
     app: &AppState,
 ) -> Result<Vec<ReadAdapter>, ServeError> {
-    let reader = |(model, loaded): (&'_ ModelConfig, &'_ Loaded)| match loaded {
-        Loaded::Here(LoadedModel { adapters: Some(reader), .. }, _) => {
-            Some((model.name.clone(), reader.clone()))
+    let mut readers = Vec::new();
+    for (model, loaded) in models.iter().zip(loaded) {
+        if let Loaded::Here(LoadedModel { adapters: Some(reader), .. }, _) = loaded {
+            readers.push((model.name.as_str(), reader));
         }
-        _ => None,
-    };
-    let readers: Vec<_> = models.iter().zip(loaded).filter_map(reader).collect();
-    let readers: Vec<_> = readers.iter().map(|(name, reader)| (name.as_str(), reader)).collect();
-    let read = |adapter: &AdapterConfig| {
-        let downloaded = adapter.folder.directory(Contents::Adapter);
-        let folder = AdapterFolder::Configured(tokio::runtime::Handle::current().block_on(downloaded)?);
-        let read = app.models.adapter_memory().read(&folder, &readers);
-        read.map_err(|source| ServeError::Adapter { name: adapter.name.clone(), source })
-    };
-    adapters.iter().map(read).collect()
+    }
+    let mut read = Vec::with_capacity(adapters.len());
+    for AdapterConfig { name, folder, .. } in adapters {
+        let downloaded = tokio::runtime::Handle::current().block_on(folder.directory(Contents::Adapter))?;
+        let adapter = app.models.adapter_memory().read(&AdapterFolder::Configured(downloaded), &readers);
+        read.push(adapter.map_err(|source| ServeError::Adapter { name: name.clone(), source })?);
+    }
+    Ok(read)
 }
 
-fn with_tool_parser(model: ServedModel, choice: ToolParserChoice) -> ServedModel {
+fn with_tool_parser(mut model: ServedModel, choice: ToolParserChoice) -> ServedModel {
     match choice {
         ToolParserChoice::Auto => model,
-        ToolParserChoice::None => model.without_tools(),
+        ToolParserChoice::None => {
+            Arc::make_mut(&mut model.profile).tools = ToolSupport::Off;
+            model
+        }
         ToolParserChoice::Format(format) => model.with_tool_format(format),
     }
 }
@@ -549,8 +554,9 @@ fn own_facts(checkpoint: &Checkpoint) -> Result<OwnFacts, LoadError> {
 /// Waits for the engine threads, which end when the last request and the router are dropped. Returns `false`
 /// if one panicked.
 async fn join(threads: Vec<JoinHandle<()>>) -> bool {
-    let join_all = move || threads.into_iter().map(JoinHandle::join).filter(Result::is_err).count() == 0;
-    let all = tokio::task::spawn_blocking(join_all);
+    let all = tokio::task::spawn_blocking(move || {
+        threads.into_iter().map(JoinHandle::join).filter(Result::is_err).count() == 0
+    });
     let Ok(joined) = tokio::time::timeout(CLOSE_TIME_MAX, all).await else {
         tracing::warn!("an engine did not end in time");
         return true;

@@ -116,6 +116,7 @@ fn number_rule(report: &Report) -> Option<String> {
     let rule = match report.settings.get("estimates")?.get("accuracy")?.as_str()? {
         "first_number" => "the first number of each text",
         "last_number" => "the last number of each text",
+        "marked_number" => "the number after `####`, or the last one of a text without it",
         "first_line_number" => "the number that the first line with a number states",
         _ => return None,
     };

@@ -21,16 +21,25 @@ pub fn rule_name(rule: NumberRule, form: Option<Form>) -> &'static str {
         (_, Some(_)) => "first-line-number",
         (NumberRule::First, None) => "first-number",
         (NumberRule::Last, None) => "last-number",
+        (NumberRule::Marked, None) => "marked-number",
     }
 }
 
-/// Returns the value of an answer that is a fraction and nothing else, and otherwise the first or last number
-/// in the answer.
+/// Returns the value of an answer that is a fraction and nothing else, and otherwise the number in the answer
+/// that the rule names.
 pub fn value(text: &str, rule: NumberRule) -> Option<f64> {
     match rule {
         NumberRule::First => first_value(text),
-        NumberRule::Last => fraction(text).or_else(|| last_number(text)),
+        NumberRule::Last => last_value(text),
+        NumberRule::Marked => {
+            let marked = text.split_once("####").and_then(|(_, result)| first_number(result.lines().next()?));
+            marked.or_else(|| last_value(text))
+        }
     }
+}
+
+fn last_value(text: &str) -> Option<f64> {
+    fraction(text).or_else(|| last_number(text))
 }
 
 /// Returns the value of the first line that has a number: the fraction that it is, the result of the
@@ -213,6 +222,21 @@ mod tests {
             ("none", None),
         ] {
             assert_eq!(value(text, NumberRule::First), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_marked_number_is_the_result_also_if_the_text_goes_on() {
+        for (text, want) in [
+            ("2 + 3 = 5\n#### 5\n\nSo 2 cats and 3 dogs.", Some(5.0)),
+            ("#### $1,200\n#### 7", Some(1200.0)),
+            ("####5", Some(5.0)),
+            ("2 + 3 = 5", Some(5.0)),
+            ("2 + 3 = 5 ####", Some(5.0)),
+            ("5 ####\n7", Some(7.0)),
+            ("none", None),
+        ] {
+            assert_eq!(value(text, NumberRule::Marked), want, "{text:?}");
         }
     }
 

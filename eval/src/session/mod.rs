@@ -111,7 +111,7 @@ fn run_suites(
     // Unwritable directories and unusable baselines are reported before the requests are sent.
     let plan = suites.iter().map(|suite| Planned::new(suite, suites, settings));
     let plan = plan.collect::<anyhow::Result<Vec<_>>>()?;
-    let model = runtime.block_on(client.resolve_model(settings.server.model.as_deref()))?;
+    let model = runtime.block_on(client.resolve_model(settings.server.model.as_deref(), console.err))?;
     runtime.block_on(client.remember_model(&model, settings.server.api));
     let deadline = settings.server.deadline.map(|time| Instant::now() + time);
     let cache = settings.output.cache.as_deref().map(|folder| cache(folder, &model)).transpose()?;

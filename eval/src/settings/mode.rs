@@ -47,6 +47,8 @@ pub enum NumberRule {
     First,
     /// The last one: an answer ends a chain of thought.
     Last,
+    /// The one after `####`, with which solutions of GSM8K end; the last one if there is no such mark.
+    Marked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]

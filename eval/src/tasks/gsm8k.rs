@@ -2,7 +2,7 @@
 //!
 //! The prompt is the bare question, as for the paper's T5, or with `--shots` lm-eval's: solved questions from
 //! the training set, the same that lm-eval draws, and `Question: ...\nAnswer:`. In regress mode the number is
-//! expected after `#### `, which ends every solution.
+//! expected after `#### `, which ends every solution; in text mode it is read there too.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use crate::data::read::{Truth, questions};
 use crate::data::{Item, place};
 use crate::error::UsageError;
 use crate::settings::RunSettings;
+use crate::settings::mode::NumberRule;
 
 pub const ENTRY: Entry = Entry {
     name: "gsm8k",
@@ -75,6 +76,7 @@ pub fn suites(form: Form, shots: Option<&Shots>, settings: &RunSettings) -> anyh
             stop: &["Question:", "</s>", "<|im_end|>"],
             max_tokens: 256,
             after: Some("#### "),
+            number_rule: NumberRule::Marked,
             lm_eval: true,
             ..Traits::default()
         },

@@ -2,9 +2,12 @@
 
 #![expect(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod judging;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
@@ -41,6 +44,8 @@ type Script = dyn Fn(&str, usize) -> Scripted + Send + Sync;
 
 struct Shared {
     models: Vec<&'static str>,
+    /// Number of further requests for the list of models that fail, because the server is loading.
+    loads: AtomicUsize,
     script: Box<Script>,
     asked: Mutex<HashMap<String, usize>>,
     bodies: Mutex<Vec<Value>>,
@@ -62,6 +67,16 @@ impl Mock {
         script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
     ) -> Self {
         Self::serve(shared(models, script), Router::new(), None)
+    }
+
+    /// Starts the same server, which rejects the first `loads` requests for its list of models.
+    pub(crate) fn loading(
+        loads: usize,
+        script: impl Fn(&str, usize) -> Scripted + Send + Sync + 'static,
+    ) -> Self {
+        let shared = shared(&["tiny"], script);
+        shared.loads.store(loads, Ordering::SeqCst);
+        Self::serve(shared, Router::new(), None)
     }
 
     /// Starts the same server over HTTPS.
@@ -139,6 +154,7 @@ fn shared(
 ) -> Arc<Shared> {
     Arc::new(Shared {
         models: models.to_vec(),
+        loads: AtomicUsize::new(0),
         script: Box::new(script),
         asked: Mutex::default(),
         bodies: Mutex::default(),
@@ -171,7 +187,12 @@ impl Listener for TlsListener {
     }
 }
 
-async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
+async fn models_route(State(shared): State<Arc<Shared>>) -> Response {
+    let left = shared.loads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |loads| loads.checked_sub(1));
+    if left.is_ok() {
+        let body = error(503, "the model is loading").2;
+        return (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "0")], body).into_response();
+    }
     // Responds like the model list of ntl-server. The model `xval` and names that end in `=xval` have numbers
     // as values. `#FINGERPRINT` and `@DTYPE` may follow the name. `#` alone means that the list has no
     // fingerprint.
@@ -193,7 +214,7 @@ async fn models_route(State(shared): State<Arc<Shared>>) -> Json<Value> {
         model
     };
     let data: Vec<Value> = shared.models.iter().map(model).collect();
-    Json(json!({ "object": "list", "data": data }))
+    Json(json!({ "object": "list", "data": data })).into_response()
 }
 
 async fn completions_route(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {

@@ -24,6 +24,8 @@ impl From<u32> for Token {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompt {
     pub tokens: Vec<Token>,
+    /// The index from which on tokens belong to the second segment. Only BERT distinguishes segments.
+    pub second_segment: Option<usize>,
 }
 
 impl Prompt {
@@ -48,6 +50,6 @@ impl From<Vec<u32>> for Prompt {
 
 impl<T: Into<Token>> FromIterator<T> for Prompt {
     fn from_iter<I: IntoIterator<Item = T>>(tokens: I) -> Self {
-        Self { tokens: tokens.into_iter().map(Into::into).collect() }
+        Self { tokens: tokens.into_iter().map(Into::into).collect(), second_segment: None }
     }
 }

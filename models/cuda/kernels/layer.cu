@@ -56,17 +56,17 @@ __device__ inline void norm(
 }
 
 // Writes the keys and values of rows to their slots. A warp processes one head of a row. Queries and keys are
-// normalised if weights are given, and rotated if angles are given. Queries are written to a separate tensor.
+// normalised if weights are given, each head by itself or all heads of a row together, and rotated if angles are given. Queries are written to a separate tensor.
 template <typename T>
 __device__ inline void store_kv(
     const float *__restrict__ qkv,       // [R, (H + 2 * G) * D]: queries, keys, values
     const uint32_t *__restrict__ slots,  // [R]
     const float *__restrict__ rope,      // [R, 2, D / 2]: cosines and sines, or null
-    const float *__restrict__ q_norm,    // [D], or null
-    const float *__restrict__ k_norm,    // [D], or null
+    const float *__restrict__ q_norm,    // [D], or [H * D] if rows are normalised, or null
+    const float *__restrict__ k_norm,    // [D], or [G * D] if rows are normalised, or null
     float *__restrict__ q,               // [R, H * D]
     T *__restrict__ slab,                // [2 * capacity, G * D]: keys of all slots, then their values
-    float eps, int heads, int num_kv_heads, int dim, uint32_t capacity) {
+    float eps, int heads, int num_kv_heads, int dim, bool norms_rows, uint32_t capacity) {
   const int lane = threadIdx.x % 32, head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
   const int all = heads + 2 * num_kv_heads, pairs = dim / 2;
   if (head >= all) return;
@@ -77,9 +77,13 @@ __device__ inline void store_kv(
 
   float scale = 1.0f;
   if (weight) {
+    const int before = norms_rows ? (is_query ? head : head - heads) * dim : 0;
+    const int count = norms_rows ? (is_query ? heads : num_kv_heads) * dim : dim;
+    const float *from = x - before;
     float square = 0.0f;
-    for (int at = lane; at < dim; at += 32) square += x[at] * x[at];
-    scale = rsqrtf(sum_of_warp(square) / dim + eps);
+    for (int at = lane; at < count; at += 32) square += from[at] * from[at];
+    scale = rsqrtf(sum_of_warp(square) / count + eps);
+    weight += before;
   }
   const uint32_t slot = slots[blockIdx.x];
   if (!is_query && slot >= capacity) return;
@@ -163,8 +167,9 @@ KERNEL(256) add_f32(float *x, const float *y, int width, int is_one_row) { add(x
 #define STORE_KV(NAME, T)                                                                                        \
   KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,   \
                               const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,    \
-                              int dim, uint32_t capacity) {                                                      \
-    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, capacity);                \
+                              int dim, int norms_rows, uint32_t capacity) {                                      \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, norms_rows != 0,          \
+             capacity);                                                                                          \
   }
 #define OF_TYPE(NAME, T)                                                                                           \
   KERNEL(1024) norm_##NAME(const float *x, const float *weight, const float *bias, T *out, int width, float eps) { \

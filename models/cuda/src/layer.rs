@@ -83,8 +83,8 @@ pub struct Projections<'a> {
     pub num_kv_heads: usize,
     /// Cosines and sines of the rotation of queries and keys, f32 `[R, 2, D / 2]`.
     pub rope: Option<&'a Tensor>,
-    /// Weights f32 `[D]` with which every head of queries and of keys is normalised before the rotation, by
-    /// its root mean square.
+    /// Weights f32 with which queries and keys are normalised before the rotation, by their root mean square:
+    /// `[D]` for each head by itself, or `[H * D]` and `[G * D]` for all heads of a row together.
     pub q_norm: Option<&'a Tensor>,
     pub k_norm: Option<&'a Tensor>,
     pub eps: f64,
@@ -111,19 +111,23 @@ impl Projections<'_> {
         if rows * dim == 0 {
             candle_core::bail!("{rows} rows of heads of {dim} elements: nothing to store")
         }
+        let norm = self.k_norm.or(self.q_norm);
+        let norms_rows = norm.is_some_and(|weight| weight.elem_count() != dim);
+        let normed = |count: usize| if norms_rows { count * dim } else { dim };
         let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
         let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", cached_suffix(dtype)?))?;
         call.tensor(self.qkv, DType::F32, rows * columns)?
             .tensor(slots, DType::U32, rows)?
             .optional(self.rope, DType::F32, rows * dim)?
-            .optional(self.q_norm, DType::F32, dim)?
-            .optional(self.k_norm, DType::F32, dim)?
+            .optional(self.q_norm, DType::F32, normed(heads))?
+            .optional(self.k_norm, DType::F32, normed(num_kv_heads))?
             .optional(q.as_ref(), DType::F32, rows * heads * dim)?
             .tensor(slab, dtype, places * width)?
             .float(self.eps as f32)
             .int(heads)?
             .int(num_kv_heads)?
             .int(dim)?
+            .int(usize::from(norms_rows))?
             .int(places / 2)?;
         let blocks = [rows, (heads + 2 * num_kv_heads).div_ceil(WARPS), 1];
         // SAFETY: the arguments match the kernel's parameters. It has one warp for each head of each row of

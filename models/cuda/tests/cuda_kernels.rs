@@ -333,15 +333,21 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
     let slots = [8u32, 2, 0, 7, 3];
     let on_device = Tensor::new(&slots, &device).unwrap();
     let types = DTYPES.into_iter().chain([DType::F8E4M3]);
-    for (dtype, (heads, num_kv_heads, dim), (has_rope, has_norm)) in types.flat_map(|dtype| {
-        let shapes = [((4, 2, 8), (true, true)), ((2, 2, 70), (true, false)), ((0, 3, 5), (false, false))];
+    for (dtype, (heads, num_kv_heads, dim), (has_rope, has_norm, norms_rows)) in types.flat_map(|dtype| {
+        let shapes = [
+            ((4, 2, 8), (true, true, false)),
+            ((4, 2, 8), (true, true, true)),
+            ((2, 2, 70), (true, false, false)),
+            ((0, 3, 5), (false, false, false)),
+        ];
         shapes.map(|(shape, options)| (dtype, shape, options))
     }) {
         let all = heads + 2 * num_kv_heads;
-        let (qkv, x) = random(&[rows, all * dim], DType::F32, 5, &device);
+        let (qkv, qkv_numbers) = random(&[rows, all * dim], DType::F32, 5, &device);
         let (rope, angles) = random(&[rows, 2, dim / 2], DType::F32, 6, &device);
-        let (q_norm, q_weights) = random(&[dim], DType::F32, 7, &device);
-        let (k_norm, k_weights) = random(&[dim], DType::F32, 8, &device);
+        let [q_normed, k_normed] = if norms_rows { [heads, num_kv_heads] } else { [1, 1] };
+        let (q_norm, q_weights) = random(&[q_normed * dim], DType::F32, 7, &device);
+        let (k_norm, k_weights) = random(&[k_normed * dim], DType::F32, 8, &device);
         let (slab, mut cached) = random(&[2 * capacity, num_kv_heads * dim], dtype, 9, &device);
         let projections = Projections {
             qkv: &qkv,
@@ -357,11 +363,16 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
         let mut queries = Vec::new();
         for (row, &slot) in slots.iter().enumerate() {
             for head in 0..all {
-                let mut x = x[(row * all + head) * dim..][..dim].to_vec();
+                let mut x = qkv_numbers[(row * all + head) * dim..][..dim].to_vec();
                 let is_value = head >= heads + num_kv_heads;
                 if has_norm && !is_value {
-                    let mean = x.iter().map(|x| x * x).sum::<f64>() / dim as f64;
-                    let weights = if head < heads { &q_weights } else { &k_weights };
+                    let (first, normed, weights) =
+                        if head < heads { (0, q_normed, &q_weights) } else { (heads, k_normed, &k_weights) };
+                    // The first head that is normalised together with this one.
+                    let from = if norms_rows { first } else { head };
+                    let all_normed = &qkv_numbers[(row * all + from) * dim..][..normed * dim];
+                    let mean = all_normed.iter().map(|x| x * x).sum::<f64>() / all_normed.len() as f64;
+                    let weights = &weights[(head - from) * dim..];
                     x.iter_mut().zip(weights).for_each(|(x, weight)| *x *= weight / (mean + eps).sqrt());
                 }
                 if has_rope && !is_value {

@@ -5,12 +5,14 @@
 //! implements over HTTP: `wire` has the formats of engines, `replicas` chooses among several URLs, and
 //! `client` sends requests.
 
+mod byte_tokenizer;
 mod client;
 pub mod engine;
 mod replicas;
 mod upstream;
 pub mod wire;
 
+pub use byte_tokenizer::byte_tokenizer;
 pub use client::{
     ApiKey, BaseUrl, ClientError, Code, IDLE_CONNECTIONS_MAX, InvalidKey, InvalidUrl, UpstreamError,
 };
@@ -22,7 +24,7 @@ pub use engine::{
 pub use replicas::{NoObserver, UpstreamObserver};
 pub use upstream::{
     Connecting, DetectError, EngineFacts, EngineKind, Forwarded, Reports, TokenizationError, Upstream,
-    UpstreamConfig, Vocabulary,
+    UpstreamConfig,
 };
 pub use wire::chat::ChatFields;
 pub use wire::texts::TokenTexts;

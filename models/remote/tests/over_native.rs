@@ -417,9 +417,7 @@ struct Styled {
 impl Styled {
     fn new(files: &CheckpointFiles, alternatives: Option<usize>) -> Self {
         let tokenizer = load(files, LoadOptions::default()).unwrap().tokenizer;
-        let ids = 0..tokenizer.len() as u32;
-        let texts = ids.map(|id| (id, tokenizer.token_bytes(id)));
-        let texts = TokenTexts::new(texts, tokenizer.drops_first_space());
+        let texts = TokenTexts::new(&tokenizer);
         let digits = (b'0'..=b'9').filter_map(|digit| texts.id(&[digit])).collect();
         Self { tokenizer, texts, digits, alternatives }
     }

@@ -7,7 +7,7 @@ use ntl_text::checkpoint::{
     CheckpointFiles, FieldError, LoadError, check_epsilon, check_sizes, generation_eos_ids,
 };
 
-use crate::families::Family;
+use crate::families::{Family, NormPlaces, QkNorm};
 use crate::ops::Activation;
 use crate::rope::Rotary;
 
@@ -29,8 +29,8 @@ pub struct CausalConfig {
     pub head_dim: usize,
     pub layers: Vec<LayerConfig>,
     pub norm: NormConfig,
-    /// Whether the queries and keys of each head are normalised.
-    pub head_norms: bool,
+    pub(crate) norm_places: NormPlaces,
+    pub(crate) qk_norm: Option<QkNorm>,
     /// Activation of the feed-forward layers.
     pub activation: Activation,
     /// Whether the feed-forward layers have a gate.
@@ -75,6 +75,8 @@ pub enum Naming {
 pub struct LayerConfig {
     /// Number of positions that a row sees, including itself; `None` for all.
     pub window: Option<usize>,
+    /// Index of the angles in [`PositionEncoding::Rotary`] by which queries and keys are rotated.
+    pub rotary: Option<usize>,
     /// Factor of the attention scores.
     pub scale: f64,
 }
@@ -89,8 +91,8 @@ pub struct NormConfig {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum PositionEncoding {
-    /// Rotary embeddings of queries and keys.
-    Rotary(Rotary),
+    /// Rotary embeddings of queries and keys; kinds of layers may have different ones.
+    Rotary(Vec<Rotary>),
     /// A learned vector is added to each embedding.
     Learned,
 }

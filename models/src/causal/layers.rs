@@ -9,10 +9,11 @@ use ntl_kernels::Codes;
 use ntl_text::checkpoint::LoadResult;
 
 use crate::adapter::AdaptableLayers;
+use crate::families::{NormPlaces, QkNorm};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
-    AdaptedRows, AdapterWeights, AttentionQuery, HeadNorms, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
-    Phase, Placement, QkvInput, Scratch, StoredLinear, Visible, Weight, device_error, is_placeholder,
+    AdaptedRows, AdapterWeights, AttentionQuery, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase,
+    Placement, QkNorms, QkvInput, Scratch, StoredLinear, Visible, Weight, device_error, is_placeholder,
 };
 use crate::weights::Weights;
 
@@ -122,33 +123,58 @@ impl Loader<'_> {
         self.adaptable.of_labels(stored, &exact).map_err(device_error)
     }
 
-    /// Reads a layer whose outputs are multiplied by `factor` before they are added.
-    fn scaled(&self, name: &str, shape: [usize; 2], bias: bool, factor: f64) -> LoadResult<Linear> {
-        let layer = LayerName { name: name.to_owned(), shape, bias };
-        Ok(self.combined(&[layer], [shape[0]])?.scaled(factor))
+    /// Reads a layer of `layer` whose outputs are added to the residual stream, with the normalisation before
+    /// that.
+    fn added(
+        &self,
+        layer: &str,
+        name: &str,
+        shape: [usize; 2],
+        bias: bool,
+        norm: Option<&str>,
+    ) -> LoadResult<Linear> {
+        let stored = LayerName { name: format!("{layer}.{name}"), shape, bias };
+        let linear = self.combined(&[stored], [shape[0]])?.scaled(self.config.multipliers.residual);
+        Ok(match self.optional_norm(layer, norm)? {
+            Some(norm) => linear.normed(norm),
+            None => linear,
+        })
+    }
+
+    fn optional_norm(&self, layer: &str, name: Option<&str>) -> LoadResult<Option<Norm>> {
+        match name {
+            Some(name) => self.norm(&format!("{layer}.{name}"), self.config.hidden_size).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn qk_norms(&self, layer: &str) -> LoadResult<Option<QkNorms>> {
+        let config = self.config;
+        let [q, k] = match config.qk_norm {
+            None => return Ok(None),
+            Some(QkNorm::Heads) => [config.head_dim; 2],
+            Some(QkNorm::Rows) => [config.query_width(), config.key_width()],
+        };
+        Ok(Some(QkNorms {
+            q: self.norm(&format!("{layer}.self_attn.q_norm"), q)?,
+            k: self.norm(&format!("{layer}.self_attn.k_norm"), k)?,
+        }))
     }
 
     pub(super) fn layer(&self, index: usize) -> LoadResult<Layer> {
-        let (config, LayerConfig { window, scale }) = (self.config, self.config.layers[index]);
+        let (config, LayerConfig { window, rotary, scale }) = (self.config, self.config.layers[index]);
         let name = config.naming.layer(self.weights, index);
-        let names = config.naming.parts();
-        let hidden = config.hidden_size;
+        let names = config.naming.parts(config.norm_places);
         Ok(Layer {
-            norm: self.norm(&format!("{name}.{}", names.norm), hidden)?,
+            norm: self.optional_norm(&name, names.attention_norms.before)?,
             qkv: self.qkv(&name)?,
-            head_norms: if config.head_norms {
-                Some(HeadNorms {
-                    q: self.norm(&format!("{name}.self_attn.q_norm"), config.head_dim)?,
-                    k: self.norm(&format!("{name}.self_attn.k_norm"), config.head_dim)?,
-                })
-            } else {
-                None
-            },
-            output: self.scaled(
-                &format!("{name}.{}", names.output),
-                [hidden, config.query_width()],
+            qk_norms: self.qk_norms(&name)?,
+            output: self.added(
+                &name,
+                names.output,
+                [config.hidden_size, config.query_width()],
                 config.output_bias,
-                config.multipliers.residual,
+                names.attention_norms.after,
             )?,
             heads: Heads {
                 queries: config.num_heads,
@@ -156,15 +182,16 @@ impl Loader<'_> {
                 scale: scale as f32,
                 cap: None,
             },
+            rotary,
             view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
-            mlp_norm: self.norm(&format!("{name}.{}", names.mlp_norm), hidden)?,
+            mlp_norm: self.optional_norm(&name, names.mlp_norms.before)?,
             mlp: self.mlp(&name)?,
         })
     }
 
     fn mlp(&self, layer: &str) -> LoadResult<Mlp> {
         let config = self.config;
-        let names = config.naming.parts();
+        let names = config.naming.parts(config.norm_places);
         let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
         let (shape, bias) = ([intermediate, hidden], config.mlp_bias);
         let up = LayerName { name: format!("{layer}.{}", names.up), shape, bias };
@@ -174,8 +201,7 @@ impl Loader<'_> {
         } else {
             MlpInput::Plain(self.combined(&[up], [intermediate])?)
         };
-        let down_name = format!("{layer}.{}", names.down);
-        let down = self.scaled(&down_name, [hidden, intermediate], bias, config.multipliers.residual)?;
+        let down = self.added(layer, names.down, [hidden, intermediate], bias, names.mlp_norms.after)?;
         Ok(Mlp { up, down, activation: config.activation })
     }
 
@@ -210,27 +236,53 @@ struct LayerName {
 
 /// Names of the parts of a layer.
 struct Parts {
-    norm: &'static str,
+    attention_norms: NormNames,
     output: &'static str,
-    mlp_norm: &'static str,
+    mlp_norms: NormNames,
     up: &'static str,
     down: &'static str,
 }
 
+/// Names of the normalisations of inputs and of outputs.
+struct NormNames {
+    before: Option<&'static str>,
+    after: Option<&'static str>,
+}
+
+impl NormNames {
+    fn before(name: &'static str) -> Self {
+        Self { before: Some(name), after: None }
+    }
+
+    fn after(name: &'static str) -> Self {
+        Self { before: None, after: Some(name) }
+    }
+}
+
 impl Naming {
-    fn parts(self) -> Parts {
+    fn parts(self, places: NormPlaces) -> Parts {
         match self {
-            Self::Llama => Parts {
-                norm: "input_layernorm",
-                output: "self_attn.o_proj",
-                mlp_norm: "post_attention_layernorm",
-                up: "mlp.up_proj",
-                down: "mlp.down_proj",
-            },
+            Self::Llama => {
+                let [attention_norms, mlp_norms] = match places {
+                    NormPlaces::Before => {
+                        ["input_layernorm", "post_attention_layernorm"].map(NormNames::before)
+                    }
+                    NormPlaces::After => {
+                        ["post_attention_layernorm", "post_feedforward_layernorm"].map(NormNames::after)
+                    }
+                };
+                Parts {
+                    attention_norms,
+                    output: "self_attn.o_proj",
+                    mlp_norms,
+                    up: "mlp.up_proj",
+                    down: "mlp.down_proj",
+                }
+            }
             Self::Gpt2 => Parts {
-                norm: "ln_1",
+                attention_norms: NormNames::before("ln_1"),
                 output: "attn.c_proj",
-                mlp_norm: "ln_2",
+                mlp_norms: NormNames::before("ln_2"),
                 up: "mlp.c_fc",
                 down: "mlp.c_proj",
             },
@@ -364,20 +416,23 @@ impl<'a> ContextRows<'a> {
 pub(super) struct Pass<'a> {
     /// Has a view for each window.
     pub(super) kv: Box<dyn KvPass + 'a>,
-    pub(super) rope: Option<PassRope>,
+    /// The angles of [`PositionEncoding::Rotary`](super::PositionEncoding::Rotary), in its order.
+    pub(super) ropes: Vec<PassRope>,
     pub(super) rows: AdaptedRows,
 }
 
-/// One layer: attention and the MLP, each after a normalisation.
+/// One layer: attention and the MLP, with normalisations of the inputs or of the outputs.
 pub(super) struct Layer {
-    norm: Norm,
+    norm: Option<Norm>,
     qkv: Linear<3>,
-    head_norms: Option<HeadNorms>,
+    qk_norms: Option<QkNorms>,
     output: Linear,
     heads: Heads,
+    /// Index of its angles in [`Pass::ropes`].
+    rotary: Option<usize>,
     /// Index of its window in [`CausalConfig::windows`].
     view: usize,
-    mlp_norm: Norm,
+    mlp_norm: Option<Norm>,
     mlp: Mlp,
 }
 
@@ -394,19 +449,26 @@ impl Layer {
         let q = Scratch(q);
         let attended = Scratch(pass.kv.attend(index, self.view, &q, self.heads)?);
         let x = self.output.added(&attended, x, &pass.rows)?;
-        let normed = Scratch(self.mlp_norm.forward(&x)?);
-        self.mlp.added(&normed, x, &pass.rows)
+        match &self.mlp_norm {
+            Some(norm) => self.mlp.added(&Scratch(norm.forward(&x)?), x, &pass.rows),
+            // The MLP reads its input before it adds to the same memory.
+            None => self.mlp.added(&x.clone(), x, &pass.rows),
+        }
     }
 
     /// Writes the keys and values of rows, given their hidden states `[R, hidden]` before the layer. Returns
     /// the queries `[R, H * D]`.
     pub(super) fn write_kv(&self, x: &Tensor, index: usize, pass: &Pass<'_>) -> Result<Tensor> {
+        let normed = match &self.norm {
+            Some(norm) => Some(Scratch(norm.forward(x)?)),
+            None => None,
+        };
         let input = QkvInput {
-            x: &Scratch(self.norm.forward(x)?),
+            x: normed.as_deref().unwrap_or(x),
             qkv: &self.qkv,
             heads: self.heads,
-            head_norms: self.head_norms.as_ref(),
-            rope: pass.rope.as_ref(),
+            qk_norms: self.qk_norms.as_ref(),
+            rope: self.rotary.map(|index| &pass.ropes[index]),
             rows: &pass.rows,
         };
         pass.kv.write(index, &input)

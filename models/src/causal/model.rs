@@ -159,13 +159,12 @@ impl Causal {
     }
 
     fn pass<'a>(&'a self, contexts: &'a [ContextRows<'a>]) -> Result<Pass<'a>> {
-        let rope = match &self.config.positions {
-            PositionEncoding::Rotary(rotary) => {
-                let positions = contexts.iter().flat_map(ContextRows::positions);
-                Some(rotary.pass(positions))
+        let mut ropes = Vec::new();
+        if let PositionEncoding::Rotary(rotaries) = &self.config.positions {
+            for rotary in rotaries {
+                ropes.push(rotary.pass(contexts.iter().flat_map(ContextRows::positions)));
             }
-            PositionEncoding::Learned => None,
-        };
+        }
         let written: Vec<_> = contexts.iter().map(|rows| rows.written).collect();
         let mut views = Vec::new();
         for window in self.config.windows() {
@@ -173,7 +172,7 @@ impl Causal {
             views.push(KeyView { groups, bias: None });
         }
         let rows = AdaptedRows::new(contexts.iter().map(|rows| (rows.adapter, rows.visible.len())));
-        Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, rope, rows })
+        Ok(Pass { kv: self.kv_cache.store().pass(&written, views)?, ropes, rows })
     }
 
     /// Returns the hidden states `[R, hidden]` after all layers of rows whose embeddings are `x`
@@ -182,7 +181,7 @@ impl Causal {
         let pass = self.pass(contexts)?;
         self.graphs.compute(
             x,
-            || step_inputs(pass.kv.as_ref(), pass.rope.iter(), &pass.rows),
+            || step_inputs(pass.kv.as_ref(), pass.ropes.iter(), &pass.rows),
             |mut x| {
                 for (index, layer) in self.layers.iter().enumerate() {
                     x = layer.forward(x, index, &pass)?;

@@ -7,9 +7,9 @@ use ntl_text::checkpoint::{
 use ntl_text::labels::read_labels;
 use serde::Deserialize;
 
-use crate::families::{CausalVariant, Family, LlamaTraits, Network, Output, Window};
+use crate::families::{CausalVariant, Family, LayerRopes, LlamaTraits, Network, NormPlaces, Output, Window};
 use crate::ops::Activation;
-use crate::rope::{RopeShape, StoredRope};
+use crate::rope::{RopeShape, StoredRope, StoredRopes};
 
 use super::config::{
     CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding, ScoreHead,
@@ -30,13 +30,16 @@ struct StoredLlama {
     rms_norm_eps: Option<f64>,
     rope_theta: Option<f64>,
     rope_scaling: Option<StoredRope>,
-    rope_parameters: Option<StoredRope>,
+    rope_parameters: Option<StoredRopes>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     sliding_window: Option<usize>,
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
+    /// 1 for each layer with rotary positions, and 0 for the others.
+    no_rope_layers: Option<Vec<u8>>,
+    no_rope_layer_interval: Option<usize>,
     embedding_multiplier: Option<f64>,
     attention_multiplier: Option<f64>,
     residual_multiplier: Option<f64>,
@@ -124,7 +127,7 @@ fn activation(field: &'static str, name: Option<&str>, usual: Activation) -> Res
 
 fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<CausalConfig, FieldError> {
     stored.common.check()?;
-    let (positions, positions_max) = rotary(&stored)?;
+    let (positions, positions_max) = rotary(traits, &stored)?;
     let layers = layers(traits, &stored)?;
     let attention_bias = stored.attention_bias.unwrap_or(false);
     Ok(CausalConfig {
@@ -138,7 +141,8 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         head_dim: head_dim(&stored)?,
         layers,
         norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
-        head_norms: traits.has_head_norms,
+        norm_places: traits.norm_places,
+        qk_norm: traits.qk_norm,
         activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
         gated: true,
         input_bias: attention_bias || traits.has_qkv_bias,
@@ -146,7 +150,7 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         mlp_bias: stored.mlp_bias.unwrap_or(false),
         positions,
         positions_max,
-        tied: stored.common.tie_word_embeddings.unwrap_or(false),
+        tied: stored.common.tie_word_embeddings.unwrap_or(traits.is_tied),
         score: None,
         multipliers: if traits.has_multipliers { stored.multipliers() } else { Multipliers::ONE },
         bos_id: stored.common.bos_token_id,
@@ -175,17 +179,27 @@ fn head_dim(stored: &StoredLlama) -> Result<usize, FieldError> {
 }
 
 /// Reads the rotary positions. transformers 5 stores everything in `rope_parameters`, transformers 4 in
-/// `rope_theta` and `rope_scaling`.
-fn rotary(stored: &StoredLlama) -> Result<(PositionEncoding, usize), FieldError> {
+/// `rope_theta` and, for layers without a window, `rope_scaling`.
+fn rotary(traits: LlamaTraits, stored: &StoredLlama) -> Result<(PositionEncoding, usize), FieldError> {
     let plain = StoredRope::default();
-    let rope = stored.rope_parameters.as_ref().or(stored.rope_scaling.as_ref()).unwrap_or(&plain);
-    let shape = RopeShape {
-        head_dim: head_dim(stored)?,
-        theta: rope.rope_theta.or(stored.rope_theta).unwrap_or(10_000.0),
-        positions: stored.max_position_embeddings,
+    let [full, sliding] = match &stored.rope_parameters {
+        Some(ropes) => [ropes.of(false), ropes.of(true)],
+        None => [stored.rope_scaling.as_ref().unwrap_or(&plain), &plain],
     };
-    let (rotary, positions_max) = rope.resolve(shape)?;
-    Ok((PositionEncoding::Rotary(rotary), positions_max))
+    let ropes = if traits.ropes == LayerRopes::ByWindow { vec![full, sliding] } else { vec![full] };
+    let mut rotaries = Vec::new();
+    let mut positions_max = usize::MAX;
+    for rope in ropes {
+        let shape = RopeShape {
+            head_dim: head_dim(stored)?,
+            theta: rope.rope_theta.or(stored.rope_theta).unwrap_or(10_000.0),
+            positions: stored.max_position_embeddings,
+        };
+        let (rotary, positions) = rope.resolve(shape)?;
+        rotaries.push(rotary);
+        positions_max = positions_max.min(positions);
+    }
+    Ok((PositionEncoding::Rotary(rotaries), positions_max))
 }
 
 fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
@@ -196,27 +210,53 @@ fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>,
     };
     let has_window = match traits.window {
         Window::Never => false,
-        Window::Always => true,
-        Window::IfEnabled => stored.use_sliding_window.unwrap_or(false),
+        Window::Always | Window::Except(_) => true,
+        Window::IfEnabled | Window::WithoutRope => stored.use_sliding_window.unwrap_or(false),
     };
     let window = if has_window { stored.sliding_window } else { None };
-    let mut layers = Vec::new();
-    if let Some(types) = &stored.layer_types
-        && window.is_some()
-    {
-        for layer in layer_types(types, stored.num_hidden_layers)? {
-            let window = if layer == LayerType::Sliding { window } else { None };
-            layers.push(LayerConfig { window, scale });
-        }
-        return Ok(layers);
+    if window.is_none() && matches!(traits.window, Window::Except(_)) {
+        return Err(("sliding_window", "missing".to_owned()));
     }
-    // The default of Qwen's classes.
-    let whole = if traits.window == Window::Always { 0 } else { stored.max_window_layers.unwrap_or(28) };
-    for index in 0..check_count("num_hidden_layers", stored.num_hidden_layers)? {
-        let window = if index >= whole { window } else { None };
-        layers.push(LayerConfig { window, scale });
+    let types = match &stored.layer_types {
+        Some(types) if window.is_some() => Some(layer_types(types, stored.num_hidden_layers)?),
+        _ => None,
+    };
+    let mut layers = Vec::new();
+    for (index, has_rope) in layers_with_rope(traits, stored)?.into_iter().enumerate() {
+        let is_sliding = match (&types, traits.window) {
+            (Some(types), _) => types[index] == LayerType::Sliding,
+            // The default of Qwen's classes.
+            (None, Window::IfEnabled) => index >= stored.max_window_layers.unwrap_or(28),
+            (None, Window::WithoutRope) => !has_rope,
+            (None, Window::Except(nth)) => !(index + 1).is_multiple_of(nth),
+            (None, Window::Always | Window::Never) => true,
+        };
+        let window = if is_sliding { window } else { None };
+        let rotary = match traits.ropes {
+            LayerRopes::All => Some(0),
+            LayerRopes::Some => has_rope.then_some(0),
+            LayerRopes::ByWindow => Some(usize::from(is_sliding)),
+        };
+        layers.push(LayerConfig { window, rotary, scale });
     }
     Ok(layers)
+}
+
+/// Returns for each layer whether it has rotary positions.
+fn layers_with_rope(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<bool>, FieldError> {
+    let count = check_count("num_hidden_layers", stored.num_hidden_layers)?;
+    if traits.ropes != LayerRopes::Some {
+        return Ok(vec![true; count]);
+    }
+    let Some(flags) = &stored.no_rope_layers else {
+        // The default of SmolLM3's class.
+        let interval = check_count("no_rope_layer_interval", stored.no_rope_layer_interval.unwrap_or(4))?;
+        return Ok((1..=count).map(|number| !number.is_multiple_of(interval)).collect());
+    };
+    match flags.get(..count) {
+        Some(flags) => Ok(flags.iter().map(|&flag| flag != 0).collect()),
+        None => Err(("no_rope_layers", format!("{} for {count} layers", flags.len()))),
+    }
 }
 
 fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> {
@@ -239,7 +279,8 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         head_dim: hidden / heads,
         layers: gpt2_layers(&stored, hidden / heads)?,
         norm: NormConfig { centred: true, eps },
-        head_norms: false,
+        norm_places: NormPlaces::Before,
+        qk_norm: None,
         activation: activation("activation_function", name, Activation::GeluNew)?,
         gated: false,
         input_bias: true,
@@ -261,7 +302,7 @@ fn gpt2_layers(stored: &StoredGpt2, head_dim: usize) -> Result<Vec<LayerConfig>,
     let mut layers = Vec::new();
     for index in 0..check_count("n_layer", stored.n_layer)? {
         let scale = if by_depth { usual / (index + 1) as f64 } else { usual };
-        layers.push(LayerConfig { window: None, scale });
+        layers.push(LayerConfig { window: None, rotary: None, scale });
     }
     Ok(layers)
 }

@@ -73,6 +73,36 @@ fn windows_follow_the_family() {
 }
 
 #[test]
+fn layers_without_rotary_positions_are_those_of_the_configuration() {
+    let rotated = |change: Value| -> Vec<bool> {
+        let config = read("SmolLM3ForCausalLM", &change, None).unwrap();
+        config.layers.iter().map(|layer| layer.rotary.is_some()).collect()
+    };
+    assert_eq!(rotated(json!({"no_rope_layer_interval": 2})), [true, false, true]);
+    assert_eq!(rotated(json!({"num_hidden_layers": 4})), [true, true, true, false]);
+    assert_eq!(rotated(json!({"no_rope_layers": [0, 1, 1, 0]})), [false, true, true]);
+    let window = json!({"sliding_window": 8, "use_sliding_window": true, "no_rope_layers": [0, 1, 1]});
+    assert_eq!(windows("SmolLM3ForCausalLM", &window), [Some(8), None, None]);
+    assert!(llama(&json!({"no_rope_layers": [0, 1, 1]})).layers.iter().all(|layer| layer.rotary == Some(0)));
+}
+
+#[test]
+fn layers_with_a_window_have_their_own_angles() {
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "rope_theta": 5e5});
+    let plain = json!({"rope_type": "default", "rope_theta": 5e5});
+    let new = json!({"sliding_window": 8, "num_hidden_layers": 5,
+        "rope_parameters": {"full_attention": yarn, "sliding_attention": plain}});
+    let old = json!({"sliding_window": 8, "num_hidden_layers": 5, "rope_scaling": yarn, "rope_theta": 5e5});
+    let [new, old] = [new, old].map(|change| read("Olmo3ForCausalLM", &change, None).unwrap());
+    assert_eq!(new, old);
+    let PositionEncoding::Rotary(rotaries) = &new.positions else { panic!("{:?}", new.positions) };
+    assert!(rotaries[0].magnitude > 1.0 && rotaries[1].magnitude == 1.0, "{rotaries:?}");
+    let layers: Vec<_> = new.layers.iter().map(|layer| (layer.window, layer.rotary)).collect();
+    let (sliding, full) = ((Some(8), Some(1)), (None, Some(0)));
+    assert_eq!(layers, [sliding, sliding, sliding, full, sliding]);
+}
+
+#[test]
 fn generation_config_determines_the_end_of_sequence_ids() {
     for (generation, want) in [
         (None, vec![2]),
@@ -107,6 +137,9 @@ fn unsupported_configurations_are_rejected_with_the_field_s_name() {
         (LLAMA, json!({"quantization_config": {"bits": 4}}), "quantization_config"),
         ("MistralForCausalLM", json!({"sliding_window": 0}), "sliding_window"),
         ("GraniteForCausalLM", json!({"logits_scaling": 0.0}), "logits_scaling"),
+        ("SmolLM3ForCausalLM", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
+        ("SmolLM3ForCausalLM", json!({"no_rope_layer_interval": 0}), "no_rope_layer_interval"),
+        ("Olmo3ForCausalLM", json!({"sliding_window": null}), "sliding_window"),
         ("GPT2LMHeadModel", json!({"n_head": 5}), "n_head"),
         ("GPT2LMHeadModel", json!({"activation_function": "tanh"}), "activation_function"),
         ("BertModel", json!({}), "architectures"),

@@ -129,13 +129,14 @@ pub(super) fn load(
 }
 
 impl Loader<'_, Config> {
-    /// Reads the positions, the first segment and the normalisation that follow the embeddings, in f32.
+    /// Reads the positions, the first two segments and the normalisation that follow the embeddings, in f32.
     fn input(&self) -> LoadResult<InputLayer> {
-        let Config { sizes: Sizes { hidden, positions, .. }, segments, eps, pad_id, .. } = *self.config;
-        let segments = self.tensor("embeddings.token_type_embeddings.weight", &[segments, hidden])?;
+        let Config { sizes: Sizes { hidden, positions, .. }, segments: count, eps, pad_id, .. } =
+            *self.config;
+        let segments = self.tensor("embeddings.token_type_embeddings.weight", &[count, hidden])?;
         let positions = LearnedPositions {
             table: self.tensor("embeddings.position_embeddings.weight", &[positions, hidden])?,
-            segment: segments.narrow(0, 0, 1).map_err(device_error)?,
+            segments: segments.narrow(0, 0, count.min(2)).map_err(device_error)?,
             pad_id,
         };
         let norm = self.layer_norm("embeddings.LayerNorm", hidden, true, eps)?;
@@ -170,7 +171,7 @@ impl Loader<'_, Config> {
         let attention_norm = format!("{name}.attention.output.LayerNorm");
         let feed_forward_norm = format!("{name}.output.LayerNorm");
         Ok(EncoderLayer {
-            attention: SelfAttention { kind: 0, norm: None, qkv, head_norms: None, output },
+            attention: SelfAttention { kind: 0, norm: None, qkv, qk_norms: None, output },
             feed_forward: FeedForward { norm: None, mlp: Mlp { up: MlpInput::Plain(up), down, activation } },
             norms_after: Some(NormsAfter {
                 attention: exact.layer_norm(&attention_norm, hidden, true, eps)?,

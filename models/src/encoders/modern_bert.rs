@@ -213,7 +213,7 @@ impl Loader<'_, Config> {
             // The embeddings are already normalised.
             norm: if index == 0 { None } else { Some(self.norm(&format!("{name}.attn_norm"))?) },
             qkv: self.adaptable.combine(&[qkv], [hidden; 3], self.place).map_err(device_error)?,
-            head_norms: None,
+            qk_norms: None,
             output: self.dense(&format!("{name}.attn.Wo"), [hidden; 2], attention_bias)?,
         };
         let norm = Some(self.norm(&format!("{name}.mlp_norm"))?);

@@ -30,7 +30,7 @@ pub(crate) use norm::Norm;
 pub(crate) use ntl_kernels::{AttentionQuery, Format, Heads, Phase, Visible};
 #[cfg(feature = "cuda")]
 pub(crate) use projected_rows::ProjectedRows;
-pub(crate) use projected_rows::{HeadNorms, KvInput, QkvInput};
+pub(crate) use projected_rows::{KvInput, QkNorms, QkvInput};
 pub(crate) use replacement::Replacement;
 pub(crate) use rope::{PassRope, apply_rope};
 pub(crate) use scratch::Scratch;

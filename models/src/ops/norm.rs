@@ -41,7 +41,7 @@ impl Norm {
         self.wide(x)?.to_dtype(self.dtype)
     }
 
-    /// Normalises each head of `[M, H * D]` separately, in f32.
+    /// Normalises each part of `[M, H * D]` that is as wide as the scale `[D]`, in f32.
     pub(crate) fn by_head(&self, x: &Tensor) -> Result<Tensor> {
         let dim = self.weight.dim(0)?;
         self.wide(&x.reshape((x.elem_count() / dim, dim))?)?.reshape(x.shape())

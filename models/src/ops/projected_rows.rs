@@ -10,7 +10,7 @@ pub(crate) struct QkvInput<'a> {
     pub(crate) x: &'a Tensor,
     pub(crate) qkv: &'a Linear<3>,
     pub(crate) heads: Heads,
-    pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) qk_norms: Option<&'a QkNorms>,
     pub(crate) rope: Option<&'a PassRope>,
     pub(crate) rows: &'a AdaptedRows,
 }
@@ -21,12 +21,13 @@ pub(crate) struct KvInput<'a> {
     pub(crate) x: &'a Tensor,
     pub(crate) kv: &'a Linear<2>,
     pub(crate) heads: Heads,
-    pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) qk_norms: Option<&'a QkNorms>,
     pub(crate) rows: &'a AdaptedRows,
 }
 
-/// Normalisation of each head's queries and keys (Qwen3).
-pub(crate) struct HeadNorms {
+/// Normalisation of queries and keys: of each head (Qwen3), or of all heads of a row together (OLMo 2). The
+/// widths of the weights determine which.
+pub(crate) struct QkNorms {
     pub(crate) q: Norm,
     pub(crate) k: Norm,
 }
@@ -35,8 +36,8 @@ impl QkvInput<'_> {
     /// Returns queries `[R, H * D]`, keys and values `[R, G * D]`.
     pub(crate) fn parts(&self) -> Result<[Tensor; 3]> {
         let [q, k, v] = self.qkv.parts(self.x, self.rows)?;
-        let q = HeadNorms::rotated(self.head_norms.map(|norms| &norms.q), q, self.rope)?;
-        let k = HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, self.rope)?;
+        let q = QkNorms::rotated(self.qk_norms.map(|norms| &norms.q), q, self.rope)?;
+        let k = QkNorms::rotated(self.qk_norms.map(|norms| &norms.k), k, self.rope)?;
         Ok([q, k, v])
     }
 
@@ -47,7 +48,7 @@ impl QkvInput<'_> {
             qkv: &Scratch(self.qkv.together(self.x, self.rows)?),
             queries: self.heads.queries,
             keys: self.heads.keys,
-            head_norms: self.head_norms,
+            qk_norms: self.qk_norms,
             rope: self.rope,
         };
         let queries = rows.store(slab, slots)?;
@@ -59,7 +60,7 @@ impl KvInput<'_> {
     /// Returns keys and values, `[R, G * D]`.
     pub(crate) fn parts(&self) -> Result<[Tensor; 2]> {
         let [k, v] = self.kv.parts(self.x, self.rows)?;
-        Ok([HeadNorms::rotated(self.head_norms.map(|norms| &norms.k), k, None)?, v])
+        Ok([QkNorms::rotated(self.qk_norms.map(|norms| &norms.k), k, None)?, v])
     }
 
     /// On a device: writes keys and values to the slots u32 `[R]` of `slab` `[2 * capacity, G * D]`.
@@ -68,7 +69,7 @@ impl KvInput<'_> {
             qkv: &Scratch(self.kv.together(self.x, self.rows)?),
             queries: 0,
             keys: self.heads.keys,
-            head_norms: self.head_norms,
+            qk_norms: self.qk_norms,
             rope: None,
         };
         rows.store(slab, slots).map(drop)
@@ -82,19 +83,18 @@ pub(crate) struct ProjectedRows<'a> {
     /// Number of query heads; 0 if only keys and values are projected.
     pub(crate) queries: usize,
     pub(crate) keys: usize,
-    pub(crate) head_norms: Option<&'a HeadNorms>,
+    pub(crate) qk_norms: Option<&'a QkNorms>,
     pub(crate) rope: Option<&'a PassRope>,
 }
 
 impl ProjectedRows<'_> {
-    /// Normalises queries and keys head by head, rotates them, and writes keys and values to the slots u32
+    /// Normalises queries and keys, rotates them, and writes keys and values to the slots u32
     /// `[R]` of `slab` `[2 * capacity, G * D]`: keys of all slots, then their values. Returns the queries f32
     /// `[R, H * D]`, if there are any.
     pub(crate) fn store(&self, slab: &Tensor, slots: &Tensor) -> Result<Option<Tensor>> {
         #[cfg(feature = "cuda")]
         if super::own_kernels::OwnKernel::CacheStore.computes(self.qkv) {
-            let rms =
-                |norm: fn(&HeadNorms) -> &Norm| self.head_norms.map(|norms| norm(norms).rms()).transpose();
+            let rms = |norm: fn(&QkNorms) -> &Norm| self.qk_norms.map(|norms| norm(norms).rms()).transpose();
             let q_norm = rms(|norms| &norms.q)?;
             let k_norm = rms(|norms| &norms.k)?;
             let projections = ntl_cuda::Projections {
@@ -133,13 +133,13 @@ impl ProjectedRows<'_> {
         self.qkv.narrow(1, first, count)?.contiguous()
     }
 
-    fn rotated(&self, x: Tensor, norm: fn(&HeadNorms) -> &Norm) -> Result<Tensor> {
-        HeadNorms::rotated(self.head_norms.map(norm), x, self.rope)
+    fn rotated(&self, x: Tensor, norm: fn(&QkNorms) -> &Norm) -> Result<Tensor> {
+        QkNorms::rotated(self.qk_norms.map(norm), x, self.rope)
     }
 }
 
-impl HeadNorms {
-    /// Returns queries or keys, normalised head by head and rotated if the model does so.
+impl QkNorms {
+    /// Returns queries or keys, normalised and rotated if the model does so.
     fn rotated(norm: Option<&Norm>, x: Tensor, rope: Option<&PassRope>) -> Result<Tensor> {
         let x = match norm {
             Some(norm) => norm.by_head(&x)?,

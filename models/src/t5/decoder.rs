@@ -98,11 +98,11 @@ impl Decoder {
     ) -> Result<()> {
         let pass = kv_cache.store().pass(written, Vec::new())?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let head_norms = match layer.cross_attention {
+            let qk_norms = match layer.cross_attention {
                 Some(_) => None,
-                None => layer.self_attention.head_norms.as_ref(),
+                None => layer.self_attention.qk_norms.as_ref(),
             };
-            let input = KvInput { x: encoded, kv: &layer.prompt_kv, heads: self.heads, head_norms, rows };
+            let input = KvInput { x: encoded, kv: &layer.prompt_kv, heads: self.heads, qk_norms, rows };
             pass.write_keys_and_values(index, &input)?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use ntl_text::checkpoint::LoadResult;
 use super::T5Config;
 use crate::adapter::AdaptableLayers;
 use crate::ops::{
-    AdaptedRows, HeadNorms, Heads, Linear, Mlp, Norm, PassRope, Placement, QkvInput, Scratch, StoredLinear,
+    AdaptedRows, Heads, Linear, Mlp, Norm, PassRope, Placement, QkNorms, QkvInput, Scratch, StoredLinear,
     Weight, device_error,
 };
 use crate::weights::Weights;
@@ -100,7 +100,7 @@ pub(crate) struct SelfAttention {
     /// Normalises the input.
     pub(crate) norm: Option<Norm>,
     pub(crate) qkv: Linear<3>,
-    pub(crate) head_norms: Option<HeadNorms>,
+    pub(crate) qk_norms: Option<QkNorms>,
     pub(crate) output: Linear,
 }
 
@@ -118,7 +118,7 @@ impl SelfAttention {
         rope: Option<&'a PassRope>,
         rows: &'a AdaptedRows,
     ) -> QkvInput<'a> {
-        QkvInput { x: normed, qkv: &self.qkv, heads, head_norms: self.head_norms.as_ref(), rope, rows }
+        QkvInput { x: normed, qkv: &self.qkv, heads, qk_norms: self.qk_norms.as_ref(), rope, rows }
     }
 }
 

@@ -60,8 +60,8 @@ pub(crate) struct InputLayer {
 pub(crate) struct LearnedPositions {
     /// f32 `[positions, hidden]`.
     pub(crate) table: Tensor,
-    /// The vector of the first segment, to which all tokens of a prompt belong: f32 `[1, hidden]`.
-    pub(crate) segment: Tensor,
+    /// The vectors of one or two segments: f32 `[segments, hidden]`.
+    pub(crate) segments: Tensor,
     /// Padding, whose id is also its position. Other tokens are counted from the position after it (RoBERTa).
     pub(crate) pad_id: Option<u32>,
 }
@@ -124,9 +124,18 @@ impl LearnedPositions {
     }
 
     fn added(&self, x: &Tensor, requests: &[ContextRequest<'_>]) -> Result<Tensor> {
-        let positions: Vec<u32> = requests.iter().flat_map(|request| self.of(request.prompt.ids())).collect();
-        let positions = Tensor::from_slice(&positions, positions.len(), self.table.device())?;
-        x.broadcast_add(&self.segment)? + self.table.index_select(&positions, 0)?
+        let has_second = self.segments.dim(0)? > 1;
+        let mut positions = Vec::new();
+        let mut segments = Vec::new();
+        for ContextRequest { prompt, .. } in requests {
+            positions.extend(self.of(prompt.ids()));
+            let second = prompt.second_segment.unwrap_or(usize::MAX);
+            segments.extend((0..prompt.len()).map(|index| u32::from(has_second && index >= second)));
+        }
+        let device = self.table.device();
+        let positions = Tensor::from_slice(&positions, positions.len(), device)?;
+        let segments = Tensor::from_slice(&segments, segments.len(), device)?;
+        (x + self.segments.index_select(&segments, 0)?)? + self.table.index_select(&positions, 0)?
     }
 }
 
@@ -327,7 +336,7 @@ mod tests {
     fn padding_does_not_count_as_a_position_of_roberta() {
         let positions = |pad_id| {
             let table = Tensor::zeros((1, 1), DType::F32, &Device::Cpu).unwrap();
-            LearnedPositions { segment: table.clone(), table, pad_id }.of([0, 7, 1, 9].into_iter())
+            LearnedPositions { segments: table.clone(), table, pad_id }.of([0, 7, 1, 9].into_iter())
         };
         assert_eq!(positions(None), [0, 1, 2, 3]);
         assert_eq!(positions(Some(1)), [2, 3, 1, 4]);

@@ -109,7 +109,7 @@ impl Loader<'_> {
             kind: 0,
             norm: Some(self.norm(&format!("{name}.layer_norm"))?),
             qkv: self.linear(qkv_names, [inner; 3], model)?,
-            head_norms: None,
+            qk_norms: None,
             output: self.linear([format!("{name}.SelfAttention.o")], [model], inner)?,
         })
     }

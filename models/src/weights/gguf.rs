@@ -1,8 +1,8 @@
 //! The tensors of a GGUF file, under the names that safetensors checkpoints use.
 //!
 //! In: the files of a checkpoint. Out: its tables, and [`GgufNames`], which finds a tensor and describes how
-//! its rows are stored. llama.cpp's converter reorders the rows of queries and keys of `llama` and `granite`,
-//! and transposes the layers of GPT-2.
+//! its rows are stored. llama.cpp's converter reorders the rows of queries and keys of `llama`, `granite` and
+//! `smollm3`, and transposes the layers of GPT-2.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,6 +46,7 @@ pub(super) struct GgufNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
     Llama,
+    Olmo2,
     Gpt2,
     T5,
 }
@@ -66,6 +67,10 @@ const LAYER_PARTS: [(&str, &str); 11] = [
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
 ];
+
+/// The parts that have other names than those of Llama.
+const OLMO2_LAYER_PARTS: [(&str, &str); 2] =
+    [("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")];
 
 const GPT2_ENDS: [(&str, &str); 4] = [
     ("transformer.wte", "token_embd"),
@@ -119,7 +124,7 @@ impl GgufNames {
     fn new(gguf: &GgufFile) -> Result<Self, LoadError> {
         let architecture = gguf.text("general.architecture")?.unwrap_or_default();
         let paired_heads = match architecture {
-            "llama" | "granite" => {
+            "llama" | "granite" | "smollm3" => {
                 let heads = gguf.size(&format!("{architecture}.attention.head_count"))?.unwrap_or(1);
                 let key_heads = gguf.size(&format!("{architecture}.attention.head_count_kv"))?;
                 let key_heads = key_heads.unwrap_or(heads);
@@ -129,6 +134,7 @@ impl GgufNames {
         };
         let naming = match architecture {
             "gpt2" => Naming::Gpt2,
+            "olmo2" => Naming::Olmo2,
             "t5" => Naming::T5,
             _ => Naming::Llama,
         };
@@ -140,6 +146,8 @@ impl GgufNames {
         let (module, kind) = name.rsplit_once('.')?;
         let stored = match self.naming {
             Naming::Llama => stored_module(module, "model.layers.", &LAYER_PARTS, &ENDS),
+            Naming::Olmo2 => stored_module(module, "model.layers.", &OLMO2_LAYER_PARTS, &[])
+                .or_else(|| stored_module(module, "model.layers.", &LAYER_PARTS, &ENDS)),
             Naming::Gpt2 => stored_module(module, "transformer.h.", &GPT2_LAYER_PARTS, &GPT2_ENDS),
             Naming::T5 => stored_t5_module(module),
         }?;

@@ -11,7 +11,7 @@ use ntl_text::checkpoint::CheckpointFiles;
 use crate::support::{assert_close, flat, open_ids, score_ids};
 
 /// The names state the variants.
-const VARIANTS: [&str; 8] = [
+const VARIANTS: [&str; 11] = [
     "llama-linear",
     "llama-dynamic",
     "llama-llama3",
@@ -19,6 +19,9 @@ const VARIANTS: [&str; 8] = [
     "llama-biases",
     "mistral-window",
     "qwen2",
+    "smollm3",
+    "olmo2",
+    "olmo3",
     "gpt2-by-depth",
 ];
 

@@ -14,7 +14,7 @@ use crate::dtypes::DTYPES;
 use crate::support::{floats, ids, open};
 
 /// Checkpoints and the kinds that they are.
-const HEADS: [(&str, &str); 10] = [
+const HEADS: [(&str, &str); 11] = [
     ("llama-reward", "llama-head"),
     ("mistral-classes", "mistral-head"),
     ("qwen2-properties", "qwen2-head"),
@@ -22,6 +22,7 @@ const HEADS: [(&str, &str); 10] = [
     ("gpt2-classes", "gpt2-head"),
     ("t5-classes", "t5-head"),
     ("bert-classes", "bert-head"),
+    ("bert-relevance", "bert-head"),
     ("roberta-regression", "roberta-head"),
     ("modernbert-classes", "modernbert-head"),
     ("modernbert-mean", "modernbert-head"),
@@ -89,6 +90,34 @@ fn values_match_the_reference_alone_and_in_batches_bit_for_bit() {
         println!("{name}: values differ by at most {worst:e}");
         assert!(prompts.len() >= 8, "{name}");
         assert_eq!(predicted(&mut loaded, &prompts), alone, "{name}: values depend on the batch");
+    }
+}
+
+#[test]
+fn pairs_have_the_segments_of_the_reference_alone_and_in_batches() {
+    for name in ["llama-reward", "bert-relevance", "roberta-regression", "modernbert-mean"] {
+        let mut loaded = loaded(&folder(name));
+        let cases: Vec<Value> =
+            serde_json::from_slice(&fs::read(folder(name).join("pairs.json")).unwrap()).unwrap();
+        let mut prompts = Vec::new();
+        for case in &cases {
+            let text = |place: usize| case["texts"][place].as_str().unwrap();
+            let prompt = loaded.tokenizer.encode_pair(text(0), text(1)).unwrap();
+            let segments = ids(&case["segments"]);
+            assert_eq!(prompt.ids().collect::<Vec<_>>(), ids(&case["ids"]), "{name}");
+            assert_eq!(prompt.second_segment, segments.iter().position(|&segment| segment == 1), "{name}");
+            prompts.push(prompt);
+        }
+        let together = predicted(&mut loaded, &prompts);
+        for ((prompt, case), got) in prompts.iter().zip(&cases).zip(&together) {
+            let alone = predicted(&mut loaded, std::slice::from_ref(prompt));
+            assert_eq!(alone[0], *got, "{name}: values depend on the batch");
+            let off = got.iter().zip(floats(&case["logits"])).map(|(got, want)| (got - want).abs());
+            assert!(off.fold(0.0, f32::max) < 1e-4, "{name}: {got:?}, expected {case}");
+            // Only the segments distinguish the pair from one text.
+            let single = predicted(&mut loaded, &[prompt.ids().collect::<Vec<_>>().into()]);
+            assert_eq!(single[0] != *got, name == "bert-relevance", "{name}");
+        }
     }
 }
 

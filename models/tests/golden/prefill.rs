@@ -37,7 +37,7 @@ fn model(fixtures: Fixtures, name: &str, prefix_bytes_max: usize) -> Box<dyn Bat
 /// Returns a prompt of `length` tokens that ends with 1. Prompts with equal `seed` share a prefix.
 fn prompt(seed: usize, length: usize) -> Prompt {
     let token = |at: usize| Token { id: (5 + (at * at * 7 + seed * 13) % 40) as u32, value: Some(1.5) };
-    Prompt { tokens: (0..length - 1).map(token).chain([Token { id: 1, value: Some(1.5) }]).collect() }
+    (0..length - 1).map(token).chain([Token { id: 1, value: Some(1.5) }]).collect()
 }
 
 fn prompts() -> Vec<Prompt> {

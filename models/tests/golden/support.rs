@@ -140,7 +140,7 @@ pub(crate) fn floats(value: &Value) -> Vec<f32> {
 
 /// Returns the prompt of a case, with numbers if the model requires them.
 pub(crate) fn prompt(case: &Value) -> Prompt {
-    Prompt { tokens: tokens(&ids(&case["input_ids"]), &floats(&case["number_embeddings"])) }
+    tokens(&ids(&case["input_ids"]), &floats(&case["number_embeddings"])).into_iter().collect()
 }
 
 /// Returns the decoder inputs of a case.

@@ -84,7 +84,7 @@ fn a_padded_batch_of_the_reference_matches_our_batch_without_padding(fixtures: F
                 let mut numbers = floats(&batch["number_embeddings"][case]);
                 ids.truncate(lengths[case]);
                 numbers.truncate(lengths[case]);
-                Prompt { tokens: tokens(&ids, &numbers) }
+                tokens(&ids, &numbers).into_iter().collect()
             })
             .collect();
         let numbers = |case: usize| floats(&batch["decoder_number_embeddings"][case]);

@@ -133,7 +133,7 @@ impl Calibration {
     ) -> Result<Self, CalibrationError> {
         let CalibratedOffset { alpha, n, offset } = offset;
         let CalibratedSettings { number, temperature } = settings;
-        let temperature = temperature.filter(|_| number.after.is_some());
+        let temperature = if number.after.is_some() { temperature } else { None };
         let number = number.explicit();
         let method = match number.scale {
             Some(_) => CalibrationMethod::CqrOrdinal,

@@ -459,9 +459,6 @@ pub struct CompletionResponse {
     pub usage: Option<Usage>,
 }
 
-/// One event of a stream. It has the shape of a whole response.
-pub type CompletionChunk = CompletionResponse;
-
 /// A server-sent event, as a client reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamEvent {

@@ -18,6 +18,8 @@ mod lora;
 mod models;
 mod number;
 mod object;
+mod predict;
+mod rerank;
 mod responses;
 mod score;
 mod systemone;
@@ -36,10 +38,9 @@ pub use chat::{
 };
 pub use classify::{Classification, ClassificationRequest, ClassificationResponse, Pooled, PoolingResponse};
 pub use completions::{
-    Choice, CompletionChunk, CompletionRequest, CompletionResponse, CompletionTokensDetails,
-    EarlyStoppingOption, FinishReasonName, Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs,
-    PromptTokensDetails, Prompts, ResponseFormat, Stop, StopReasonValue, StreamEvent, StreamOptions,
-    StructuredOutputs, Usage,
+    Choice, CompletionRequest, CompletionResponse, CompletionTokensDetails, EarlyStoppingOption,
+    FinishReasonName, Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, PromptTokensDetails,
+    Prompts, ResponseFormat, Stop, StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
 };
 pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
 pub use decisions::{
@@ -65,6 +66,8 @@ pub use number::{
     NumberMass, NumberOptions, NumberRequest, NumberScale, ObjectiveName, ObjectiveOption, Quantile,
     ScaleNumbers, SpecialMass, SupportPoint, TerminatorName, TerminatorOption, Thousands, WrongScaleLength,
 };
+pub use predict::{PredictInputs, PredictRequest, PredictResponse, PredictText, Prediction};
+pub use rerank::{RerankDocument, RerankRequest, RerankResponse, RerankResult, RerankText};
 pub use responses::{
     IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesAllowedChoice, ResponsesContent,
     ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice,

@@ -355,10 +355,13 @@ impl Assembler {
     fn begin(&mut self, prompt: usize, index: u64) -> Piece {
         let begins_response = self.first_chars.is_empty();
         let begins_choice = !self.first_chars.contains_key(&index);
-        let prompt = self.prompts.get(prompt).filter(|_| begins_choice).cloned();
+        let prompt = if begins_choice { self.prompts.get(prompt).cloned() } else { None };
         if begins_choice {
-            let echoed = prompt.as_ref().filter(|_| self.report.echo);
-            self.first_chars.insert(index, echoed.map_or(0, |prompt| chars_of(&prompt.text)));
+            let echoed = match &prompt {
+                Some(prompt) if self.report.echo => chars_of(&prompt.text),
+                _ => 0,
+            };
+            self.first_chars.insert(index, echoed);
         }
         Piece { index, prompt, begins_choice, begins_response, ..Piece::default() }
     }

@@ -65,13 +65,16 @@ impl CandidatesFormat {
             let message = "needs a model that writes numbers as text; `number_encoding` of this one is xval, so that candidates \
                            do not differ in probability, or one of dedicated tokens, which `number` reads";
             check(&param("value"), options.has_number_tokens, message)?;
-            let number = |(place, text): (usize, &Option<String>)| {
-                let number = text.as_ref().and_then(|text| text.trim().parse::<f64>().ok());
-                let message = "must be the text of a number: the item has a `value`";
-                let param = param(&format!("candidates[{place}]"));
-                number.filter(|number| number.is_finite()).ok_or_else(|| AppError::field(&param, message))
-            };
-            let values = texts.iter().enumerate().map(number).collect::<Result<_, AppError>>()?;
+            let mut values = Vec::with_capacity(texts.len());
+            for (place, text) in texts.iter().enumerate() {
+                match text.as_ref().and_then(|text| text.trim().parse::<f64>().ok()) {
+                    Some(number) if number.is_finite() => values.push(number),
+                    _ => {
+                        let message = "must be the text of a number: the item has a `value`";
+                        return Err(AppError::field(&param(&format!("candidates[{place}]")), message));
+                    }
+                }
+            }
             Ok::<_, AppError>(Grid { values, truth, tau: options.tau })
         });
         let grid = grid.transpose()?;
@@ -88,18 +91,16 @@ impl CandidatesFormat {
     ) -> CandidateScores {
         let scored = by_candidate(targets, outcome);
         let firsts = first_of_equals(targets);
-        let distinct: Vec<usize> = firsts
-            .iter()
-            .copied()
-            .enumerate()
-            .filter(|(place, first)| place == first)
-            .map(|(place, _)| place)
-            .collect();
-        let weight = |one: &ScoredTokens<'_>| {
-            let tokens = if self.normalize_by_length { one.tokens.len().max(1) } else { 1 };
-            one.logprob / tokens as f64
-        };
-        let log_shares = log_softmax(distinct.iter().map(|&place| weight(&scored[place])));
+        let mut distinct = Vec::new();
+        let mut weights = Vec::new();
+        for (place, one) in scored.iter().enumerate() {
+            if firsts[place] == place {
+                let tokens = if self.normalize_by_length { one.tokens.len().max(1) } else { 1 };
+                distinct.push(place);
+                weights.push(one.logprob / tokens as f64);
+            }
+        }
+        let log_shares = log_softmax(weights.into_iter());
         let shares: HashMap<usize, f64> = distinct.iter().copied().zip(log_shares).collect();
         let mut candidates = Vec::new();
         for ((one, text), first) in scored.iter().zip(&self.texts).zip(firsts) {
@@ -135,8 +136,12 @@ impl CandidatesFormat {
 /// For each candidate, the place of the first one with the same tokens.
 fn first_of_equals(targets: &[TargetTokens]) -> Vec<usize> {
     let mut firsts = HashMap::new();
-    let ids = |target: &TargetTokens| target.tokens.iter().map(|token| token.id).collect::<Vec<u32>>();
-    targets.iter().enumerate().map(|(place, target)| *firsts.entry(ids(target)).or_insert(place)).collect()
+    let mut places = Vec::with_capacity(targets.len());
+    for (place, target) in targets.iter().enumerate() {
+        let ids: Vec<u32> = target.tokens.iter().map(|token| token.id).collect();
+        places.push(*firsts.entry(ids).or_insert(place));
+    }
+    places
 }
 
 /// The tokens of one candidate, without those of the prompt.

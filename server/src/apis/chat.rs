@@ -13,6 +13,7 @@ use ntl_text::chat::{ChatError, ChatMessage, Conversation};
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use super::fields::FieldNames;
 use super::number::NumberFormat;
 use super::tools::{ToolOffer, called, chat_offer, check_kind};
 use super::{AnswerContext, AnswerWriter, fields, finish_reason, stop_reason, usage};
@@ -169,35 +170,26 @@ pub(crate) fn generation_request(
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
-    let arguments = tools.and_then(ToolOffer::forced_arguments);
-    let shared = shared_fields(request, arguments.is_some(), room, profile)?;
-    let prompts = Some(vec![PromptInput::Ids(prompt)]);
-    let (mut request, number) = fields::generation_request(prompts, shared, arguments.as_deref(), profile)?;
-    if let Some(tools) = tools {
-        tools.apply(&mut request, number.as_ref(), profile)?;
-    }
-    Ok((request, number))
+    let (shared, names) = shared_fields(request, profile)?;
+    message_request(shared, names, prompt, tools, room, profile)
 }
 
-/// The fields that chats and completions share, under the names of completions. `is_call`: whether the
-/// message has to call a function.
+/// The fields that chats and completions share, and their names.
 fn shared_fields(
     request: ChatRequest,
-    is_call: bool,
-    room: Option<usize>,
     profile: &ModelProfile,
-) -> Result<CompletionRequest, AppError> {
+) -> Result<(CompletionRequest, FieldNames), AppError> {
     let others: CompletionRequest = from_value(Value::Object(request.others.into_iter().collect()))?;
     let max = profile.output_tokens_max;
     // `max_completion_tokens` replaces the older name, which must be valid nevertheless.
     let fits = request.max_tokens.is_none_or(|limit| limit <= max);
     check("max_tokens", fits, format!("must be at most {max}"))?;
-    let limit = request.max_completion_tokens.or(request.max_tokens);
+    let has_new_name = request.max_completion_tokens.is_some();
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = in_range("top_logprobs", request.top_logprobs, 0, 0..=TOP_LOGPROBS_MAX)?;
     check("top_logprobs", with_logprobs || top == 0, "is only allowed with `logprobs`: true")?;
-    let mut shared = CompletionRequest {
-        max_tokens: limit,
+    let shared = CompletionRequest {
+        max_tokens: request.max_completion_tokens.or(request.max_tokens),
         n: request.n,
         stop: request.stop,
         logprobs: with_logprobs.then_some(top as i64),
@@ -206,8 +198,45 @@ fn shared_fields(
         number: request.number,
         ..others
     };
-    shared.max_tokens = limit.or_else(|| fields::message_tokens(&shared, is_call, room, max));
-    Ok(shared)
+    let names = FieldNames {
+        max_tokens: if has_new_name { "max_completion_tokens" } else { "max_tokens" },
+        alternatives: "top_logprobs",
+        ..FieldNames::COMPLETIONS
+    };
+    Ok((shared, names))
+}
+
+/// Validates the fields of a message that follows the token ids `prompt`.
+pub(super) fn message_request(
+    shared: CompletionRequest,
+    names: FieldNames,
+    prompt: Vec<u32>,
+    tools: Option<&ToolOffer>,
+    room: Option<usize>,
+    profile: &ModelProfile,
+) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
+    let arguments = tools.and_then(ToolOffer::forced_arguments);
+    let shared = with_length(shared, arguments.is_some(), room, profile);
+    let prompts = Some(vec![PromptInput::Ids(prompt)]);
+    let (mut request, number) =
+        fields::generation_request(prompts, shared, names, arguments.as_deref(), profile)?;
+    if let Some(tools) = tools {
+        tools.apply(&mut request, number.as_ref(), profile)?;
+    }
+    Ok((request, number))
+}
+
+/// The same fields with the default of `max_tokens` for a message. `is_call`: whether the message has to call
+/// a function.
+fn with_length(
+    shared: CompletionRequest,
+    is_call: bool,
+    room: Option<usize>,
+    profile: &ModelProfile,
+) -> CompletionRequest {
+    let max = profile.output_tokens_max;
+    let max_tokens = shared.max_tokens.or_else(|| fields::message_tokens(&shared, is_call, room, max));
+    CompletionRequest { max_tokens, ..shared }
 }
 
 /// The text that `echo` repeats: the last message, if the assistant wrote it.
@@ -463,7 +492,10 @@ mod tests {
     #[test]
     fn fields_of_completions_are_handed_on_and_lengths_have_their_own_default() {
         let profile = ModelProfile::for_tests();
-        let completion = |body: Value, room| shared_fields(request(body), false, room, &profile);
+        let completion = |body: Value, room| {
+            let shared = shared_fields(request(body), &profile);
+            shared.map(|(shared, _)| with_length(shared, false, room, &profile))
+        };
         let plain = completion(json!({"temperature": 0.5, "seed": 7, "user": "x"}), Some(100)).unwrap();
         assert_eq!(plain.prompt, None);
         let (whole, _) = generation_request(request(json!({})), vec![5, 6], None, None, &profile).unwrap();
@@ -485,6 +517,9 @@ mod tests {
         let both = json!({"max_tokens": u64::MAX, "max_completion_tokens": 4});
         let error = completion(both, None).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
+        let newer = request(json!({"max_completion_tokens": u64::MAX}));
+        let error = generation_request(newer, vec![5], None, None, &profile).unwrap_err();
+        assert_eq!(error.body().error.param.as_deref(), Some("max_completion_tokens"));
         let error = completion(json!({"top_logprobs": 3}), None).unwrap_err();
         assert_eq!(error.body().error.param.as_deref(), Some("top_logprobs"));
     }

@@ -20,7 +20,7 @@ pub(crate) fn generation_request(
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
     let prompts = request.prompt.take().map(prompt_inputs);
     fields::check_completion(&request.others)?;
-    fields::generation_request(prompts, request, None, profile)
+    fields::generation_request(prompts, request, fields::FieldNames::COMPLETIONS, None, profile)
 }
 
 /// Returns each prompt of a request.

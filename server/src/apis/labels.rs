@@ -88,17 +88,17 @@ impl Labels {
 
     /// The response of vLLM, which has the probability of the first label.
     pub(crate) fn first(&self, outcomes: &[ScoreOutcome], model: &str, prompt_tokens: usize) -> LabelScores {
-        let score = |(index, outcome): (u64, &ScoreOutcome)| LabelScore {
-            index,
-            object: "score".to_owned(),
-            score: self.probabilities(outcome).first().copied().unwrap_or_default(),
-        };
+        let mut data = Vec::with_capacity(outcomes.len());
+        for (index, outcome) in (0..).zip(outcomes) {
+            let score = self.probabilities(outcome).first().copied().unwrap_or_default();
+            data.push(LabelScore { index, object: "score".to_owned(), score });
+        }
         LabelScores {
             id: format!("generative-scoring-{}", uuid::Uuid::new_v4().simple()),
             object: "list".to_owned(),
             created: crate::unix_seconds(),
             model: model.to_owned(),
-            data: (0..).zip(outcomes).map(score).collect(),
+            data,
             usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: None }),
         }
     }

@@ -13,6 +13,7 @@ mod fields;
 pub(crate) mod forwarded;
 pub(crate) mod labels;
 mod number;
+pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod sampled;
 pub(crate) mod score;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 
 use ntl_api::{
     ChatToken, ChatTokenLogprobs, CompletionTokensDetails, FinishReasonName, LocatedField, LocatedNumber,
-    Number, PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
+    PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
 };
 use ntl_core::contract::{
     self, EngineUsage, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText,
@@ -124,16 +125,19 @@ impl AnswerContext {
     pub(crate) fn shown_number(&self, outcome: &NumberOutcome) -> Option<ShownNumber> {
         let format = self.number.as_ref()?;
         let (text, number) = format.show(outcome);
-        let spelt = || self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len());
-        let tokens = self.answer_tokens.unwrap_or_else(spelt);
-        let located = |(index, (_, number)): (usize, (String, Number))| {
-            let each = tokens / (outcome.further.len() + 1);
-            let token_range = [index * each, (index + 1) * each].map(|token| token as u64);
-            LocatedNumber { path: format!("$[{index}]"), token_range, number }
+        let tokens = match self.answer_tokens {
+            Some(tokens) => tokens,
+            None => self.tokenizer.encode(&text, false).map_or(text.len(), |ids| ids.len()),
         };
-        let all = outcome.each();
-        let several = all.iter().filter(|_| !outcome.further.is_empty());
-        let numbers = several.map(|outcome| format.show(outcome)).enumerate().map(located).collect();
+        let mut numbers = Vec::new();
+        if !outcome.further.is_empty() {
+            let each = tokens / (outcome.further.len() + 1);
+            for (index, outcome) in outcome.each().iter().enumerate() {
+                let (_, number) = format.show(outcome);
+                let token_range = [index * each, (index + 1) * each].map(|token| token as u64);
+                numbers.push(LocatedNumber { path: format!("$[{index}]"), token_range, number });
+            }
+        }
         Some(ShownNumber { method: format.method, text, number, numbers, tokens })
     }
 

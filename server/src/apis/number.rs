@@ -131,7 +131,7 @@ impl NumberFormat {
         let reasons: Vec<String> = number.reason.into_iter().chain(unwritten).collect();
         let number = Number {
             value: field.value.and_then(plain),
-            estimate: number.estimate.filter(|_| field.value.is_some()),
+            estimate: if field.value.is_some() { number.estimate } else { None },
             reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
             ..number
         };
@@ -145,7 +145,7 @@ impl NumberFormat {
         let estimated = outcome.estimated();
         let NumberAnswer { name, value, text, has_estimate, reason } = self.answer(outcome);
         // `token` finds only the greedy number, whose mean would look like an estimate.
-        let estimates = Some(estimated).filter(|_| self.method != MethodName::Token);
+        let estimates = if self.method == MethodName::Token { None } else { Some(estimated) };
         let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
         let number = Number {
             value,
@@ -165,11 +165,10 @@ impl NumberFormat {
                     value: estimates.and_then(|found| found.quantile(q)).and_then(plain),
                 })
                 .collect(),
-            interval: self
-                .interval
-                .as_ref()
-                .filter(|_| has_estimate)
-                .and_then(|own| self.interval(own, outcome)),
+            interval: match &self.interval {
+                Some(format) if has_estimate => self.interval(format, outcome),
+                _ => None,
+            },
             support: support(estimated.most_probable(self.support), outcome.answers.as_deref()),
             mass: NumberMass {
                 special: self.has_special_values.then(|| special(found.special())),
@@ -202,11 +201,13 @@ impl NumberFormat {
             has_estimate && self.must_be_bounded(outcome) && self.value_bounds(found).is_none();
         let estimated = outcome.estimated();
         let name = if is_unbounded { EstimateName::Median } else { self.estimate_name(estimated) };
-        let value = self.value(outcome).filter(|_| has_estimate).and_then(plain);
-        let is_shown = outcome.first_text_end.is_none();
-        let text = value.filter(|_| is_shown).map(|value| printed(value, self.decimals)).unwrap_or_default();
-        let off_scale = self.off_scale(outcome).filter(|_| has_estimate);
-        let missed = missed_rationales(outcome).filter(|_| has_estimate);
+        let value = if has_estimate { self.value(outcome).and_then(plain) } else { None };
+        let text = match value {
+            Some(value) if outcome.first_text_end.is_none() => printed(value, self.decimals),
+            _ => String::new(),
+        };
+        let off_scale = if has_estimate { self.off_scale(outcome) } else { None };
+        let missed = if has_estimate { missed_rationales(outcome) } else { None };
         let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
         let no_interval =
             self.interval.as_ref().filter(|own| has_estimate && self.interval(own, outcome).is_none());
@@ -234,9 +235,12 @@ impl NumberFormat {
     }
 
     fn draws(&self, sampled: &SampledDistribution, has_estimate: bool) -> NumberDraws {
-        let error = sampled.standard_error(engine_objective(self.objective), &self.estimation);
-        let draws = sampled.draws().into();
-        NumberDraws { draws, standard_error: error.filter(|_| has_estimate).and_then(plain) }
+        let standard_error = if has_estimate {
+            sampled.standard_error(engine_objective(self.objective), &self.estimation).and_then(plain)
+        } else {
+            None
+        };
+        NumberDraws { draws: sampled.draws().into(), standard_error }
     }
 
     /// Returns which estimate answers the objective.
@@ -307,7 +311,7 @@ impl NumberFormat {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
         Bounds {
-            value: self.value_bounds(found).filter(|_| has_estimate),
+            value: if has_estimate { self.value_bounds(found) } else { None },
             trimmed_mean: found.trimmed_mean_bounds(&self.estimation).and_then(ends),
             median: self.quantile_bounds(found, 0.5),
             quantiles: self.quantiles.iter().map(|&q| self.quantile_bounds(found, q)).collect(),
@@ -318,9 +322,9 @@ impl NumberFormat {
     fn confidence_bounds(&self, samples: &NumberSamples, has_estimate: bool) -> Bounds {
         let objective = engine_objective(self.objective);
         let quantile = |q: f64| samples.quantile_bounds(q, self.estimation.range).and_then(ends);
-        let value = samples.estimate_bounds(objective, &self.estimation).filter(|_| has_estimate);
+        let value = samples.estimate_bounds(objective, &self.estimation).and_then(ends);
         Bounds {
-            value: value.and_then(ends),
+            value: if has_estimate { value } else { None },
             trimmed_mean: samples.mean_bounds(&self.estimation).and_then(ends),
             median: quantile(0.5),
             quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
@@ -428,10 +432,10 @@ fn shown_below(mass: f64) -> f64 {
 
 /// The text that the model is more likely to write.
 fn written_instead(refused: &[RefusedText]) -> String {
-    let shown = |RefusedText { text, probability }: &RefusedText| {
-        format!("{text:?} ({})", (probability * 1e4).round() / 1e4)
-    };
-    let texts: Vec<String> = refused.iter().map(shown).collect();
+    let mut texts = Vec::new();
+    for RefusedText { text, probability } in refused {
+        texts.push(format!("{text:?} ({})", (probability * 1e4).round() / 1e4));
+    }
     if texts.is_empty() { String::new() } else { format!("; the model would write {}", texts.join(", ")) }
 }
 
@@ -517,8 +521,8 @@ fn located_choice(field: &contract::FieldOutcome, values: &ListedValues) -> Loca
 }
 
 pub(super) fn mass(mass: numbers::Mass) -> NumberMass {
-    let share = |part: f64| part.clamp(0.0, 1.0) + 0.0;
-    let [closed, invalid, open] = [mass.closed, mass.invalid, mass.open].map(share);
+    let [closed, invalid, open] =
+        [mass.closed, mass.invalid, mass.open].map(|share| share.clamp(0.0, 1.0) + 0.0);
     NumberMass { closed, invalid, open, special: None, samples: None }
 }
 

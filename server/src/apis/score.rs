@@ -170,9 +170,11 @@ pub(super) fn input(text: TextOrIds) -> PromptInput {
 
 /// Counts the tokens of prompts and targets.
 pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
-    let prompt = items.iter().map(|item| item.prompt.len()).sum();
-    let tokens = |target: &TargetTokens| target.tokens.len() - target.of_prompt;
-    let completion = items.iter().flat_map(|item| &item.targets).map(tokens).sum();
+    let (mut prompt, mut completion) = (0, 0);
+    for item in items {
+        prompt += item.prompt.len();
+        completion += item.targets.iter().map(|target| target.tokens.len() - target.of_prompt).sum::<usize>();
+    }
     super::usage(TokenCounts { prompt, completion, engine: None })
 }
 

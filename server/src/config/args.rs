@@ -448,11 +448,11 @@ fn dtypes() -> impl TypedValueParser<Value = DtypeChoice> {
 }
 
 fn kv_cache_dtypes() -> impl TypedValueParser<Value = KvCacheDtype> {
-    let name = |dtype: KvCacheDtype| match dtype {
+    let names = KvCacheDtype::ALL.map(|dtype| match dtype {
         KvCacheDtype::Fp8 => PossibleValue::new(dtype.name()).alias(KvCacheDtype::FP8_ALIAS),
         _ => PossibleValue::new(dtype.name()),
-    };
-    PossibleValuesParser::new(KvCacheDtype::ALL.map(name)).try_map(|name| name.parse::<KvCacheDtype>())
+    });
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<KvCacheDtype>())
 }
 
 fn kernels() -> impl TypedValueParser<Value = KernelChoice> {
@@ -479,11 +479,10 @@ fn at_least_one<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String
 
 /// Reads an address or a network.
 fn proxy_network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
-    text.parse()
-        .ok()
-        .or_else(address)
-        .ok_or_else(|| "expected an address or a network such as 10.0.0.0/8".to_owned())
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    text.parse().map_err(|_| "expected an address or a network such as 10.0.0.0/8".to_owned())
 }
 
 /// Up to a week.

@@ -95,9 +95,10 @@ fn with_model_tip(mut error: clap::Error) -> clap::Error {
             _ => None,
         }
     });
-    let is_command = |word: &str| Args::command().find_subcommand(word).is_some();
-    let word = word.filter(|word| is_word && !word.starts_with('-') && !is_command(word));
     let Some(word) = word else { return error };
+    if !is_word || word.starts_with('-') || Args::command().find_subcommand(&word).is_some() {
+        return error;
+    }
     let folder = if word == "serve" { "DIR" } else { &word };
     let tip = format!("a checkpoint folder is served by a flag: `ntl-server --model {folder}`");
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -117,22 +118,22 @@ fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> 
     // Absolute, so that it does not look like a name and a path if it has an equals sign.
     let folder = folder.map(std::path::absolute).transpose().map_err(unreadable)?;
     let command = Args::command();
-    let is_setting = |arg: &&clap::Arg| arg.get_env().is_some() && arg.get_id() != "config";
-    let settings: Vec<&clap::Arg> = command.get_arguments().filter(is_setting).collect();
+    let mut settings: Vec<&clap::Arg> = command.get_arguments().collect();
+    settings.retain(|arg| arg.get_env().is_some() && arg.get_id() != "config");
     let mut flags = Vec::new();
     for (key, value) in table {
-        let has_name = |arg: &&clap::Arg| {
+        let argument = settings.iter().copied().find(|arg| {
             arg.get_long() == Some(&key) || arg.get_all_aliases().is_some_and(|names| names.contains(&&*key))
-        };
-        let argument = settings.iter().copied().find(has_name).ok_or_else(|| {
+        });
+        let Some(argument) = argument else {
             let names = settings.iter().filter_map(|arg| arg.get_long());
             let similar = most_similar(&key.replace('_', "-"), names).map(str::to_owned);
-            ArgsError::UnknownKey { file: file.to_owned(), key: key.clone(), similar }
-        })?;
-        let id = argument.get_id().as_str();
-        let unusable = || ArgsError::UnusableValue { file: file.to_owned(), key: key.clone() };
-        let values = texts(value).ok_or_else(unusable)?;
-        let source = matches.value_source(id);
+            return Err(ArgsError::UnknownKey { file: file.to_owned(), key, similar });
+        };
+        let Some(values) = texts(value) else {
+            return Err(ArgsError::UnusableValue { file: file.to_owned(), key });
+        };
+        let source = matches.value_source(argument.get_id().as_str());
         if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             for value in values {
                 let value = match &folder {
@@ -174,10 +175,10 @@ fn line_of(text: &str, byte: usize) -> usize {
 /// Returns a value, or the values of a list, in the form of the command line.
 fn texts(value: Value) -> Option<Vec<String>> {
     match value {
-        Value::Array(values) => {
-            let one = |value| if let Value::Array(_) = value { None } else { texts(value)?.pop() };
-            values.into_iter().map(one).collect()
-        }
+        Value::Array(values) => values
+            .into_iter()
+            .map(|value| if let Value::Array(_) = value { None } else { texts(value)?.pop() })
+            .collect(),
         Value::String(text) => Some(vec![text]),
         Value::Integer(number) => Some(vec![number.to_string()]),
         Value::Boolean(yes) => Some(vec![yes.to_string()]),

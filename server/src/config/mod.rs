@@ -229,9 +229,9 @@ fn telemetry(logs: LogArgs) -> Result<TelemetryConfig, ConfigError> {
         if !cfg!(feature = "otel") {
             return Err(ConfigError::NoTraces);
         }
-        let is_http = |uri: &axum::http::Uri| uri.scheme_str() == Some("http") && uri.host().is_some();
-        if !endpoint.parse().is_ok_and(|uri| is_http(&uri)) {
-            return Err(ConfigError::UnusableEndpoint(endpoint.clone()));
+        match endpoint.parse::<axum::http::Uri>() {
+            Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => {}
+            _ => return Err(ConfigError::UnusableEndpoint(endpoint.clone())),
         }
     }
     Ok(TelemetryConfig { format: logs.log_format, filter: logs.log, otlp_endpoint: logs.otlp_endpoint })

@@ -138,12 +138,13 @@ pub(super) fn adapter_configs(
     flags: &[String],
     models: &[ModelConfig],
 ) -> Result<Vec<AdapterConfig>, ConfigError> {
-    let is_remote = |model: &ModelConfig| matches!(model.source, ModelSource::Remote(_));
-    if let Some(model) = models.first().filter(|_| !flags.is_empty() && models.iter().all(is_remote)) {
+    let has_own = models.iter().any(|model| !matches!(model.source, ModelSource::Remote(_)));
+    if let (Some(model), false, false) = (models.first(), flags.is_empty(), has_own) {
         return Err(RemoteModelError::Adapter(model.name.clone()).into());
     }
     let mut names: BTreeSet<String> = models.iter().map(|model| model.name.clone()).collect();
-    let adapter = |text: &String| {
+    let mut adapters = Vec::with_capacity(flags.len());
+    for text in flags {
         let (name, folder) = split_name(text);
         let location: Location = folder.parse().map_err(|problem| ConfigError::Hub("--adapter", problem))?;
         let usual_name = match &location {
@@ -156,9 +157,9 @@ pub(super) fn adapter_configs(
         if !names.insert(name.clone()) {
             return Err(ConfigError::DuplicateAdapter(name));
         }
-        Ok(AdapterConfig { name, folder: location, calibrations: Vec::new() })
-    };
-    flags.iter().map(adapter).collect()
+        adapters.push(AdapterConfig { name, folder: location, calibrations: Vec::new() });
+    }
+    Ok(adapters)
 }
 
 /// The models and adapters with the calibrations of `--calibration [NAME=]FILE`.
@@ -191,10 +192,10 @@ fn attached(names: &[String], name: Option<&str>) -> Result<usize, AttachmentErr
     match name {
         None if names.len() == 1 => Ok(0),
         None => Err(AttachmentError::NoName { models: names.to_vec() }),
-        Some(name) => {
-            let unknown = || AttachmentError::UnknownName { name: name.to_owned(), models: names.to_vec() };
-            names.iter().position(|known| known == name).ok_or_else(unknown)
-        }
+        Some(name) => names
+            .iter()
+            .position(|known| known == name)
+            .ok_or_else(|| AttachmentError::UnknownName { name: name.to_owned(), models: names.to_vec() }),
     }
 }
 

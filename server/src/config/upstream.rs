@@ -35,12 +35,14 @@ pub(super) fn with_upstream_flags(
         })?;
     }
     for text in &flags.upstream_timeouts {
-        let set_timeout = |model: &mut RemoteModel, seconds| model.timeout = Duration::from_secs(seconds);
-        set(&mut models, "--upstream-timeout", text, positive::<u64>, set_timeout)?;
+        set(&mut models, "--upstream-timeout", text, positive::<u64>, |model, seconds| {
+            model.timeout = Duration::from_secs(seconds);
+        })?;
     }
     for text in &flags.upstream_concurrencies {
-        let set_concurrency = |model: &mut RemoteModel, count| model.concurrency = count;
-        set(&mut models, "--upstream-concurrency", text, positive::<usize>, set_concurrency)?;
+        set(&mut models, "--upstream-concurrency", text, positive::<usize>, |model, count| {
+            model.concurrency = count;
+        })?;
     }
     for text in &flags.upstream_fields {
         set(&mut models, "--upstream-fields", text, field, |model, field| model.fields.push(field))?;
@@ -61,11 +63,10 @@ fn set<T: Clone, E: ToString>(
     set: impl Fn(&mut RemoteModel, T),
 ) -> Result<(), RemoteModelError> {
     let (targets, value) = targets(models, flag, text)?;
-    let wrong = |error: E| {
+    let value = parse(value).map_err(|error| {
         let problem = error.to_string();
         RemoteModelError::Flag { flag, text: text.to_owned(), problem }
-    };
-    let value = parse(value).map_err(wrong)?;
+    })?;
     targets.into_iter().for_each(|model| set(model, value.clone()));
     Ok(())
 }
@@ -78,12 +79,14 @@ fn targets<'a, 't>(
     text: &'t str,
 ) -> Result<(Vec<&'a mut RemoteModel>, &'t str), RemoteModelError> {
     let named = text.split_once('=').filter(|(name, _)| models.iter().any(|model| model.name == *name));
-    let is_target = |model: &&mut ModelConfig| named.is_none_or(|(name, _)| model.name == name);
-    let remote = |model: &'a mut ModelConfig| match &mut model.source {
-        ModelSource::Remote(remote) => Some(&mut **remote),
-        ModelSource::Demo | ModelSource::Path(_) | ModelSource::Hub(_) => None,
-    };
-    let targets: Vec<&mut RemoteModel> = models.iter_mut().filter(is_target).filter_map(remote).collect();
+    let mut targets = Vec::new();
+    for model in models {
+        if let ModelSource::Remote(remote) = &mut model.source
+            && named.is_none_or(|(name, _)| model.name == name)
+        {
+            targets.push(&mut **remote);
+        }
+    }
     if targets.is_empty() {
         return Err(RemoteModelError::NoRemoteModel(flag));
     }

@@ -141,9 +141,12 @@ impl HubClient {
         let headers = response.headers();
         let etag = text(headers, "x-linked-etag").or_else(|| text(headers, ETAG.as_str()));
         let hash = etag.and_then(ContentHash::of_etag);
-        // A redirect has its own length.
-        let own_length = text(headers, CONTENT_LENGTH.as_str()).filter(|_| response.status().is_success());
-        let bytes = text(headers, "x-linked-size").or(own_length).and_then(|bytes| bytes.parse().ok());
+        let bytes = match text(headers, "x-linked-size") {
+            // A redirect has its own length.
+            None if response.status().is_success() => text(headers, CONTENT_LENGTH.as_str()),
+            bytes => bytes,
+        };
+        let bytes = bytes.and_then(|bytes| bytes.parse().ok());
         let missing = |what: &str| Problem::Response(format!("it has no {what}"));
         Ok(FileFacts {
             hash: hash.ok_or_else(|| missing("hash of the file in X-Linked-ETag or ETag"))?,
@@ -204,10 +207,10 @@ impl HubClient {
                 request = request.header(RANGE, format!("bytes={start}-"));
             }
             let response = request.send().await.map_err(network)?;
-            let location = text(response.headers(), LOCATION.as_str());
-            let Some(location) = location.filter(|_| response.status().is_redirection()) else {
+            if !response.status().is_redirection() {
                 return Ok(response);
-            };
+            }
+            let Some(location) = text(response.headers(), LOCATION.as_str()) else { return Ok(response) };
             let target = url.join(location);
             let target = target.map_err(|_| Problem::Response("it redirects to no address".to_owned()))?;
             if target.origin() != endpoint.origin() && redirects == Redirects::AtEndpoint {

@@ -126,9 +126,9 @@ impl FromStr for Location {
 
 /// Returns whether a text can be the name of an organisation or of a repository.
 fn is_word(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let is_safe = !text.contains("..") && !text.contains("--") && !text.starts_with(['.', '-']);
-    !text.is_empty() && text.len() <= PART_BYTES_MAX && text.chars().all(is_plain) && is_safe
+    !text.is_empty() && text.len() <= PART_BYTES_MAX && is_plain && is_safe
 }
 
 fn is_revision(text: &str) -> bool {
@@ -137,9 +137,9 @@ fn is_revision(text: &str) -> bool {
 
 /// Returns whether a path stays below the directory that it begins at.
 pub(super) fn is_inner_path(path: &str) -> bool {
-    let is_name = |part: &str| !matches!(part, "" | "." | "..");
+    let are_names = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     let is_plain = !path.contains(|c: char| c == '\\' || c.is_control());
-    path.len() <= PART_BYTES_MAX && is_plain && path.split('/').all(is_name)
+    path.len() <= PART_BYTES_MAX && is_plain && are_names
 }
 
 #[cfg(test)]

@@ -128,7 +128,9 @@ impl ModelMetrics {
         self.ntl_number_mass_closed.observe(outcome.distribution.mass().closed);
         self.ntl_number_nodes.observe(outcome.nodes as f64);
         // The single number of a greedy path has no spread.
-        if let Some(std) = outcome.distribution.std().filter(|_| method != MethodName::Token) {
+        if method != MethodName::Token
+            && let Some(std) = outcome.distribution.std()
+        {
             self.ntl_number_std.observe(std);
         }
     }

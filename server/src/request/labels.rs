@@ -74,7 +74,7 @@ impl LabelPrompts {
             total += length;
             let message = format!("have more than {TOKENS_MAX} tokens, each together with `query`");
             check("items", total <= TOKENS_MAX, message)?;
-            prompts.push(Prompt { tokens: prompt });
+            prompts.push(prompt.into_iter().collect());
         }
         Ok(prompts)
     }

@@ -32,7 +32,7 @@ pub(crate) use prompt::{PromptInput, Truncation, into_prompts};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
 pub(crate) use size::{
-    classify_size, detokenized_size, labels_size, number_bytes, score_size, tokenized_size,
+    classify_size, detokenized_size, labels_size, number_bytes, predictions_size, score_size, tokenized_size,
 };
 
 /// Prompts and what to decode for each of them.

@@ -161,7 +161,7 @@ impl ModelProfile {
     }
 
     /// `prompt`, if it is short enough.
-    pub(super) fn fitting(&self, prompt: Prompt) -> Result<Prompt, AppError> {
+    pub(crate) fn fitting(&self, prompt: Prompt) -> Result<Prompt, AppError> {
         let got = prompt.len();
         let max = self.prompt_tokens_max;
         if got > max {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ntl_core::{Prompt, Token};
-use ntl_text::tokenizer::{EncodeError, Tokenizer};
+use ntl_text::tokenizer::Tokenizer;
 
 use super::{ModelProfile, PromptInput};
 use crate::blocking::check_wanted;
@@ -48,8 +48,7 @@ impl ScoreInput {
     /// Bytes that have to be tokenized. For decoder-only models the prompt is tokenized twice for each
     /// target: with it and alone.
     pub(crate) fn text_bytes(&self) -> usize {
-        let bytes = |target: &PromptInput| 2 * self.prompt.text_bytes() + target.text_bytes();
-        self.targets.iter().map(bytes).sum()
+        self.targets.iter().map(|target| 2 * self.prompt.text_bytes() + target.text_bytes()).sum()
     }
 
     pub(crate) fn into_tokens(
@@ -57,24 +56,27 @@ impl ScoreInput {
         tokenizer: &Tokenizer,
         profile: &ModelProfile,
     ) -> Result<ScoreTokens, AppError> {
-        let tokenize = |(place, target): (usize, &PromptInput)| {
+        self.prompt.check_not_empty(&self.param("prompt"), profile)?;
+        let mut all = Vec::with_capacity(self.targets.len());
+        for (place, target) in self.targets.iter().enumerate() {
             let field =
                 if self.are_candidates { format!("candidates[{place}]") } else { "target".to_owned() };
-            self.tokenize(target, &field, tokenizer, profile)
-        };
-        self.prompt.check_not_empty(&self.param("prompt"), profile)?;
-        let all = self.targets.iter().enumerate().map(tokenize).collect::<Result<Vec<_>, _>>()?;
+            all.push(self.tokenize(target, &field, tokenizer, profile)?);
+        }
         self.check_distinct(&all)?;
         // Each prompt is the beginning of the prompt alone, so that the shortest is in all of them.
         let shortest = all.iter().map(|one| &one.prompt).min_by_key(|prompt| prompt.len());
         let Some(shared) = shortest.cloned() else {
             return Err(AppError::field(&self.param("candidates"), "must not be empty"));
         };
-        let behind = |one: TokenizedTarget| {
-            let of_prompt = one.prompt.tokens[shared.len()..].to_vec();
-            TargetTokens { of_prompt: of_prompt.len(), tokens: [of_prompt, one.target].concat() }
-        };
-        let targets = all.into_iter().map(behind).collect();
+        let mut targets = Vec::with_capacity(all.len());
+        for TokenizedTarget { prompt, target } in all {
+            let of_prompt = &prompt.tokens[shared.len()..];
+            targets.push(TargetTokens {
+                of_prompt: of_prompt.len(),
+                tokens: [of_prompt, target.as_slice()].concat(),
+            });
+        }
         Ok(ScoreTokens { prompt: shared, targets })
     }
 
@@ -91,11 +93,10 @@ impl ScoreInput {
                 let param = self.param(field);
                 return Err(AppError::invalid(&param, format!("`{param}`: {error}")));
             }
-            let failed = |error: EncodeError| {
+            tokenizer.encode_prompt(text, special).map_err(|error| {
                 let param = self.param(field);
                 AppError::invalid(&param, format!("`{param}`: {error}"))
-            };
-            tokenizer.encode_prompt(text, special).map_err(failed)
+            })
         };
         let mut tokens = match (&self.prompt, target) {
             // A decoder-only model was trained on prompt and target as one text. If no token boundary lies
@@ -113,7 +114,7 @@ impl ScoreInput {
                 let alone = encode("prompt", prompt, true)?.tokens;
                 let common = all.iter().zip(&alone).take_while(|(a, b)| a == b).count();
                 let target = all.split_off(common);
-                TokenizedTarget { prompt: Prompt { tokens: all }, target }
+                TokenizedTarget { prompt: all.into_iter().collect(), target }
             }
             (prompt, target) => TokenizedTarget {
                 prompt: match prompt {

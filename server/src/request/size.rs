@@ -96,10 +96,16 @@ pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
 }
 
 /// Estimates the response with the values of labels with these names for each of `inputs` inputs.
-pub(crate) fn classify_size(inputs: usize, names: &[String]) -> ResponseSize {
+pub(crate) fn classify_size(field: &'static str, inputs: usize, names: &[String]) -> ResponseSize {
     let name = names.iter().map(String::len).max().unwrap_or(0);
     let bytes = inputs.saturating_mul(ITEM_BYTES + name + names.len() * NUMBER_BYTES);
-    ResponseSize { bytes, fields: vec!["input"] }
+    ResponseSize { bytes, fields: vec![field] }
+}
+
+/// Estimates the response with the score and the name of each label for each of `inputs` inputs.
+pub(crate) fn predictions_size(field: &'static str, inputs: usize, names: &[String]) -> ResponseSize {
+    let labels: usize = names.iter().map(|name| name.len() + 2 * NUMBER_BYTES).sum();
+    ResponseSize { bytes: inputs.saturating_mul(labels), fields: vec![field] }
 }
 
 /// Estimates the response with the probabilities of labels after prompts.

@@ -89,7 +89,7 @@ fn model(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<A
 }
 
 /// The result of a request.
-struct Outcome {
+pub(super) struct Outcome {
     client: u64,
     kind: OutcomeKind,
     /// Estimated size of the response.
@@ -102,14 +102,14 @@ enum OutcomeKind {
     Answers(Answers),
 }
 
-struct Answers {
+pub(super) struct Answers {
     decision: Decision,
-    figures: Vec<Figures>,
-    tokens: DecisionTokens,
+    pub(super) figures: Vec<Figures>,
+    pub(super) tokens: DecisionTokens,
 }
 
 /// Tokenizes the prompts of a decision, and computes them unless it is a dry run.
-async fn answer(
+pub(super) async fn answer(
     model: &ServedModel,
     decision: Decision,
     requester: Requester,
@@ -153,7 +153,7 @@ async fn run(
         questions.push((question, is_listed));
         jobs.push(Job { cache_salt, ..Job::new(prompt, request) });
     }
-    let events = model.submit("questions", jobs, requester)?;
+    let events = model.submit(decision.field, jobs, requester)?;
     let (figures, _) = figures(&decision, &questions, events).await?;
     Ok(Answers { decision, figures, tokens: DecisionTokens { input: input_tokens, engine: None } })
 }
@@ -190,7 +190,7 @@ async fn sampled(
         // The same question has the same samples, if the engine takes seeds.
         jobs.push(ChatJob { chat, max_tokens, seed: 0, wanted, deadline, client, spent });
     }
-    let events = model.submit_chats("questions", jobs, requester)?;
+    let events = model.submit_chats(decision.field, jobs, requester)?;
     let (figures, engine) = figures(&decision, &questions, events).await?;
     let tokens = DecisionTokens { input: engine.prompt_tokens, engine: Some(engine) };
     let answers = Answers { decision, figures, tokens };
@@ -229,7 +229,7 @@ async fn figures(
 
 impl Outcome {
     /// Writes the response, whose answers `write` makes.
-    async fn respond<T: Serialize>(
+    pub(super) async fn respond<T: Serialize>(
         self,
         model: Arc<ServedModel>,
         write: impl FnOnce(String, Answers) -> T + Send + 'static,

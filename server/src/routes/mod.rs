@@ -18,6 +18,7 @@ pub(crate) mod models;
 pub(crate) mod ops;
 mod pieces;
 pub(crate) mod playground;
+pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod score;
 mod stream;

@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use ntl_api::DecisionCalibration;
 use ntl_core::contract::{EngineError, Job, ModelInfo};
 use ntl_core::decoding::Vocabulary;
 use ntl_core::guide::{Guide, GuideError};
@@ -12,7 +11,6 @@ use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
 use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits, SpentTokens};
 use ntl_text::chat::TextTemplate;
-use ntl_text::checkpoint::TruncationSide;
 use ntl_text::guide::GuideCompiler;
 use ntl_text::tokenizer::Tokenizer;
 use ntl_text::tools::{ToolDialect, ToolFormat};
@@ -26,7 +24,7 @@ use crate::metrics::{EngineLoad, Metrics, ModelMetrics};
 use crate::native::{AdapterReader, LoadedModel};
 use crate::remote::ConnectedModel;
 use crate::request::{
-    Guided, ModelCalibration, ModelProfile, RequestRecord, Requester, ToolSupport, default_decision_template,
+    Guided, ModelProfile, RequestRecord, Requester, ToolSupport, default_decision_template,
 };
 
 /// A text that a tokenizer makes at most this many times as long is tokenized in the usual time.
@@ -163,20 +161,6 @@ impl ServedModel {
         self
     }
 
-    /// Adds prompts that show what the model can do.
-    #[must_use]
-    pub fn with_examples(mut self, examples: Vec<String>) -> Self {
-        self.examples = examples;
-        self
-    }
-
-    /// Sets the end at which truncation drops tokens.
-    #[must_use]
-    pub fn with_truncation_side(mut self, side: TruncationSide) -> Self {
-        Arc::make_mut(&mut self.profile).truncation_side = side;
-        self
-    }
-
     /// Sets the format of calls, which otherwise follows from the chat template. Hermes' format also
     /// describes tools to templates that read none.
     #[must_use]
@@ -188,38 +172,10 @@ impl ServedModel {
         self
     }
 
-    /// Rejects tools.
-    #[must_use]
-    pub(crate) fn without_tools(mut self) -> Self {
-        Arc::make_mut(&mut self.profile).tools = ToolSupport::Off;
-        self
-    }
-
     /// Adds what names the checkpoint.
     #[must_use]
     pub fn with_fingerprint(mut self, fingerprint: String) -> Self {
         self.fingerprint = Some(fingerprint);
-        self
-    }
-
-    /// Adds the commit of its repository on the hub.
-    #[must_use]
-    pub(crate) fn with_revision(mut self, revision: String) -> Self {
-        self.revision = Some(revision);
-        self
-    }
-
-    /// Adds calibrations of intervals.
-    #[must_use]
-    pub(crate) fn with_calibrations(mut self, calibrations: Vec<ModelCalibration>) -> Self {
-        Arc::make_mut(&mut self.profile).calibrations = calibrations.into();
-        self
-    }
-
-    /// Adds calibrations of decisions.
-    #[must_use]
-    pub(crate) fn with_decision_calibrations(mut self, calibrations: Vec<DecisionCalibration>) -> Self {
-        Arc::make_mut(&mut self.profile).decision_calibrations = calibrations.into();
         self
     }
 
@@ -327,7 +283,7 @@ impl ServedModel {
     pub(crate) fn submit(
         &self,
         field: &'static str,
-        jobs: Vec<Job>,
+        mut jobs: Vec<Job>,
         requester: Requester,
     ) -> Result<RequestEvents, AppError> {
         for (index, job) in jobs.iter().enumerate() {
@@ -339,8 +295,10 @@ impl ServedModel {
         let prompt_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
         let sequences: Vec<u32> = jobs.iter().map(|job| job.request.sequences()).collect();
         let adapter = self.lora.as_ref().map(|lora| &lora.weights.adapter);
-        let job = |job| Job { deadline, client: client.id, adapter: adapter.cloned(), ..job };
-        let jobs = jobs.into_iter().map(job).collect();
+        for job in &mut jobs {
+            (job.deadline, job.client) = (deadline, client.id);
+            job.adapter = adapter.cloned();
+        }
         let events = self.engine.submit_all(jobs)?;
         self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
         requester.record.add_prompt_tokens(prompt_tokens);
@@ -425,9 +383,9 @@ impl Parts {
 /// The number tokens of a model's losses. Number tokens of the Regression Transformer are ordered by digit
 /// and place.
 fn number_tokens(tokenizer: &Tokenizer, vocabulary: &Vocabulary) -> NumberTokens {
-    let placed = |id| tokenizer.token(id).and_then(PlacedDigit::parse);
-    let is_digit = |id| matches!(tokenizer.token(id).map(str::as_bytes), Some([b'0'..=b'9']));
     NumberTokens::new(vocabulary.number_values.iter().copied())
-        .ranked_by(|id, value| placed(id).map_or(value, PlacedDigit::value))
-        .with_digits(is_digit)
+        .ranked_by(|id, value| {
+            tokenizer.token(id).and_then(PlacedDigit::parse).map_or(value, PlacedDigit::value)
+        })
+        .with_digits(|id| matches!(tokenizer.token(id).map(str::as_bytes), Some([b'0'..=b'9'])))
 }

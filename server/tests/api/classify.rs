@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::docs::names;
 use crate::support::{Answer, complete, get, post, says, server, settings, state_of};
 
-fn folder(name: &str) -> std::path::PathBuf {
+pub(crate) fn folder(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data/heads").join(name)
 }
 
-fn head(name: &str) -> Router {
+pub(crate) fn head(name: &str) -> Router {
     let files = CheckpointFiles::folder(&folder(name)).unwrap();
     let model = ntl_models::load(&files, LoadOptions::default()).unwrap();
     app::router(state_of(vec![(name, model)], settings(), EngineLimits::default()))

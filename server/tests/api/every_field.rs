@@ -25,12 +25,16 @@ const SYSTEMONE: &str = "/v1/systemone";
 const CLASSIFY: &str = "/classify";
 const POOLING: &str = "/pooling";
 const GENERATIVE_SCORING: &str = "/generative_scoring";
+const PREDICT: &str = "/predict";
+const RERANK: &str = "/rerank";
+const RERANK_V1: &str = "/v1/rerank";
 
 /// Fields that need a model with calls, one that sees the order of its tokens, or one whose answers are
-/// sampled: other tests show the effect.
-const SHOWN_ELSEWHERE: [(&str, &str); 4] = [
+/// sampled, and a field without which the request fails: other tests show the effect.
+const SHOWN_ELSEWHERE: [(&str, &str); 5] = [
     (CHAT, "parallel_tool_calls"),
     (GENERATIVE_SCORING, "item_first"),
+    (PREDICT, "truncate"),
     (DECISIONS, "x_samples"),
     (SYSTEMONE, "x_samples"),
 ];
@@ -110,6 +114,8 @@ fn smallest(path: &str) -> Value {
         GENERATIVE_SCORING => {
             json!({"model": "one", "query": "1", "items": ["2"], "label_token_ids": [piece("3"), piece("4")]})
         }
+        PREDICT => json!({"model": "head", "inputs": "12"}),
+        RERANK | RERANK_V1 => json!({"model": "head", "query": "1", "documents": ["2", "34"]}),
         "/tokenize" => json!({"model": "one", "prompt": "12"}),
         "/detokenize" => json!({"model": "one", "tokens": [5, 6]}),
         _ => panic!("{path} needs a request here"),
@@ -127,6 +133,8 @@ fn probe_of(path: &str, field: &str) -> Option<Probe> {
         DECISIONS | SYSTEMONE => decision_probe(field),
         CLASSIFY | POOLING => classify_probe(field),
         GENERATIVE_SCORING => label_probe(field),
+        PREDICT => predict_probe(field),
+        RERANK | RERANK_V1 => rerank_probe(field),
         _ => token_probe(field),
     }
 }
@@ -322,6 +330,28 @@ fn label_probe(field: &str) -> Option<Probe> {
     }
 }
 
+fn predict_probe(field: &str) -> Option<Probe> {
+    let long = json!({"inputs": "3 4 5 ".repeat(400), "truncate": true});
+    match field {
+        "inputs" => probe(json!("345")),
+        "raw_scores" => probe(json!(true)),
+        "truncation_direction" => probe_with(long, json!("left")),
+        _ => None,
+    }
+}
+
+fn rerank_probe(field: &str) -> Option<Probe> {
+    match field {
+        "query" => probe(json!("345")),
+        "documents" => probe(json!(["2", "345"])),
+        "top_n" => probe(json!(1)),
+        "return_documents" => probe(json!(false)),
+        "max_tokens_per_doc" => probe(json!(1)),
+        "priority" => probe(json!(1)),
+        _ => None,
+    }
+}
+
 fn token_probe(field: &str) -> Option<Probe> {
     let user = |text: &str| json!([{"role": "user", "content": text}]);
     let chat = json!({"prompt": null, "messages": user("12")});
@@ -386,7 +416,7 @@ fn comparable(answer: &Answer) -> Vec<Value> {
 async fn every_field_of_every_request_has_an_effect_or_is_described_as_having_none() {
     let app = digits_server();
     let routes = fields_of_routes(&get(&app, "/openapi.json").await.json());
-    assert_eq!(routes.len(), 11, "{:?}", routes.keys());
+    assert_eq!(routes.len(), 14, "{:?}", routes.keys());
     let mut faults = Vec::new();
     for (path, fields) in &routes {
         for (field, schema) in fields {

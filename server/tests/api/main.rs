@@ -58,6 +58,8 @@ mod ratings;
 #[cfg(test)]
 mod remote;
 #[cfg(test)]
+mod rerank;
+#[cfg(test)]
 mod responses;
 #[cfg(test)]
 mod responses_api;

@@ -144,6 +144,7 @@ async fn every_route_counts_the_tokens_that_the_metrics_have() {
         ("/v1/score", json!({ "items": items })),
         ("/v1/score", labels.clone()),
         ("/generative_scoring", labels),
+        ("/rerank", json!({"query": "x", "documents": ["a", "b"]})),
         ("/v1/decisions", json!({"input": "x", "questions": question})),
     ] {
         let counted = async || {

@@ -9,6 +9,7 @@ use regex::Regex;
 use reqwest::StatusCode;
 use serde_json::error::Category;
 
+use crate::error::OutputError;
 use crate::format::shortened;
 use crate::json;
 use crate::run::answer_extraction::regex;
@@ -23,6 +24,8 @@ pub enum ClientError {
     Setup { source: reqwest::Error },
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error("there is no endpoint")]
     NoEndpoint,
     /// No connection, a broken connection, or no response from an endpoint that does not answer a probe

@@ -28,6 +28,7 @@ mod pool;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::OutputError;
 use crate::format::shortened;
 use crate::settings::base_url::BaseUrl;
 
@@ -273,12 +275,17 @@ impl Client {
     }
 
     /// Returns the named model, or the only one. Sends a request to every server, so that a server that is
-    /// down or serves another model is found before the run.
-    pub async fn resolve_model(&self, wanted: Option<&str>) -> Result<ModelEntry, ClientError> {
+    /// down or serves another model is found before the run. `err` gets a line for each server that has to
+    /// load its model first.
+    pub async fn resolve_model(
+        &self,
+        wanted: Option<&str>,
+        err: &mut dyn Write,
+    ) -> Result<ModelEntry, ClientError> {
         let mut chosen: Option<(&BaseUrl, ModelEntry)> = None;
         for endpoint in self.pool.endpoints() {
             let wanted = wanted.or(chosen.as_ref().map(|(_, model)| model.id.as_str()));
-            let listed = match self.models(endpoint).await {
+            let listed = match self.models(endpoint, err).await {
                 Ok(listed) => listed,
                 // Not every server lists its models. Without a list, the given name is used unchecked.
                 Err(ClientError::Refused { status: StatusCode::NOT_FOUND, .. }) if wanted.is_some() => {
@@ -407,22 +414,26 @@ impl Client {
         Err(last)
     }
 
-    /// Waits for a server that is busy or still loading, but not for one that is down.
-    async fn models(&self, endpoint: &BaseUrl) -> Result<Vec<ModelEntry>, ClientError> {
-        let mut attempt = 0;
+    /// Waits up to `unreachable_max` for a server that is busy or still loading, and announces that in `err`.
+    /// Does not wait for a server that is down.
+    async fn models(&self, endpoint: &BaseUrl, err: &mut dyn Write) -> Result<Vec<ModelEntry>, ClientError> {
+        let began = Instant::now();
+        let mut retry = 0;
         loop {
-            match self.try_once::<ModelList>(endpoint, self.http.get(endpoint.join("models"))).await {
-                Err(error)
-                    if error.is_transient()
-                        && !error.is_unreachable()
-                        && attempt < self.retry.retries_max =>
-                {
-                    let pause = self.retry.pause_after(attempt, error.retry_after());
-                    tokio::time::sleep(pause.min(self.retry.unreachable_max)).await;
-                    attempt += 1;
-                }
+            let request = self.http.get(endpoint.join("models"));
+            let error = match self.try_once::<ModelList>(endpoint, request).await {
+                Err(error) if error.is_transient() && !error.is_unreachable() => error,
                 result => return Ok(result?.data),
+            };
+            let left = self.retry.unreachable_max.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(error);
             }
+            if retry == 0 {
+                writeln!(err, "{error}; waiting for it").map_err(OutputError)?;
+            }
+            tokio::time::sleep(self.retry.pause_after(retry, error.retry_after()).min(left)).await;
+            retry += 1;
         }
     }
 

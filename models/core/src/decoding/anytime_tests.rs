@@ -6,9 +6,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::property_tests::random;
-use super::tests::{PIECES, model, number, number_job, tree, trim};
-use crate::contract::{AfterMarker, NumberJob, NumberMethod, NumberOutcome, OpenDraws};
-use crate::numbers::{Decimal, Distribution, Estimation, GrammarLimits, Interval, NumberValues, Objective};
+use super::tests::{PIECES, model, number, number_job, steps_of, tree, trim};
+use crate::contract::{AfterMarker, Job, NumberJob, NumberMethod, NumberOutcome, OpenDraws, Request};
+use crate::numbers::{
+    Decimal, Distribution, Estimation, GrammarLimits, Interval, NumberValue, NumberValues, Objective,
+};
 use crate::sampling::SamplingParams;
 
 const DRAWS: u32 = 16;
@@ -101,6 +103,20 @@ fn draws_leave_masses_and_bounds_as_they_are() {
                 assert!(is_inside, "{nodes} nodes, {objective:?}: {value} is not in {bounds:?}");
             }
         }
+    }
+}
+
+#[test]
+fn the_memory_of_a_search_includes_its_draws() {
+    for draws in [16, 256] {
+        let request = NumberJob { open_draws: open_draws(5, draws, 1), ..job() };
+        let job = Job::new(vec![2, 1], Request::Number(request));
+        let (outcome, steps) = steps_of(&job, wide, 64);
+        let bytes = steps.last().unwrap().bytes - outcome.distribution.bytes();
+        // Each draw completes at least one number, and the search notes which number of an answer it is.
+        let least = draws as usize * (size_of::<NumberValue>() + size_of::<usize>());
+        let most = job.host_bytes(job.nodes_max()) as usize;
+        assert!((least..=most).contains(&bytes), "{bytes} bytes of {draws} draws, not {least} to {most}");
     }
 }
 

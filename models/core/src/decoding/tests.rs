@@ -488,37 +488,55 @@ fn closed_by_sorting(budget: usize) -> f64 {
     closed
 }
 
+/// A step of a search.
+pub(super) struct SearchStep {
+    rows: usize,
+    /// Memory of the search after the step, in bytes.
+    pub(super) bytes: usize,
+}
+
+/// Runs the search of a number alone, and returns its outcome and its steps.
+pub(super) fn steps_of(
+    job: &Job,
+    script: impl Fn(&str) -> Vec<(&'static str, f64)> + Send + 'static,
+    rows_max: usize,
+) -> (NumberOutcome, Vec<SearchStep>) {
+    let mut model = model(script);
+    let context = model.open(&[(&job.prompt).into()]).unwrap()[0].context;
+    let mut decoding = vocabulary().decoding(&job.request, &[], 0);
+    let mut events = Vec::new();
+    let mut steps = Vec::new();
+    let mut first_node = 0;
+    loop {
+        let step = decoding.next_rows(rows_max);
+        let step: Vec<Row> = step.into_iter().map(|path| Row { context, path }).collect();
+        let logits = model.step(&step).unwrap();
+        let result = StepResult { logits: &logits, first_row: 0, first_node: NodeId(first_node) };
+        first_node += step.len() as u32;
+        let progress = decoding.advance(result, &mut events).unwrap();
+        steps.push(SearchStep { rows: step.len(), bytes: decoding.search_bytes() });
+        if progress == Progress::Done {
+            break;
+        }
+    }
+    let Some(Event::Number(outcome)) = events.pop() else { panic!("no number") };
+    (outcome, steps)
+}
+
 #[test]
 fn a_trees_memory_is_limited_by_its_budget_and_its_result_is_that_of_all_prefixes() {
     for budget in [1, 7, 100, 400] {
         for rows_max in [1, 16] {
             let request = NumberJob { method: tree(1e-12, budget), ..number_job() };
-            let job = Job::new(vec![2, 1], Request::Number(request.clone()));
-            let mut model = model(endless_digits);
-            let context = model.open(&[(&job.prompt).into()]).unwrap()[0].context;
-            let mut decoding = vocabulary().decoding(&job.request, &[], 0);
-            let mut events = Vec::new();
-            let mut rows = 0;
-            let mut bytes = 0;
-            loop {
-                let step = decoding.next_rows(rows_max);
-                let step: Vec<Row> = step.into_iter().map(|path| Row { context, path }).collect();
-                let logits = model.step(&step).unwrap();
-                let first_node = NodeId(rows);
-                rows += step.len() as u32;
-                let result = StepResult { logits: &logits, first_row: 0, first_node };
-                let progress = decoding.advance(result, &mut events).unwrap();
-                bytes = bytes.max(decoding.search_bytes());
-                if progress == Progress::Done {
-                    break;
-                }
-            }
-            let Some(Event::Number(outcome)) = events.pop() else { panic!("no number") };
+            let job = Job::new(vec![2, 1], Request::Number(request));
+            let (outcome, steps) = steps_of(&job, endless_digits, rows_max);
             assert_eq!((outcome.nodes, outcome.truncated), (budget, true));
             let got = outcome.distribution.mass().closed;
             let want = closed_by_sorting(budget);
             assert!((got - want).abs() < 1e-6, "{got} instead of {want} after {budget} nodes");
-            assert!(rows as usize <= budget + 256, "{rows} rows for {budget} nodes");
+            let rows: usize = steps.iter().map(|step| step.rows).sum();
+            assert!(rows <= budget + 256, "{rows} rows for {budget} nodes");
+            let bytes = steps.iter().map(|step| step.bytes).max().unwrap();
             let expected = job.host_bytes(budget + 256) as usize;
             assert!(bytes <= expected, "{bytes} bytes for {budget} nodes, {expected} expected");
         }

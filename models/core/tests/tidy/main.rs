@@ -19,7 +19,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ntl-kernels", &[]),
     ("ntl-models", &["ntl-core", "ntl-cuda", "ntl-kernels", "ntl-text"]),
     ("ntl-text", &["ntl-core"]),
-    ("ntl-remote", &["ntl-common", "ntl-core", "ntl-engine"]),
+    ("ntl-remote", &["ntl-common", "ntl-core", "ntl-engine", "ntl-text"]),
     ("ntl-mistralrs", &["ntl-core", "ntl-models", "ntl-text"]),
     ("ntl-api", &[]),
     ("ntl-common", &["ntl-core"]),

@@ -128,6 +128,12 @@ impl Client {
         printable(&self.redaction.message(text))
     }
 
+    /// The error about a response that cannot be read.
+    pub(crate) fn not_understood(&self, base: &BaseUrl, error: &impl fmt::Display) -> UpstreamError {
+        let reason = self.printable(&error.to_string());
+        UpstreamError::NotUnderstood { replica: base.to_string(), reason }
+    }
+
     /// Returns a text that an engine wrote without the API key.
     pub(crate) fn without_key(&self, text: &str) -> String {
         self.redaction.content(text)

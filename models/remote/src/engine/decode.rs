@@ -149,9 +149,10 @@ impl Rows {
         let mut reports = Vec::new();
         for index in first_node..self.nodes.len() {
             let path = self.path(self.nodes[index]);
-            let report = self.known.remove(&path);
-            let missing = || EngineError::Step("a prefix of the number was computed twice".to_owned());
-            reports.push(report.ok_or_else(missing)?);
+            let Some(report) = self.known.remove(&path) else {
+                return Err(EngineError::Step("a prefix of the number was computed twice".to_owned()));
+            };
+            reports.push(report);
         }
         self.forget_excess();
         Ok(reports)

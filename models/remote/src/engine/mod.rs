@@ -156,7 +156,8 @@ impl RemoteEngine {
         let mut slots = shared.queue_slots(wanted)?;
         let request_begun = Arc::new(AtomicBool::new(false));
         let queued = Instant::now();
-        let submit = |(work, bytes): (Work, u64)| {
+        let mut jobs = Vec::with_capacity(works.len());
+        for (work, bytes) in works {
             let slot = slots.split(work.sequences() as usize);
             let read = Arc::new(Notify::new());
             let wake = Arc::clone(&read);
@@ -167,9 +168,9 @@ impl RemoteEngine {
             let shared = Arc::clone(shared);
             let task = JobTask { shared, work, bytes, number, events, read, queued, slot, request_begun };
             tokio::spawn(task.run());
-            receiver
-        };
-        Ok(works.into_iter().map(submit).collect())
+            jobs.push(receiver);
+        }
+        Ok(jobs)
     }
 
     pub fn info(&self) -> &ModelInfo {

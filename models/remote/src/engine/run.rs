@@ -216,8 +216,7 @@ impl Shared {
                 Ok(vec![Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome })])
             }
             Request::Text(text) => {
-                let requests = || Requests::new(self, context);
-                structured_texts(requests, prompt, text, client).await
+                structured_texts(|| Requests::new(self, context), prompt, text, client).await
             }
             request => {
                 let mut decoding = self.vocabulary.reported_decoding(request)?;

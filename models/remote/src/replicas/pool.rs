@@ -60,13 +60,14 @@ struct Load {
 impl ReplicaPool {
     pub(crate) fn new(replicas: Vec<BaseUrl>, observer: Arc<dyn UpstreamObserver>) -> Self {
         let loads = vec![Load::default(); replicas.len()];
-        let replica = |base: BaseUrl| {
+        let mut named = Vec::with_capacity(replicas.len());
+        for base in replicas {
             let name = base.to_string();
             observer.on_up(&name, true);
-            Replica { base, name, is_up: watch::Sender::new(true) }
-        };
+            named.push(Replica { base, name, is_up: watch::Sender::new(true) });
+        }
         let state = State { loads, affinities: HashMap::new(), order: VecDeque::new() };
-        Self { replicas: replicas.into_iter().map(replica).collect(), state: Mutex::new(state), observer }
+        Self { replicas: named, state: Mutex::new(state), observer }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -115,15 +116,16 @@ impl ReplicaPool {
         let known = affinity.and_then(|tree| state.affinities.get(&tree).copied());
         let available = |index: &usize| up[*index] && !tried.contains(index);
         let loads = &state.loads;
-        let least = || {
-            let replicas = (0..loads.len()).filter(available);
-            replicas.min_by_key(|&index| (loads[index].in_flight, loads[index].sent))
-        };
-        let first_failed = || {
-            let replicas = (0..loads.len()).filter(|index| !tried.contains(index));
-            replicas.min_by_key(|&index| (loads[index].failed, loads[index].in_flight))
-        };
-        let index = known.filter(available).or_else(least).or_else(first_failed)?;
+        let index = known
+            .filter(available)
+            .or_else(|| {
+                let replicas = (0..loads.len()).filter(available);
+                replicas.min_by_key(|&index| (loads[index].in_flight, loads[index].sent))
+            })
+            .or_else(|| {
+                let replicas = (0..loads.len()).filter(|index| !tried.contains(index));
+                replicas.min_by_key(|&index| (loads[index].failed, loads[index].in_flight))
+            })?;
         if let Some(tree) = affinity {
             state.remember(tree, index);
         }

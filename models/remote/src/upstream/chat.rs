@@ -4,7 +4,7 @@ use ntl_core::contract::EngineError;
 use serde_json::Value;
 
 use super::Upstream;
-use crate::client::{BaseUrl, UpstreamError};
+use crate::client::BaseUrl;
 use crate::engine::{ChatAnswer, ChatQuery, QueryContext};
 use crate::wire::chat;
 
@@ -26,14 +26,11 @@ impl Upstream {
         let body = &Value::Object(chat::body(&self.facts.model, &query, fields)).to_string().into_bytes();
         let bytes_max = chat::bytes_max(&query);
         let client = self.client();
-        let exchange = |base: BaseUrl| async move {
+        let answer = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, CHAT, body.clone(), bytes_max).await?;
-            let answer = chat::read(&bytes).map_err(|error| UpstreamError::NotUnderstood {
-                replica: base.to_string(),
-                reason: client.printable(&error.to_string()),
-            })?;
+            let answer = chat::read(&bytes).map_err(|error| client.not_understood(&base, &error))?;
             Ok(ChatAnswer { text: client.without_key(&answer.text), ..answer })
-        };
-        Ok(self.replicas.request(Some(context.affinity), exchange).await?)
+        });
+        Ok(answer.await?)
     }
 }

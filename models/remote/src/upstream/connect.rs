@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ntl_text::tokenizer::Tokenizer;
+
 use super::detect::{check_facts, describe, detect};
 use super::identity::{Evidence, Identity};
 use super::slots::Slots;
 use super::tokenization::compare;
-use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig, Vocabulary};
+use super::{DetectError, EngineFacts, EngineKind, TokenizationError, Upstream, UpstreamConfig};
 use crate::client::{BaseUrl, Client, ClientError, UpstreamError};
 use crate::engine::gate::FairGate;
 use crate::replicas::{Check, ReplicaPool, Replicas, UpstreamObserver, supervise};
@@ -73,7 +75,7 @@ impl Connecting {
     pub async fn connect(
         self,
         facts: EngineFacts,
-        vocabulary: Arc<dyn Vocabulary>,
+        tokenizer: Arc<Tokenizer>,
         observer: Arc<dyn UpstreamObserver>,
     ) -> Result<Arc<Upstream>, TokenizationError> {
         let Self { config, client } = self;
@@ -81,14 +83,16 @@ impl Connecting {
         let written_texts = FairGate::new(config.requests_max);
         let replicas = Replicas::new(client.clone(), config.replicas, observer);
         let pool = &replicas.pool;
-        let texts = if facts.kind == EngineKind::OpenAi { vocabulary.texts() } else { TokenTexts::default() };
-        let texts = Arc::new(texts);
+        let texts = Arc::new(match facts.kind {
+            EngineKind::OpenAi => TokenTexts::new(&tokenizer),
+            _ => TokenTexts::default(),
+        });
         let identity = Arc::new(Identity::default());
         let check = ReplicaCheck {
             check_client: client.for_checks(CHECK_TIME_MAX),
             client,
             facts: facts.clone(),
-            vocabulary: Arc::clone(&vocabulary),
+            tokenizer: Arc::clone(&tokenizer),
             texts: Arc::clone(&texts),
             identity: Arc::clone(&identity),
         };
@@ -104,23 +108,14 @@ impl Connecting {
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = last.filter(|_| !pool.any_is_up()) {
+        if let (Some(error), false) = (last, pool.any_is_up()) {
             return Err(error.into());
         }
         for index in 0..pool.len() {
             tokio::spawn(supervise(Arc::downgrade(pool), index, check.clone(), config.check_interval));
         }
         let slots = facts.slots.map(Slots::new);
-        Ok(Arc::new(Upstream {
-            replicas,
-            facts,
-            vocabulary,
-            texts,
-            slots,
-            identity,
-            requests,
-            written_texts,
-        }))
+        Ok(Arc::new(Upstream { replicas, facts, tokenizer, texts, slots, identity, requests, written_texts }))
     }
 }
 
@@ -131,7 +126,7 @@ struct ReplicaCheck {
     /// A client that accepts other weights.
     check_client: Client,
     facts: EngineFacts,
-    vocabulary: Arc<dyn Vocabulary>,
+    tokenizer: Arc<Tokenizer>,
     texts: Arc<TokenTexts>,
     identity: Arc<Identity>,
 }
@@ -143,7 +138,7 @@ impl ReplicaCheck {
         if *base != self.facts.replica {
             check_facts(client, base, &self.facts).await?;
         }
-        compare(client, base, &self.facts, &*self.vocabulary).await?;
+        compare(client, base, &self.facts, &self.tokenizer).await?;
         match self.evidence(base).await {
             Ok(evidence) if self.accepts(&evidence) => Ok(()),
             Ok(_) => {
@@ -162,7 +157,7 @@ impl ReplicaCheck {
     async fn same_tokenizer(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
         let client = &self.check_client;
         check_facts(client, base, &self.facts).await?;
-        let compared = compare(client, base, &self.facts, &*self.vocabulary).await;
+        let compared = compare(client, base, &self.facts, &self.tokenizer).await;
         compared.map_err(|error| match error {
             TokenizationError::Upstream(error) => error,
             different => {
@@ -173,7 +168,7 @@ impl ReplicaCheck {
 
     async fn evidence(&self, base: &BaseUrl) -> Result<Evidence, UpstreamError> {
         let client = &self.check_client;
-        Evidence::collect(client, base, &self.facts, &*self.vocabulary, &self.texts).await
+        Evidence::collect(client, base, &self.facts, &self.tokenizer, &self.texts).await
     }
 
     async fn responds(&self, base: &BaseUrl) -> Result<(), UpstreamError> {

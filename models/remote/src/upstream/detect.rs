@@ -421,13 +421,10 @@ async fn try_chat(
     let query = ChatQuery { chat, max_tokens: CHAT_TOKENS, seed: 0, stream: 0 };
     let body = Value::Object(chat::body(model, &query, fields));
     match client.post(base, CHAT, &body, chat::bytes_max(&query)).await {
-        Ok(bytes) => {
-            let read = chat::read(&bytes).map_err(|error| UpstreamError::NotUnderstood {
-                replica: base.to_string(),
-                reason: client.printable(&error.to_string()),
-            });
-            read.map(|_| Ok(()))
-        }
+        Ok(bytes) => match chat::read(&bytes) {
+            Ok(_) => Ok(Ok(())),
+            Err(error) => Err(client.not_understood(base, &error)),
+        },
         Err(error @ UpstreamError::Rejected { .. }) => Ok(Err(error)),
         Err(error) => Err(error),
     }
@@ -622,8 +619,10 @@ async fn obeys_bias(client: &Client, base: &BaseUrl) -> Result<bool, UpstreamErr
     let mut ids = [least.id, anchor];
     ids.sort_unstable();
     let Some(biased) = ask(Alternatives::Ids(&ids)).await? else { return Ok(false) };
-    let is_right = |logprob: f64| (logprob - least.logprob).abs() <= ERROR_MAX;
-    Ok(llama_cpp::complete(&mut best, &biased, &ids).is_ok() && best.logprob(least.id).is_some_and(is_right))
+    if llama_cpp::complete(&mut best, &biased, &ids).is_err() {
+        return Ok(false);
+    }
+    Ok(best.logprob(least.id).is_some_and(|logprob| (logprob - least.logprob).abs() <= ERROR_MAX))
 }
 
 /// Returns whether a llama.cpp keeps the prompt of a slot while another slot works. With automatic slots, it

@@ -36,14 +36,14 @@ impl Upstream {
     /// # Errors
     /// [`UpstreamError::Rejected`] with the engine's message if the request is wrong.
     pub async fn forward(&self, route: &'static str, body: &[u8]) -> Result<Forwarded, UpstreamError> {
-        let exchange = |base: BaseUrl| async move {
+        let answered = self.replicas.request_and_hold(None, |base: BaseUrl| async move {
             let response = self.client().open(&base, route, body.to_vec()).await?;
             if (200..300).contains(&response.status()) {
                 return Ok(response);
             }
             Err(response.into_error().await)
-        };
-        let (response, lease) = self.replicas.request_and_hold(None, exchange).await?;
+        });
+        let (response, lease) = answered.await?;
         Ok(Forwarded { response, _lease: lease })
     }
 }

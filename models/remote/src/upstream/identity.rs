@@ -6,10 +6,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ntl_text::tokenizer::Tokenizer;
+
+use super::EngineFacts;
 use super::detect::{Description, describe};
 use super::request::RowRequest;
 use super::row::Row;
-use super::{EngineFacts, Vocabulary};
 use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::Ahead;
 use crate::wire::texts::TokenTexts;
@@ -53,14 +55,14 @@ impl Evidence {
         client: &Client,
         base: &BaseUrl,
         facts: &EngineFacts,
-        vocabulary: &dyn Vocabulary,
+        tokenizer: &Tokenizer,
         texts: &TokenTexts,
     ) -> Result<Self, UpstreamError> {
         let described = describe(client, base, facts).await?;
         let mut probed = Vec::new();
         if described.fingerprint.is_none() && facts.chat.is_none() {
             for prompt in PROMPTS {
-                probed.extend(probe(client, base, facts, vocabulary, texts, prompt).await?);
+                probed.extend(probe(client, base, facts, tokenizer, texts, prompt).await?);
             }
         }
         Ok(Self { described, probed })
@@ -134,19 +136,19 @@ async fn probe(
     client: &Client,
     base: &BaseUrl,
     facts: &EngineFacts,
-    vocabulary: &dyn Vocabulary,
+    tokenizer: &Tokenizer,
     texts: &TokenTexts,
     prompt: &str,
 ) -> Result<Option<Position>, UpstreamError> {
-    let Some(ids) = vocabulary.encode(prompt, true) else { return Ok(None) };
+    let Ok(ids) = tokenizer.encode(prompt, true) else { return Ok(None) };
     let row = Row::new(ids.into(), Vec::new());
-    if !facts.accepts_ids && row.text(vocabulary).is_none() {
+    if !facts.accepts_ids && row.text(tokenizer).is_none() {
         return Ok(None);
     }
     let alternatives = Alternatives::Best(facts.best_max.clamp(1, ALTERNATIVES_MAX));
     let ahead = &Ahead::NONE;
-    let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: vocabulary.tokens() };
-    let request = RowRequest::new(facts, vocabulary, batch, &[row], None);
+    let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: tokenizer.len() };
+    let request = RowRequest::new(facts, tokenizer, batch, &[row], None);
     let rows = request.send(client, base, texts).await?;
     Ok(rows.into_iter().flatten().next())
 }
@@ -213,10 +215,13 @@ impl Identity {
 
 /// Numbers a fingerprint that other weights have too.
 fn unused(fingerprint: &str, known: &[Known]) -> Arc<str> {
-    let is_used = |name: &str| known.iter().any(|known| known.fingerprint.as_deref() == Some(name));
-    let numbered = (2..).map(|number| format!("{fingerprint}.{number}"));
-    let name = std::iter::once(fingerprint.to_owned()).chain(numbered).find(|name| !is_used(name));
-    name.unwrap_or_default().into()
+    let mut name = fingerprint.to_owned();
+    let mut number = 1;
+    while known.iter().any(|known| known.fingerprint.as_deref() == Some(name.as_str())) {
+        number += 1;
+        name = format!("{fingerprint}.{number}");
+    }
+    name.into()
 }
 
 #[cfg(test)]

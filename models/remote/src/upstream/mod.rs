@@ -25,6 +25,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use ntl_core::contract::EngineError;
 use ntl_core::sampling::SamplingParams;
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::client::{ApiKey, BaseUrl, Client, UpstreamError};
 use crate::engine::gate::FairGate;
@@ -40,28 +41,6 @@ use identity::Identity;
 use row::Row;
 use slots::Slots;
 pub use tokenization::TokenizationError;
-
-/// The parts of the model's tokenizer that the transport needs.
-pub trait Vocabulary: Send + Sync + 'static {
-    /// Number of ids.
-    fn tokens(&self) -> usize;
-
-    /// The ids of a text, or `None` if it has none. `special` adds the special tokens that training added at
-    /// the ends.
-    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>>;
-
-    /// The text of ids, without special tokens.
-    fn decode(&self, ids: &[u32]) -> String;
-
-    /// A text that an engine tokenizes to exactly these ids, special tokens at the ends included.
-    fn text_of(&self, ids: &[u32]) -> Option<String>;
-
-    /// The name of a special token.
-    fn special_token(&self) -> Option<String>;
-
-    /// The tokens by their texts.
-    fn texts(&self) -> TokenTexts;
-}
 
 /// How to reach a model.
 #[derive(Debug, Clone)]
@@ -88,7 +67,7 @@ pub struct UpstreamConfig {
 pub struct Upstream {
     replicas: Replicas,
     facts: EngineFacts,
-    vocabulary: Arc<dyn Vocabulary>,
+    tokenizer: Arc<Tokenizer>,
     /// Only for engines that report texts.
     texts: Arc<TokenTexts>,
     /// Only for llama.cpp.

@@ -1,9 +1,10 @@
 //! A request for the next-token probabilities of some rows, in the format of an engine.
 
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::json;
 
 use super::row::{Row, with_prompt, with_rows};
-use super::{EngineFacts, EngineKind, Vocabulary};
+use super::{EngineFacts, EngineKind};
 use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::wire::texts::TokenTexts;
 use crate::wire::{Batch, Rows, check, llama_cpp, openai, vllm};
@@ -21,7 +22,7 @@ impl<'a> RowRequest<'a> {
     /// `slot`: for llama.cpp.
     pub(super) fn new(
         facts: &EngineFacts,
-        vocabulary: &dyn Vocabulary,
+        tokenizer: &Tokenizer,
         batch: Batch<'a>,
         rows: &[Row],
         slot: Option<usize>,
@@ -42,7 +43,7 @@ impl<'a> RowRequest<'a> {
         let body = if *accepts_ids {
             with_rows(&body, rows)
         } else {
-            let texts: Vec<_> = rows.iter().map(|row| row.text(vocabulary)).collect();
+            let texts: Vec<_> = rows.iter().map(|row| row.text(tokenizer)).collect();
             with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
         };
         Self { kind: *kind, batch, route, body, bytes_max: batch.bytes_max(entry_bytes) }
@@ -64,9 +65,6 @@ impl<'a> RowRequest<'a> {
         // A report that is not a distribution becomes an error here, so that another replica gets the
         // request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
-        rows.map_err(|error| UpstreamError::NotUnderstood {
-            replica: base.to_string(),
-            reason: client.printable(&error.to_string()),
-        })
+        rows.map_err(|error| client.not_understood(base, &error))
     }
 }

@@ -4,9 +4,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use ntl_core::text::TextDecoder;
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::Vocabulary;
 use crate::engine::NextTokenQuery;
 
 #[derive(Debug, Clone)]
@@ -32,9 +33,16 @@ impl Row {
         self.prompt.iter().chain(&self.path).copied()
     }
 
-    /// The text that an engine tokenizes to these ids.
-    pub(super) fn text(&self, vocabulary: &dyn Vocabulary) -> Option<String> {
-        vocabulary.text_of(&self.ids().collect::<Vec<_>>())
+    /// Returns a text that an engine tokenizes to exactly these ids, special tokens at the ends included.
+    pub(super) fn text(&self, tokenizer: &Tokenizer) -> Option<String> {
+        let ids: Vec<u32> = self.ids().collect();
+        // Engines add the special tokens at the ends, and read the names of the others.
+        let names = ids.iter().flat_map(|&id| tokenizer.token_bytes(id)).collect();
+        let texts = [Some(tokenizer.decode(&ids)), String::from_utf8(names).ok()];
+        texts
+            .into_iter()
+            .flatten()
+            .find(|text| tokenizer.encode(text, true).is_ok_and(|encoded| encoded == ids))
     }
 
     /// Appends the ids as a list in JSON.

@@ -128,17 +128,23 @@ impl Upstream {
         alternatives: Alternatives<'_>,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let is_spelled: Vec<bool> = rows.iter().map(|row| row.text(&*self.vocabulary).is_some()).collect();
+        let is_spelled: Vec<bool> = rows.iter().map(|row| row.text(&self.tokenizer).is_some()).collect();
         let spelled = rows.iter().zip(&is_spelled).filter(|(_, is_spelled)| **is_spelled);
         let spelled: Vec<Row> = spelled.map(|(row, _)| row.clone()).collect();
         let found = self.rows(context, ahead, alternatives, &spelled).await?;
         let mut found = checked(answers(found))?.into_iter();
-        let nothing = || Ok(NextTokenAnswer { report: NextTokenReport::new([], None)?, ahead: Vec::new() });
-        let answer = |is_spelled: bool| {
+        let mut all = Vec::with_capacity(rows.len());
+        for is_spelled in is_spelled {
             let answer = if is_spelled { found.next() } else { None };
-            answer.map_or_else(nothing, Ok)
-        };
-        checked(is_spelled.into_iter().map(answer).collect())
+            all.push(match answer {
+                Some(answer) => answer,
+                None => {
+                    let report = checked(NextTokenReport::new([], None).map_err(WireError::from))?;
+                    NextTokenAnswer { report, ahead: Vec::new() }
+                }
+            });
+        }
+        Ok(all)
     }
 
     /// Requests given ids, in groups that the engine accepts.
@@ -166,15 +172,17 @@ impl Upstream {
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let mut found = self.rows(context, &Ahead::NONE, Alternatives::Best(llama_cpp::BEST), rows).await?;
-        // Nothing is known about a row without an anchor.
-        let is_short = |row: &usize| {
-            let mut positions = found[*row].iter();
-            positions.any(|position| {
+        let mut short = Vec::new();
+        for (row, positions) in found.iter().enumerate() {
+            // Nothing is known about a row without an anchor.
+            let is_short = positions.iter().any(|position| {
                 llama_cpp::anchor(position).is_some()
                     && llama_cpp::is_short_of(position, ids, context.needs_all_ids)
-            })
-        };
-        let short: Vec<usize> = (0..rows.len()).filter(is_short).collect();
+            });
+            if is_short {
+                short.push(row);
+            }
+        }
         if !short.is_empty() {
             let anchors = short.iter().flat_map(|&row| &found[row]).filter_map(llama_cpp::anchor);
             let mut ids: Vec<u32> = ids.iter().copied().chain(anchors).collect();
@@ -198,7 +206,7 @@ impl Upstream {
         kind: &Kind,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let vocab = self.vocabulary.tokens();
+        let vocab = self.tokenizer.len();
         let mut found: Vec<Option<NextTokenAnswer>> = rows.iter().map(|_| None).collect();
         for count in LLAMA_CPP_COUNTS {
             let count = if kind.wanted == LogitsRequest::Best { 1 } else { count.min(vocab) };
@@ -226,21 +234,17 @@ impl Upstream {
         rows: &[Row],
     ) -> Result<Rows, UpstreamError> {
         let rows_max = (ENTRIES_MAX / alternatives.count().max(1)).clamp(1, ROWS_MAX);
-        let batch = |rows: &[Row]| Batch {
-            rows: rows.len(),
-            alternatives,
-            ahead,
-            cache_salt: context.cache_salt,
-            vocab: self.vocabulary.tokens(),
-        };
         let slots = self.slots(context, rows);
         let rows_max = rows_max.min(rows.len().div_ceil(slots.len()).max(1));
         let chunks = chunks(rows, rows_max);
         let largest = chunks.iter().map(|rows| request_bytes(rows, alternatives)).max().unwrap_or(1);
         let concurrent = (IN_FLIGHT_BYTES_MAX / largest.max(1)).max(1);
-        let requests = chunks.into_iter().zip(slots.into_iter().cycle());
-        let requests: Vec<_> =
-            requests.map(|(rows, slot)| self.exchange(context, slot, rows, batch(rows))).collect();
+        let mut requests = Vec::with_capacity(chunks.len());
+        for (rows, slot) in chunks.into_iter().zip(slots.into_iter().cycle()) {
+            let (cache_salt, vocab) = (context.cache_salt, self.tokenizer.len());
+            let batch = Batch { rows: rows.len(), alternatives, ahead, cache_salt, vocab };
+            requests.push(self.exchange(context, slot, rows, batch));
+        }
         let answers: Vec<Rows> = stream::iter(requests).buffered(concurrent).try_collect().await?;
         Ok(answers.into_iter().flatten().collect())
     }
@@ -258,9 +262,11 @@ impl Upstream {
         if let (Some(slots), Some(slot), Some(row)) = (&self.slots, slot, rows.last()) {
             slots.set_last(slot, row);
         }
-        let request = &RowRequest::new(&self.facts, &*self.vocabulary, batch, rows, slot);
-        let exchange = |base: BaseUrl| async move { request.send(self.client(), &base, &self.texts).await };
-        self.replicas.request(Some(context.affinity), exchange).await
+        let request = &RowRequest::new(&self.facts, &self.tokenizer, batch, rows, slot);
+        let answer = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
+            request.send(self.client(), &base, &self.texts).await
+        });
+        answer.await
     }
 }
 
@@ -277,12 +283,15 @@ fn chunks(mut rows: &[Row], rows_max: usize) -> Vec<&[Row]> {
     let mut chunks = Vec::new();
     while !rows.is_empty() {
         let mut ids = 0;
-        let fits = |row: &&Row| {
+        let mut count = 0;
+        for row in rows.iter().take(rows_max) {
             ids += row.len();
-            ids <= IDS_MAX
-        };
-        let count = rows.iter().take(rows_max).take_while(fits).count().max(1);
-        let (chunk, rest) = rows.split_at(count);
+            if ids > IDS_MAX {
+                break;
+            }
+            count += 1;
+        }
+        let (chunk, rest) = rows.split_at(count.max(1));
         chunks.push(chunk);
         rows = rest;
     }
@@ -292,11 +301,13 @@ fn chunks(mut rows: &[Row], rows_max: usize) -> Vec<&[Row]> {
 /// Returns whether a report has what a query of the most probable tokens wants. The steps ahead are guesses.
 /// They do not justify another request.
 fn is_enough(report: &NextTokenReport, wanted: &LogitsRequest) -> bool {
-    let unreported = || 1.0 - report.tokens().iter().map(|token| token.logprob.exp()).sum::<f64>();
     match wanted {
         LogitsRequest::Best => true,
         LogitsRequest::Ids(ids) if ids.iter().all(|&id| report.logprob(id).is_some()) => true,
-        LogitsRequest::Ids(_) | LogitsRequest::All => unreported() <= UNREPORTED_MAX,
+        LogitsRequest::Ids(_) | LogitsRequest::All => {
+            let reported: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();
+            1.0 - reported <= UNREPORTED_MAX
+        }
     }
 }
 

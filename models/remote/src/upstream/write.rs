@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::Stream;
 use ntl_core::contract::EngineError;
+use ntl_core::text::TextDecoder;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -32,12 +33,11 @@ impl Upstream {
                 Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), writing).await,
                 None => Ok(writing.await),
             };
-            let late = |_| {
-                EngineError::UpstreamTimeout(
-                    "the engine did not write the text within the deadline".to_owned(),
-                )
+            let Ok(written) = written else {
+                let message = "the engine did not write the text within the deadline";
+                return Err(EngineError::UpstreamTimeout(message.to_owned()));
             };
-            self.delta(written.map_err(late)??, &query)
+            self.delta(written?, &query)
         })
     }
 
@@ -67,24 +67,21 @@ impl Upstream {
         // The deadline of the request ends it.
         let client = &self.client().without_timeout();
         let body = &body;
-        let exchange = |base: BaseUrl| async move {
+        let written = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, route, body.clone(), bytes_max).await?;
             let read = match kind {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
                 _ => written::read_completion(&bytes),
             };
-            let read = read.map_err(|error| UpstreamError::NotUnderstood {
-                replica: base.to_string(),
-                reason: client.printable(&error.to_string()),
-            })?;
+            let read = read.map_err(|error| client.not_understood(&base, &error))?;
             Ok(Written { text: client.without_key(&read.text), ..read })
-        };
-        self.replicas.request(Some(context.affinity), exchange).await
+        });
+        written.await
     }
 
     /// The text of a row for an engine that accepts texts only.
     fn spelled(&self, row: &Row) -> Result<String, UpstreamError> {
-        row.text(&*self.vocabulary).ok_or_else(|| UpstreamError::Rejected {
+        row.text(&self.tokenizer).ok_or_else(|| UpstreamError::Rejected {
             replica: self.replicas.pool.base(0).to_string(),
             message: "it accepts texts only, and no text has the token ids of this prompt".to_owned(),
         })
@@ -92,7 +89,6 @@ impl Upstream {
 
     fn delta(&self, written: Written, query: &TextQuery) -> Result<TextDelta, EngineError> {
         let Written { mut text, ids, end } = written;
-        let vocabulary = &*self.vocabulary;
         let Some(ids) = ids else {
             let found = query.stop.as_ref().and_then(|stop| Some((text.find(stop)?, stop)));
             let mut whole = text.clone();
@@ -100,17 +96,20 @@ impl Upstream {
                 text.truncate(at);
                 whole = format!("{text}{stop}");
             }
-            let unspelled = || EngineError::Upstream("the engine's text cannot be tokenized".to_owned());
-            let ids = vocabulary.encode(&whole, false).ok_or_else(unspelled)?;
+            let Ok(ids) = self.tokenizer.encode(&whole, false) else {
+                return Err(EngineError::Upstream("the engine's text cannot be tokenized".to_owned()));
+            };
             let end = found.map_or(end.unwrap_or(TextEnd::EndOfSequence), |_| TextEnd::StopString);
             return Ok(TextDelta { text, ids, end: Some(end) });
         };
-        if ids.len() > query.max_tokens || ids.iter().any(|&id| id as usize >= vocabulary.tokens()) {
+        if ids.len() > query.max_tokens || ids.iter().any(|&id| id as usize >= self.tokenizer.len()) {
             return Err(EngineError::Upstream("the engine's text has wrong token ids".to_owned()));
         }
-        let has_stopped = || query.stop.as_ref().is_some_and(|stop| vocabulary.decode(&ids).contains(stop));
-        let end =
-            end.unwrap_or_else(|| if has_stopped() { TextEnd::StopString } else { TextEnd::EndOfSequence });
+        let end = match (end, &query.stop) {
+            (Some(end), _) => end,
+            (None, Some(stop)) if self.tokenizer.decode(&ids).contains(stop) => TextEnd::StopString,
+            (None, _) => TextEnd::EndOfSequence,
+        };
         Ok(TextDelta { text, ids, end: Some(end) })
     }
 }

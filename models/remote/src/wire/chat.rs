@@ -130,13 +130,12 @@ pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
     let text = match choice.message.content {
         None => String::new(),
         Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => parts.into_iter().filter_map(text_of).collect(),
+        Some(Content::Parts(parts)) => {
+            let texts = parts.into_iter().filter(|part| part.kind.as_deref() == Some("text"));
+            texts.filter_map(|part| part.text).collect()
+        }
     };
     Ok(ChatAnswer { text: without_reasoning(text), end, usage: counted(usage.unwrap_or_default()) })
-}
-
-fn text_of(part: Part) -> Option<String> {
-    part.text.filter(|_| part.kind.as_deref() == Some("text"))
 }
 
 /// The text after reasoning. Many engines report reasoning apart, and some leave it in the text.

@@ -113,9 +113,10 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
         Response::Several(completions) => completions,
         Response::One(completion) => vec![completion],
     };
-    let only = batch.rows == 1;
-    let index = |place, completion: &Completion| if only { place } else { completion.index.unwrap_or(place) };
-    let completions = in_order(completions, batch.rows, index)?;
+    let completions = in_order(completions, batch.rows, |place, completion| match completion.index {
+        Some(index) if batch.rows != 1 => index,
+        _ => place,
+    })?;
     let row = |(row, completion): (usize, Completion)| {
         let positions = completion.completion_probabilities;
         let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
@@ -169,13 +170,14 @@ pub fn complete(position: &mut Position, biased: &Position, ids: &[u32]) -> Resu
         return Err(WireError::IdMissing(anchor));
     };
     let known: HashSet<u32> = position.reported.iter().map(|token| token.id).collect();
-    let shifted = |token: &TokenLogprob| {
-        // The position has all tokens above its cut. Rounding must not lift others over it.
-        let logprob = (token.logprob + own - other).min(position.cut.unwrap_or(0.0));
-        TokenLogprob { id: token.id, logprob }
-    };
-    let is_new = |token: &&TokenLogprob| !known.contains(&token.id) && ids.binary_search(&token.id).is_ok();
-    let mut added: Vec<TokenLogprob> = biased.reported.iter().filter(is_new).map(shifted).collect();
+    let mut added = Vec::new();
+    for &TokenLogprob { id, logprob } in &biased.reported {
+        if !known.contains(&id) && ids.binary_search(&id).is_ok() {
+            // The position has all tokens above its cut. Rounding must not lift others over it.
+            let logprob = (logprob + own - other).min(position.cut.unwrap_or(0.0));
+            added.push(TokenLogprob { id, logprob });
+        }
+    }
     if biased.reported.len() < ids.len() {
         // llama.cpp leaves out probabilities that are 0 in single precision.
         let found: HashSet<u32> = biased.reported.iter().map(|token| token.id).collect();

@@ -146,9 +146,11 @@ impl Position {
             }
             Alternatives::Best(count) => {
                 let least = entries.iter().map(|(_, logprob)| *logprob).min_by(f64::total_cmp);
-                let least = least.filter(|_| entries.len() >= count);
                 let unknown = entries.iter().filter(|(id, _)| id.is_none()).map(|(_, logprob)| *logprob);
-                least.map(|least| unknown.fold(least, f64::max))
+                match least {
+                    Some(least) if entries.len() >= count => Some(unknown.fold(least, f64::max)),
+                    _ => None,
+                }
             }
         };
         let known = entries.into_iter().filter_map(|(id, logprob)| Some(TokenLogprob { id: id?, logprob }));
@@ -189,9 +191,11 @@ impl Position {
 
     /// Removes the least probable of at least two tokens.
     pub fn take_least(&mut self) -> Option<TokenLogprob> {
-        let by_logprob =
-            |a: &usize, b: &usize| self.reported[*a].logprob.total_cmp(&self.reported[*b].logprob);
-        let least = (0..self.reported.len()).min_by(by_logprob).filter(|_| self.reported.len() > 1)?;
+        if self.reported.len() < 2 {
+            return None;
+        }
+        let tokens = self.reported.iter().enumerate();
+        let (least, _) = tokens.min_by(|(_, a), (_, b)| a.logprob.total_cmp(&b.logprob))?;
         Some(self.reported.swap_remove(least))
     }
 
@@ -223,7 +227,8 @@ pub type Rows = Vec<Vec<Position>>;
 
 /// Makes answers of the positions of each row.
 pub fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
-    let answer = |(row, positions): (usize, Vec<Position>)| {
+    let mut answers = Vec::with_capacity(rows.len());
+    for (row, positions) in rows.into_iter().enumerate() {
         let mut before = None;
         let mut report = None;
         let mut ahead = Vec::new();
@@ -236,9 +241,9 @@ pub fn answers(rows: Rows) -> Result<Vec<NextTokenAnswer>, WireError> {
             }
             before = position.chosen;
         }
-        Ok(NextTokenAnswer { report: report.ok_or(WireError::NoLogprobs(row))?, ahead })
-    };
-    rows.into_iter().enumerate().map(answer).collect()
+        answers.push(NextTokenAnswer { report: report.ok_or(WireError::NoLogprobs(row))?, ahead });
+    }
+    Ok(answers)
 }
 
 /// Checks that each position is a part of a distribution.

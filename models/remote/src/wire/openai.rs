@@ -123,8 +123,11 @@ fn position(
     if got > count {
         entries.retain(|(text, _)| text != chosen);
     }
-    // Two entries with one text are two tokens, and it is unknown which.
-    let is_single = |text: &[u8]| entries.iter().filter(|(other, _)| other == text).count() == 1;
-    let known = entries.iter().map(|(text, logprob)| (texts.id(text).filter(|_| is_single(text)), *logprob));
+    let mut known = Vec::with_capacity(entries.len());
+    for (text, logprob) in &entries {
+        // Two entries with one text are two tokens, and it is unknown which.
+        let is_single = entries.iter().filter(|(other, _)| other == text).count() == 1;
+        known.push((if is_single { texts.id(text) } else { None }, *logprob));
+    }
     Ok(Position::new(texts.id(chosen), known, alternatives))
 }

@@ -3,19 +3,25 @@
 
 use std::collections::HashMap;
 
+use ntl_text::tokenizer::Tokenizer;
+
 /// The bytes of each token of a vocabulary.
 #[derive(Debug, Default)]
 pub struct TokenTexts {
     /// `None` if several tokens have the text.
     ids: HashMap<Vec<u8>, Option<u32>>,
-    /// See [`TokenTexts::new`].
+    /// Engines decode a token alone. If their decoder drops a space at the beginning of a text, both ` 5` and
+    /// `5` may be reported as `5`.
     drops_first_space: bool,
 }
 
 impl TokenTexts {
-    /// `drops_first_space`: engines decode a token alone, and the decoder of this vocabulary drops a space at
-    /// the beginning of a text, so that ` 5` and `5` may both be reported as `5`.
-    pub fn new(tokens: impl IntoIterator<Item = (u32, Vec<u8>)>, drops_first_space: bool) -> Self {
+    pub fn new(tokenizer: &Tokenizer) -> Self {
+        let ids = (0_u32..).take(tokenizer.len());
+        Self::of(ids.map(|id| (id, tokenizer.token_bytes(id))), tokenizer.drops_first_space())
+    }
+
+    fn of(tokens: impl IntoIterator<Item = (u32, Vec<u8>)>, drops_first_space: bool) -> Self {
         let mut texts = Self { ids: HashMap::new(), drops_first_space };
         for (id, bytes) in tokens {
             let key = texts.key(&bytes).to_vec();
@@ -52,7 +58,7 @@ mod tests {
     fn texts(drops_first_space: bool) -> TokenTexts {
         let tokens = ["5", " 5", "\n", "a", "a", " ", "\u{fffd}", " b"];
         let tokens = (0..).zip(tokens.map(|text| text.as_bytes().to_vec()));
-        TokenTexts::new(tokens, drops_first_space)
+        TokenTexts::of(tokens, drops_first_space)
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
 /// The body for llama.cpp's `/completion`, without its prompt.
 pub fn llama_cpp_body(query: &TextQuery) -> Value {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = query.sampling;
-    let bias = |id: &u32| json!([id, AMONG_BIAS]);
+    let among = query.among.iter().flat_map(|ids| ids.iter());
     json!({
         "n_predict": query.max_tokens,
         "temperature": temperature,
@@ -110,7 +110,7 @@ pub fn llama_cpp_body(query: &TextQuery) -> Value {
         "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
         "seed": query.seed() as u32,
         "stop": query.stop.as_slice(),
-        "logit_bias": query.among.iter().flat_map(|ids| ids.iter().map(bias)).collect::<Vec<_>>(),
+        "logit_bias": among.map(|id| json!([id, AMONG_BIAS])).collect::<Vec<_>>(),
         "cache_prompt": true,
         "return_tokens": true,
         "stream": false,

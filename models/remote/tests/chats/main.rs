@@ -16,16 +16,15 @@ use ntl_core::contract::{
     AfterMarker, Backend, Dtype, EngineError, EngineUsage, Event, ModelInfo, NumberEncoding, NumberJob,
     NumberMethod, NumberOutcome, OptionsOutcome, Precision,
 };
-use ntl_core::decoding::Vocabulary;
-use ntl_core::numbers::{Estimation, NumberGrammar, NumberPiece, NumberValues, Objective, Scale};
+use ntl_core::numbers::{Estimation, NumberValues, Objective, Scale};
 use ntl_core::samples::{OptionName, OptionNames};
 use ntl_core::sampling::SamplingParams;
-use ntl_core::text::TextDecoder;
 use ntl_engine::CacheBudget;
 use ntl_remote::{
     ApiKey, ChatFields, ChatJob, ChatWanted, Connecting, EngineKind, NoObserver, RemoteEngine, RemoteLimits,
-    Reports, SampledOptions, SpentTokens, TokenTexts, Upstream, UpstreamConfig,
+    Reports, SampledOptions, SpentTokens, Upstream, UpstreamConfig, byte_tokenizer,
 };
+use ntl_text::tokenizer::Tokenizer;
 use serde_json::json;
 
 /// Tokens of the prompt and of the text of one answer.
@@ -49,46 +48,15 @@ fn config(fakes: &[&Fake]) -> UpstreamConfig {
     }
 }
 
-/// No token of an engine that answers chats is ever read.
-struct NoTokens;
-
-impl ntl_remote::Vocabulary for NoTokens {
-    fn tokens(&self) -> usize {
-        0
-    }
-    fn encode(&self, _: &str, _: bool) -> Option<Vec<u32>> {
-        None
-    }
-    fn decode(&self, _: &[u32]) -> String {
-        String::new()
-    }
-    fn text_of(&self, _: &[u32]) -> Option<String> {
-        None
-    }
-    fn special_token(&self) -> Option<String> {
-        None
-    }
-    fn texts(&self) -> TokenTexts {
-        TokenTexts::default()
-    }
-}
-
-impl TextDecoder for NoTokens {
-    fn decode(&self, _: &[u32]) -> String {
-        String::new()
-    }
-    fn token_text(&self, _: u32) -> String {
-        String::new()
-    }
-    fn settled_len(&self, text: &str) -> usize {
-        text.len()
-    }
+/// The tokenizer of an engine that answers chats, none of whose tokens is ever read.
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::open(&byte_tokenizer()).unwrap())
 }
 
 async fn connect(config: UpstreamConfig) -> Arc<Upstream> {
     let connecting = Connecting::new(config).unwrap();
     let facts = connecting.detect().await.unwrap();
-    connecting.connect(facts, Arc::new(NoTokens), Arc::new(NoObserver)).await.unwrap()
+    connecting.connect(facts, tokenizer(), Arc::new(NoObserver)).await.unwrap()
 }
 
 fn engine_over(upstream: Arc<Upstream>) -> RemoteEngine {
@@ -102,19 +70,12 @@ fn engine_over(upstream: Arc<Upstream>) -> RemoteEngine {
         prompt_tokens_max: 100,
         context_tokens_max: Some(100),
         answer_tokens_max: None,
-        tokens: 0,
+        tokens: 256,
         eos_ids: Vec::new(),
         encoder_decoder: false,
         labels: None,
     };
-    let pieces: [Option<NumberPiece>; 0] = [];
-    let vocabulary = Vocabulary {
-        decoder: Arc::new(NoTokens),
-        grammar: Arc::new(NumberGrammar::new(pieces, Vec::new())),
-        number_values: [].into(),
-        eos_ids: [].into(),
-        tokens: 0,
-    };
+    let vocabulary = ntl_text::vocabulary(&tokenizer(), &info);
     let budget = CacheBudget::new(1 << 30);
     let limits = RemoteLimits::default();
     RemoteEngine::new(&budget, upstream, info, vocabulary, limits, Arc::new(ntl_engine::NoObserver))

@@ -2,7 +2,7 @@
 //! real engine, with faults on request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,8 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream;
-use ntl_remote::{TokenTexts, Vocabulary};
-use serde_json::{Value, json};
+use ntl_text::checkpoint::CheckpointFiles;
+use ntl_text::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
 
 /// Ids 0 to 255 are bytes, 256 begins a text, and the others are less probable and have no text. llama.cpp
 /// does not report all of them in its first response.
@@ -40,38 +41,39 @@ pub(crate) fn ranked(logprobs: &[f64]) -> Vec<u32> {
     ids
 }
 
-/// The tokenizer of the model.
-pub(crate) struct Bytewise {
-    pub(crate) begins: bool,
+/// The tokenizer of the model. `begins`: whether its texts begin with [`BEGIN`].
+pub(crate) fn bytewise(begins: bool) -> Arc<Tokenizer> {
+    static TOKENIZERS: OnceLock<[Arc<Tokenizer>; 2]> = OnceLock::new();
+    let tokenizers = TOKENIZERS.get_or_init(|| [false, true].map(|begins| Arc::new(opened(begins))));
+    Arc::clone(&tokenizers[usize::from(begins)])
 }
 
-impl Vocabulary for Bytewise {
-    fn tokens(&self) -> usize {
-        TOKENS
+fn opened(begins: bool) -> Tokenizer {
+    let name = |id: usize| match id {
+        0..=255 => format!("<0x{id:02X}>"),
+        _ => format!("<{id}>"),
+    };
+    let vocab: Map<String, Value> = (0..TOKENS).map(|id| (name(id), id.into())).collect();
+    let begin = name(BEGIN as usize);
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let pair = json!([text, {"Sequence": {"id": "B", "type_id": 0}}]);
+    let mut tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [{"id": BEGIN, "content": begin, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false}],
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true},
+    });
+    if begins {
+        tokenizer["post_processor"] = json!({
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": begin, "type_id": 0}}, text],
+            "pair": pair,
+            "special_tokens": {&begin: {"id": begin, "ids": [BEGIN], "tokens": [begin]}},
+        });
     }
-
-    fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>> {
-        let begin = (special && self.begins).then_some(BEGIN);
-        Some(begin.into_iter().chain(text.bytes().map(u32::from)).collect())
-    }
-
-    fn decode(&self, ids: &[u32]) -> String {
-        let bytes = ids.iter().filter_map(|&id| u8::try_from(id).ok()).collect::<Vec<_>>();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    fn text_of(&self, ids: &[u32]) -> Option<String> {
-        let text = self.decode(ids);
-        (self.encode(&text, true)? == ids).then_some(text)
-    }
-
-    fn special_token(&self) -> Option<String> {
-        None
-    }
-
-    fn texts(&self) -> TokenTexts {
-        TokenTexts::new((0..=255_u8).map(|byte| (byte.into(), vec![byte])), false)
-    }
+    let file = ("tokenizer.json".to_owned(), tokenizer.to_string().into_bytes());
+    Tokenizer::open(&CheckpointFiles::memory("bytes", [file])).unwrap()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,7 +135,7 @@ pub(crate) struct Shared {
     pub(crate) rounding: Mutex<f64>,
     /// The fingerprint that it names.
     pub(crate) fingerprint: Mutex<Option<&'static str>>,
-    /// Whether it has another tokenizer than [`Bytewise`].
+    /// Whether it has another tokenizer than `bytewise(true)`.
     pub(crate) is_retokenized: AtomicBool,
     fault: Mutex<Fault>,
     /// Requests for next tokens that have arrived, and that were answered or given up.
@@ -221,7 +223,7 @@ async fn tokenize(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) ->
     let (text, special) = if llama { ("content", "add_special") } else { ("prompt", "add_special_tokens") };
     let text = body[text].as_str().unwrap();
     let begins = !shared.is_retokenized.load(Ordering::SeqCst);
-    let tokens = Bytewise { begins }.encode(text, body[special].as_bool().unwrap()).unwrap();
+    let tokens = bytewise(begins).encode(text, body[special].as_bool().unwrap()).unwrap();
     Json(json!({"tokens": tokens}))
 }
 
@@ -307,7 +309,7 @@ fn answer(shared: &Shared, body: &Value) -> Response {
         (StatusCode::BAD_REQUEST, Json(body)).into_response()
     };
     let rows = if flavor == (Flavor::OpenAi { accepts_ids: false }) {
-        let encode = |text: &String| Bytewise { begins: true }.encode(text, true).unwrap();
+        let encode = |text: &String| bytewise(true).encode(text, true).unwrap();
         let texts: Result<Vec<String>, _> = serde_json::from_value(body["prompt"].clone());
         texts.map(|texts| texts.iter().map(encode).collect())
     } else {
@@ -384,7 +386,7 @@ fn choice(
 ) -> Value {
     let name = |id: u32| match flavor {
         Flavor::Vllm | Flavor::VllmProcessed => format!("token_id:{id}"),
-        _ => u8::try_from(id).map_or("<s>".to_owned(), |byte| String::from_utf8_lossy(&[byte]).into_owned()),
+        _ => u8::try_from(id).map_or(String::new(), |byte| String::from_utf8_lossy(&[byte]).into_owned()),
     };
     if matches!(flavor, Flavor::LlamaCpp { .. }) {
         let position = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {

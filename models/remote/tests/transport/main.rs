@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fake::{Bytewise, Fake, Fault, Flavor, TOKENS, logprobs, ranked};
+use fake::{Fake, Fault, Flavor, TOKENS, bytewise, logprobs, ranked};
 use futures::StreamExt;
 use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
 use ntl_core::sampling::SamplingParams;
@@ -51,8 +51,7 @@ async fn connect_within(fakes: &[&Fake], timeout: Duration) -> Arc<Upstream> {
 async fn connect_with(fakes: &[&Fake], config: UpstreamConfig) -> Arc<Upstream> {
     let connecting = Connecting::new(config).unwrap();
     let facts = connecting.detect().await.unwrap();
-    let vocabulary = Arc::new(Bytewise { begins: true });
-    let upstream = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    let upstream = connecting.connect(facts, bytewise(true), Arc::new(NoObserver)).await.unwrap();
     for fake in fakes {
         fake.shared.bodies.lock().unwrap().clear();
         fake.shared.arrived.store(0, Ordering::SeqCst);
@@ -133,8 +132,7 @@ async fn another_tokenizer_is_an_error_with_the_text_and_the_ids_of_both_sides()
     let fake = Fake::start(Flavor::Vllm).await;
     let connecting = Connecting::new(config(&[&fake], PATIENCE)).unwrap();
     let facts = connecting.detect().await.unwrap();
-    let vocabulary = Arc::new(Bytewise { begins: false });
-    let connected = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await;
+    let connected = connecting.connect(facts, bytewise(false), Arc::new(NoObserver)).await;
     let error = connected.err().unwrap().to_string();
     assert!(error.contains("it makes [48, 49, 50,") && error.contains("of \"0123456789\""), "{error}");
     assert!(error.contains("the engine makes [256, 48, 49,"), "{error}");
@@ -704,8 +702,8 @@ async fn a_replica_with_other_weights_or_another_tokenizer_gets_no_requests() {
     second.shared.weights.store(1, Ordering::SeqCst);
     let connecting = Connecting::new(config(&[&first, &second], PATIENCE)).unwrap();
     let facts = connecting.detect().await.unwrap();
-    let vocabulary = Arc::new(Bytewise { begins: true });
-    let error = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.err().unwrap().to_string();
+    let error =
+        connecting.connect(facts, bytewise(true), Arc::new(NoObserver)).await.err().unwrap().to_string();
     assert!(error.ends_with("its weights differ from the replicas before it"), "{error}");
     second.shared.weights.store(0, Ordering::SeqCst);
 
@@ -751,8 +749,8 @@ async fn a_replica_whose_engine_can_do_less_is_not_used() {
     let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::VllmProcessed).await);
     let connecting = Connecting::new(config(&[&first, &second], PATIENCE)).unwrap();
     let facts = connecting.detect().await.unwrap();
-    let vocabulary = Arc::new(Bytewise { begins: true });
-    let error = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.err().unwrap().to_string();
+    let error =
+        connecting.connect(facts, bytewise(true), Arc::new(NoObserver)).await.err().unwrap().to_string();
     assert!(error.ends_with("it changes probabilities if only some tokens may be written"), "{error}");
 }
 
@@ -763,8 +761,7 @@ async fn the_replica_that_was_detected_is_not_detected_again() {
     let connecting = Connecting::new(config(&[&fake], PATIENCE)).unwrap();
     let facts = connecting.detect().await.unwrap();
     let detected = fake.arrived();
-    let vocabulary = Arc::new(Bytewise { begins: true });
-    connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    connecting.connect(facts, bytewise(true), Arc::new(NoObserver)).await.unwrap();
     assert_eq!(fake.arrived(), detected);
 }
 
@@ -776,8 +773,7 @@ async fn an_engine_that_rejects_the_fixed_prompts_gets_them_in_few_checks() {
     let connecting = Connecting::new(config).unwrap();
     let facts = connecting.detect().await.unwrap();
     fake.set(Fault::Status(400, "no prompts".to_owned()));
-    let vocabulary = Arc::new(Bytewise { begins: true });
-    let upstream = connecting.connect(facts, vocabulary, Arc::new(NoObserver)).await.unwrap();
+    let upstream = connecting.connect(facts, bytewise(true), Arc::new(NoObserver)).await.unwrap();
     assert_eq!(upstream.fingerprint(), None);
     let count = || (fake.arrived(), fake.shared.described.load(Ordering::SeqCst));
     let before = count();

@@ -74,8 +74,8 @@ impl<'a> PromptAttention<'a> {
     }
 
     fn attend_on_device(plan: &Plan<'_>, input: &QkvInput<'_>) -> Result<Tensor> {
-        let QkvInput { x, qkv, heads, head_norms, rope, rows } = *input;
-        if head_norms.is_none() && rope.is_none() {
+        let QkvInput { x, qkv, heads, qk_norms, rope, rows } = *input;
+        if qk_norms.is_none() && rope.is_none() {
             let projections = qkv.together(x, rows)?;
             return plan.attend(QkvSource::rows(&projections, heads, qkv.dtype())?, heads);
         }

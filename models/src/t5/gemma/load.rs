@@ -7,7 +7,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::families::GemmaVersion;
-use crate::ops::{HeadNorms, Linear, Mlp, MlpInput, Norm, Placement, Weight, device_error};
+use crate::ops::{Linear, Mlp, MlpInput, Norm, Placement, QkNorms, Weight, device_error};
 use crate::t5::attention::AttentionKind;
 use crate::t5::decoder::{Decoder, DecoderLayer};
 use crate::t5::embeddings::Embeddings;
@@ -237,8 +237,8 @@ impl Loader<'_, StackConfig> {
             kind: self.config.layers[index],
             norm: Some(self.norm(&format!("{layer}.pre_self_attn_layernorm"), hidden_size)?),
             qkv: self.linear(qkv_names, [queries, keys, keys], hidden_size)?,
-            head_norms: if self.config.has_head_norms {
-                Some(HeadNorms {
+            qk_norms: if self.config.has_head_norms {
+                Some(QkNorms {
                     q: self.norm(&format!("{name}.q_norm"), head_dim)?,
                     k: self.norm(&format!("{name}.k_norm"), head_dim)?,
                 })

@@ -160,7 +160,7 @@ impl Loader<'_, LayersShape> {
                 norm: Some(self.norm(&format!("{layer}.norm1"))?),
                 qkv: self
                     .layers([self.joint(&format!("{layer}.self_attn.in_proj"), 3 * width)?], [width; 3])?,
-                head_norms: None,
+                qk_norms: None,
                 output: self.biased(&format!("{layer}.self_attn.out_proj"), [width, width])?,
             },
             prompt_kv: self.layers([joint.rows(width, 2 * width)?], [width; 2])?,
@@ -193,7 +193,7 @@ impl Loader<'_, LayersShape> {
             kind: 0,
             norm: Some(norm),
             qkv: self.layers([query, key, value], [width; 3])?,
-            head_norms: None,
+            qk_norms: None,
             output: self.biased(&format!("{layer}.out_proj"), shape)?,
         })
     }

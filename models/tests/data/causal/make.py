@@ -1,17 +1,23 @@
 """Makes the tiny random checkpoints of this folder and what Hugging Face computes on them.
 
-Written with transformers 4.45.2 and torch 1.13 on the CPU, float32: `python make.py`. Each folder holds a
-`config.json`, a `model.safetensors`, and `golden.safetensors` with `input_ids` [T] and `logits` [T, vocab].
+    python make.py         writes every folder
+    python make.py NAME... writes these folders
+
+Written on the CPU in float32, the folders of Llama, Mistral, Qwen2 and GPT-2 with transformers 4.45.2 and torch
+1.13, the others with transformers 5.23.0 and torch 2.15.0. Each folder holds a `config.json`, a
+`model.safetensors`, and `golden.safetensors` with `input_ids` [T] and `logits` [T, vocab].
 """
 
 import json
+import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from transformers import (
-    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-    Qwen2Config, Qwen2ForCausalLM,
+    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+    Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    SmolLM3Config, SmolLM3ForCausalLM,
 )
 
 TOKENS = 40
@@ -48,9 +54,23 @@ VARIANTS = {
             scale_attn_by_inverse_layer_idx=True, attn_implementation="eager",
         ),
     ),
+    # The last layer has no rotary positions.
+    "smollm3": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config(**SMALL | dict(num_hidden_layers=4, intermediate_size=12), pad_token_id=0),
+    ),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config(**SMALL)),
+    "olmo3": (
+        Olmo3ForCausalLM,
+        Olmo3Config(
+            **SMALL, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+            rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0, original_max_position_embeddings=16),
+        ),
+    ),
 }
 
-for name, (model_class, config) in VARIANTS.items():
+for name in sys.argv[1:] or VARIANTS:
+    model_class, config = VARIANTS[name]
     torch.manual_seed(sum(map(ord, name)))
     model = model_class(config).eval()
     with torch.no_grad():
@@ -67,7 +87,6 @@ for name, (model_class, config) in VARIANTS.items():
     weights = {key: value.contiguous() for key, value in model.state_dict().items()
                if not (tied and key == "lm_head.weight")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    golden = {"input_ids": input_ids[0].to(torch.uint32) if hasattr(torch, "uint32") else input_ids[0],
-              "logits": logits.contiguous()}
+    golden = {"input_ids": input_ids[0], "logits": logits.contiguous()}
     save_file(golden, folder / "golden.safetensors")
     print(name, float(logits.abs().max()))

@@ -9,6 +9,8 @@ Written with transformers 5.24.0, torch 2.15.0, tokenizers 0.23.3 on the CPU. Ne
 `golden.json`, for each text: ids, the logits of the text alone, and the probabilities by the activation of pipelines, in float64 except for the
 softmaxes of attention. If a decoder-only checkpoint names a padding token, there is also a prompt that ends with it. The script checks that padded batches have the
 same logits, except with windows: they leave padding nothing to attend to, and then transformers computes NaN.
+
+`pairs.json` of a checkpoint that can rank documents, for each document after the query: ids, `segments` (the type of each token) and logits.
 """
 
 import sys
@@ -33,9 +35,13 @@ TEXTS = [
     "What is 7 + 52?", "Is it so?", "Work out 12 - 34 + 56. " * 3, "7", "12 apples and 340 pears are 352.", "no",
     "What is -3.5 times 12?", "Work out -8 - 3.5.",
 ]
+QUERY = "What is 7 + 52?"
+DOCUMENTS = ["It is 59.", "12 apples and 340 pears are 352.", "no", "Work out -8 - 3.5."]
 CHAT = ("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}")
 NAMES = {0: "bad", 1: "so so", 2: "good"}
+RERANKERS = ["llama-reward", "bert-relevance", "roberta-regression", "modernbert-mean"]
+RELEVANCE = {0: "irrelevant", 1: "relevant"}
 SMALL = dict(hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=128)
 
 
@@ -72,6 +78,17 @@ def goldens(model, rows, is_batched):
     return alone
 
 
+def write_pairs(model, tokenizer, folder):
+    pairs = []
+    for document in DOCUMENTS:
+        encoding = tokenizer.encode(QUERY, document)
+        segments = {"token_type_ids": torch.tensor([encoding.type_ids])} if model.config.model_type == "bert" else {}
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([encoding.ids]), **segments).logits[0]
+        pairs.append({"texts": [QUERY, document], "ids": encoding.ids, "segments": encoding.type_ids, "logits": tiny.short(logits)})
+    tiny.write(folder / "pairs.json", pairs)
+
+
 def save(name, model_class, config, tokenizer, is_batched=True):
     model = model_class._from_config(config, attn_implementation="eager").eval()
     randomise(model)
@@ -97,6 +114,8 @@ def save(name, model_class, config, tokenizer, is_batched=True):
         {"text": text, "ids": row, "logits": tiny.short(values), "probs": tiny.short(probs)}
         for text, row, values, probs in zip(texts, rows, logits, activated(logits, config))
     ])
+    if name in RERANKERS:
+        write_pairs(model, tokenizer.tokenizer, folder)
     print(name, sum(tensor.numel() for tensor in tensors.values()), [round(float(value), 3) for value in logits[:, 0]])
 
 
@@ -170,6 +189,8 @@ def make():
             T5Config(**tiny.T5_SMALL, vocab_size=len(t5), num_labels=3, problem_type="single_label_classification"), t5),
         "bert-classes": lambda name: save(
             name, BertForSequenceClassification, BertConfig(**SMALL, vocab_size=90, id2label=NAMES), word_pieces()),
+        "bert-relevance": lambda name: save(
+            name, BertForSequenceClassification, BertConfig(**SMALL, vocab_size=90, id2label=RELEVANCE), word_pieces()),
         "roberta-regression": lambda name: save(
             name, RobertaForSequenceClassification,
             RobertaConfig(**SMALL, vocab_size=len(roberta), num_labels=1, problem_type="regression", type_vocab_size=1,

@@ -147,7 +147,16 @@ fn links_to_a_file_lead_to_its_model() {
 
 #[test]
 fn variants_of_positions_and_biases_give_the_logits_of_their_directories() {
-    for name in ["llama-biases", "llama-linear", "llama-llama3", "llama-yarn", "mistral-window", "qwen2"] {
+    for name in [
+        "llama-biases",
+        "llama-linear",
+        "llama-llama3",
+        "llama-yarn",
+        "mistral-window",
+        "qwen2",
+        "smollm3",
+        "olmo2",
+    ] {
         let written = Written::new(&Source::open(&causal(name)), GgmlDType::F32);
         let mut got = written.load(DtypeChoice::F32);
         let options = CausalOptions { tokens: 36, place: Placement::default(), prefix_bytes_max: 0 };

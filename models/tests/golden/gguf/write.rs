@@ -279,8 +279,14 @@ impl Source {
             stored = stored.replace(".layer.1.layer_norm", ".cross_attn_norm");
         }
         let stored = stored.replace(".layer.1.layer_norm", ".ffn_norm");
+        let stored = match &*self.architecture {
+            "olmo2" => stored
+                .replace("ffn_norm", "post_attention_norm")
+                .replace("post_feedforward_layernorm", "post_ffw_norm"),
+            _ => stored,
+        };
         let heads = |field: &str| self.config[field].as_u64().unwrap() as usize;
-        let is_paired = matches!(&*self.architecture, "llama" | "granite");
+        let is_paired = matches!(&*self.architecture, "llama" | "granite" | "smollm3");
         let tensor = if is_paired && stored.contains("attn_q.") {
             paired(&tensor, heads("num_attention_heads"))
         } else if is_paired && stored.contains("attn_k.") {

@@ -14,12 +14,14 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 const ARCHITECTURE: &str = "general.architecture";
 
 /// Architectures that the native engine serves, with the class of each in `config.json`.
-const CLASSES: [(&str, &str); 6] = [
+const CLASSES: [(&str, &str); 8] = [
     ("gpt2", "GPT2LMHeadModel"),
     ("granite", "GraniteForCausalLM"),
     ("llama", "LlamaForCausalLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
+    ("smollm3", "SmolLM3ForCausalLM"),
     ("t5", "T5ForConditionalGeneration"),
 ];
 

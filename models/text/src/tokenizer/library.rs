@@ -3,9 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ntl_core::Prompt;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokenizers::{EncodeInput, Encoding};
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
@@ -47,11 +49,27 @@ impl LibraryTokenizer {
         self.growth
     }
 
-    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
+    fn encoding<'a>(
+        &self,
+        input: impl Into<EncodeInput<'a>>,
+        add_special_tokens: bool,
+    ) -> Result<Encoding, EncodeError> {
+        let input = input.into();
         // The crate panics if a regular expression of the file needs too many steps.
-        let encode = AssertUnwindSafe(|| self.inner.encode_fast(text, add_special_tokens));
+        let encode = AssertUnwindSafe(|| self.inner.encode_fast(input, add_special_tokens));
         let encoding = catch_unwind(encode).unwrap_or_else(|_| Err("the tokenizer failed".into()));
-        let encoding = encoding.map_err(EncodeError::Library)?;
+        encoding.map_err(EncodeError::Library)
+    }
+
+    /// Encodes two texts as one prompt, with special tokens.
+    pub(super) fn encode_pair(&self, first: &str, second: &str) -> Result<Prompt, EncodeError> {
+        let encoding = self.encoding((first, second), true)?;
+        let second_segment = encoding.get_type_ids().iter().position(|&segment| segment == 1);
+        Ok(Prompt { second_segment, ..encoding.get_ids().to_vec().into() })
+    }
+
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Segment>, EncodeError> {
+        let encoding = self.encoding(text, add_special_tokens)?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
         Ok(tokens.map(|(&id, text)| Segment { id, text: text.clone() }).collect())
     }
@@ -253,38 +271,48 @@ fn text_length(value: &Value) -> Option<usize> {
     Some(value.as_str()?.chars().count())
 }
 
-/// Rejects a post-processor that adds many tokens, or repeats the text.
+/// Rejects a post-processor that adds many tokens, or repeats a text.
 fn check_special(part: Option<&impl Serialize>) -> Result<(), String> {
     const FIELD: &str = "post_processor";
-    let Processed { special, texts } =
-        processed(Processed { special: 0, texts: 1 }, &description(FIELD, part)?);
-    if special > SPECIAL_MAX {
-        return Err(format!("field `{FIELD}`: it adds {special} tokens, at most {SPECIAL_MAX} are accepted"));
-    }
-    if texts > 1 {
-        return Err(format!("field `{FIELD}`: it repeats the text {texts} times"));
+    let description = description(FIELD, part)?;
+    for template in [Template { name: "single", texts: 1 }, Template { name: "pair", texts: 2 }] {
+        let Processed { special, repeated } =
+            processed(Processed { special: 0, repeated: 1 }, &description, &template);
+        if special > SPECIAL_MAX {
+            let message = format!("it adds {special} tokens, at most {SPECIAL_MAX} are accepted");
+            return Err(format!("field `{FIELD}`: {message}"));
+        }
+        if repeated > 1 {
+            return Err(format!("field `{FIELD}`: it repeats the text {repeated} times"));
+        }
     }
     Ok(())
 }
 
-/// The tokens of a text after its post-processor.
-struct Processed {
-    /// Number of special tokens.
-    special: usize,
-    /// Number of times that the text's tokens occur.
+/// A field of a post-processor, which places this number of texts.
+struct Template {
+    name: &'static str,
     texts: usize,
 }
 
-fn processed(before: Processed, description: &Value) -> Processed {
+/// The tokens of texts after their post-processor.
+struct Processed {
+    /// Number of special tokens.
+    special: usize,
+    /// Number of times that the texts' tokens occur.
+    repeated: usize,
+}
+
+fn processed(before: Processed, description: &Value, template: &Template) -> Processed {
     if let Some(parts) = parts(description) {
-        return parts.iter().fold(before, processed);
+        return parts.iter().fold(before, |before, part| processed(before, part, template));
     }
-    let Some(template) = description["single"].as_array() else { return before };
-    let mut repeated = 0;
+    let Some(pieces) = description[template.name].as_array() else { return before };
+    let mut texts: usize = 0;
     let mut added = 0_usize;
-    for piece in template {
+    for piece in pieces {
         if piece["Sequence"].is_object() {
-            repeated += 1;
+            texts += 1;
         }
         if let Some(name) = piece["SpecialToken"]["id"].as_str()
             && let Some(ids) = description["special_tokens"][name]["ids"].as_array()
@@ -292,9 +320,10 @@ fn processed(before: Processed, description: &Value) -> Processed {
             added = added.saturating_add(ids.len());
         }
     }
+    let repeated = texts.div_ceil(template.texts);
     Processed {
         special: before.special.saturating_mul(repeated).saturating_add(added),
-        texts: before.texts.saturating_mul(repeated),
+        repeated: before.repeated.saturating_mul(repeated),
     }
 }
 
@@ -383,11 +412,15 @@ mod tests {
         let sequence =
             |times: usize, part: Value| json!({"type": "Sequence", "processors": vec![part; times]});
         assert_eq!(open(template(2, 3, 1)).unwrap(), 7);
+        let mut pair = template(1, 1, 1);
+        let first = pair["pair"][0].clone();
+        pair["pair"].as_array_mut().unwrap().extend(vec![first; 40]);
         for (part, reason) in [
             (template(500, 1000, 1), "it adds 500000 tokens, at most 256 are accepted"),
             (sequence(200, template(1, 3, 1)), "it adds 600 tokens, at most 256 are accepted"),
             (template(0, 1, 5000), "it repeats the text 5000 times"),
             (sequence(3, template(0, 1, 2)), "it repeats the text 8 times"),
+            (pair, "it repeats the text 21 times"),
             (sequence(300, template(0, 1, 1)), "it has 300 parts, at most 256 are accepted"),
         ] {
             let error = open(part).unwrap_err().to_string();

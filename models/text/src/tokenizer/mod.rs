@@ -126,6 +126,20 @@ impl Tokenizer {
         }
     }
 
+    /// Returns two texts as one prompt, with the special tokens and segments of training. If the tokenizer has
+    /// no rules for pairs, the prompt is both texts with their special tokens.
+    ///
+    /// # Errors
+    /// If [`encode_prompt`](Self::encode_prompt) rejects one of the texts.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Prompt, EncodeError> {
+        if let (Source::Library(tokenizer), NumberEncoding::Text) = (&self.source, self.numbers) {
+            return tokenizer.encode_pair(first, second);
+        }
+        let mut prompt = self.encode_prompt(first, true)?;
+        prompt.tokens.extend(self.encode_prompt(second, true)?.tokens);
+        Ok(prompt)
+    }
+
     /// Returns the ids of a text whose numbers are already replaced by tokens.
     fn pieces(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, EncodeError> {
         let tokens = match &self.source {
@@ -302,6 +316,11 @@ impl Tokenizer {
             TruncationSide::Right => tokens_max - after,
         };
         prompt.tokens.drain(start..start + surplus);
+        if let Some(second) = &mut prompt.second_segment
+            && *second > start
+        {
+            *second = second.saturating_sub(surplus).max(start);
+        }
         prompt
     }
 

@@ -1,7 +1,7 @@
 //! Tests on small checkpoints that they write themselves.
 
-use ntl_core::Token;
 use ntl_core::text::TextDecoder;
+use ntl_core::{Prompt, Token};
 use prost::Message;
 
 use crate::checkpoint::{CheckpointFiles, LoadError};
@@ -169,6 +169,24 @@ fn a_truncated_prompt_keeps_the_tokens_at_the_named_end_and_the_end_of_sequence(
     assert_eq!(ids(3, left), [5, 9, 1]);
     assert_eq!((ids(1, right), ids(1, left)), (vec![1], vec![1]));
     assert_eq!((ids(6, right), ids(99, left)), (vec![3, 4, 3, 5, 9, 1], vec![3, 4, 3, 5, 9, 1]));
+}
+
+#[test]
+fn a_pair_without_rules_is_both_texts_and_its_second_segment_moves_with_its_tokens() {
+    let tokenizer = slow();
+    let pair = tokenizer.encode_pair("1 2.", "it").unwrap();
+    assert_eq!(pair.ids().collect::<Vec<_>>(), [3, 4, 3, 5, 9, 1, 11, 1]);
+    assert_eq!(pair.second_segment, None);
+    for (tokens_max, side, want) in [
+        (8, TruncationSide::Left, 6),
+        (5, TruncationSide::Left, 3),
+        (2, TruncationSide::Left, 0),
+        (5, TruncationSide::Right, 4),
+    ] {
+        let pair = Prompt { second_segment: Some(6), ..pair.clone() };
+        let truncated = tokenizer.truncate(pair, tokens_max, side);
+        assert_eq!((truncated.len(), truncated.second_segment), (tokens_max, Some(want)));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Decisions: typed questions about one text, with a probability for every allowed answer.
 //!
-//! In: bodies of [`openai`] and [`systemone`], which become one [`Decision`]. [`prompt`] makes a prompt of
+//! In: bodies of [`openai`], [`systemone`] and [`rerank`], which become one [`Decision`]. [`prompt`] makes a prompt of
 //! each question and order of its options, and [`figures`] the probabilities of its answer. Invariant: a
 //! question's prompts and figures depend on nothing but the question and the text.
 
@@ -8,6 +8,7 @@ mod figures;
 mod number;
 pub(crate) mod openai;
 mod prompt;
+pub(crate) mod rerank;
 pub(crate) mod systemone;
 
 use std::collections::HashMap;
@@ -58,6 +59,8 @@ const OPTION_BYTES: usize = 160;
 /// Questions about one text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
+    /// The field of the request that lists the questions.
+    pub(crate) field: &'static str,
     pub(crate) state: String,
     pub(crate) questions: Vec<Question>,
     /// Return the prompts instead of answers.
@@ -281,6 +284,7 @@ impl Question {
 
 impl Decision {
     fn new(
+        field: &'static str,
         state: String,
         mut questions: Vec<Question>,
         is_dry_run: bool,
@@ -295,13 +299,13 @@ impl Decision {
         let message = format!(
             "and `x_orders` make {prompts} prompts, one for each question and order; at most {PROMPTS_MAX} are allowed"
         );
-        check("questions", prompts <= PROMPTS_MAX, message)?;
+        check(field, prompts <= PROMPTS_MAX, message)?;
         let samples: usize = questions.iter().map(|one| one.prompts() * one.reading.samples).sum();
         let message = format!(
             "and `x_samples` ask for {samples} sampled answers; at most {ALL_SAMPLES_MAX} are allowed"
         );
-        check("questions", profile.sampling.is_none() || samples <= ALL_SAMPLES_MAX, message)?;
-        Ok(Self { state, questions, is_dry_run })
+        check(field, profile.sampling.is_none() || samples <= ALL_SAMPLES_MAX, message)?;
+        Ok(Self { field, state, questions, is_dry_run })
     }
 
     /// Size of the text that the questions are about, in all prompts together, in bytes.
@@ -323,7 +327,7 @@ impl Decision {
                 bytes += number.format.bytes();
             }
         }
-        ResponseSize { bytes, fields: vec!["questions"] }
+        ResponseSize { bytes, fields: vec![self.field] }
     }
 }
 

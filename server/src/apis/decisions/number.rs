@@ -5,7 +5,7 @@ use ntl_core::contract::{NumberJob, NumberOutcome};
 
 use super::figures::MASS_MIN;
 use super::{Reading, ShownNumber};
-use crate::apis::fields::number_question;
+use crate::apis::fields::{NumberNames, number_question};
 use crate::apis::number::NumberFormat;
 use crate::error::{AppError, check};
 use crate::request::ModelProfile;
@@ -53,7 +53,8 @@ impl NumberQuestion {
             samples: is_sampled.then_some(reading.samples as u64),
             ..NumberOptions::default()
         };
-        let (job, format) = number_question(options, profile).map_err(|error| renamed(error, path))?;
+        let names = NumberNames { scale: &param("step"), objective: &param("objective") };
+        let (job, format) = number_question(options, names, profile)?;
         Ok(Self { criteria, job, format })
     }
 
@@ -68,18 +69,4 @@ impl NumberQuestion {
         let unit = self.criteria.unit.clone();
         ShownNumber { number, unit, mass, method: self.format.method(), outcome }
     }
-}
-
-/// Names the field of the question in an error about a field of `number`.
-fn renamed(error: AppError, path: &str) -> AppError {
-    let AppError::Invalid { message, param: Some(param) } = error else { return error };
-    for (option, field) in
-        [("number.scale", "step"), ("number.range", "minimum"), ("number.objective", "objective")]
-    {
-        if param == option {
-            let field = format!("{path}{field}");
-            return AppError::invalid(&field, message.replace(&format!("`{option}`"), &format!("`{field}`")));
-        }
-    }
-    AppError::Invalid { message, param: Some(param) }
 }

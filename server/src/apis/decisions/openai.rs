@@ -82,7 +82,8 @@ pub(crate) fn decision(
         questions.push(question);
         forms.push(form);
     }
-    let decision = Decision::new(state, questions, request.x_dry_run.unwrap_or(false), profile)?;
+    let is_dry_run = request.x_dry_run.unwrap_or(false);
+    let decision = Decision::new("questions", state, questions, is_dry_run, profile)?;
     Ok((decision, QuestionForms(forms)))
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn prepare(
     profile: &ModelProfile,
 ) -> Result<Vec<PreparedPrompt>, AppError> {
     // Each prompt has the whole state.
-    check_bytes(decision.state_bytes())?;
+    check_bytes(decision.field, decision.state_bytes())?;
     let reader = AnswerReader::new(tokenizer, profile);
     let mut prompts = Vec::new();
     let mut bytes = 0;
@@ -115,7 +115,7 @@ pub(crate) fn prepare(
             let (text, answers) = question.layout(&decision.state, order, is_listed, template)?;
             let text = reader.whole(text, &question.param)?;
             bytes += text.len();
-            check_bytes(bytes)?;
+            check_bytes(decision.field, bytes)?;
             let Some(prompt) = reader.prompt(&text, &question.param)? else {
                 if is_listed && question.lists_options() {
                     // Not every order may fit, since the tokens of a list depend on its order.
@@ -153,7 +153,7 @@ pub(crate) fn prepare_chats(
     decision: &Decision,
     template: &TextTemplate,
 ) -> Result<Vec<PreparedChat>, AppError> {
-    check_bytes(decision.state_bytes())?;
+    check_bytes(decision.field, decision.state_bytes())?;
     let mut bytes = 0;
     let mut chats = Vec::new();
     for (index, question) in decision.questions.iter().enumerate() {
@@ -161,7 +161,7 @@ pub(crate) fn prepare_chats(
             check_wanted()?;
             let (text, answers) = question.layout(&decision.state, order, true, template)?;
             bytes += text.len();
-            check_bytes(bytes)?;
+            check_bytes(decision.field, bytes)?;
             let shown = decision.is_dry_run.then(|| DecisionPrompt {
                 question: index as u64,
                 text: text.clone(),
@@ -176,9 +176,9 @@ pub(crate) fn prepare_chats(
     Ok(chats)
 }
 
-fn check_bytes(bytes: usize) -> Result<(), AppError> {
+fn check_bytes(field: &str, bytes: usize) -> Result<(), AppError> {
     let message = format!("have prompts of {bytes} bytes together; at most {TEXTS_BYTES_MAX} are allowed");
-    check("questions", bytes <= TEXTS_BYTES_MAX, message)
+    check(field, bytes <= TEXTS_BYTES_MAX, message)
 }
 
 impl Question {

@@ -54,13 +54,15 @@ fn refuse_options(request: &CompletionRequest) -> Result<(), AppError> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::FieldNames;
     use super::*;
     use crate::request::ModelProfile;
 
     fn job(body: Value) -> Result<Option<BeamJob>, AppError> {
         let request: CompletionRequest = serde_json::from_value(body).unwrap();
         let n = request.n.unwrap_or(1);
-        beam_job(&request, n, &TextFields::read(&request, n, &ModelProfile::for_tests())?)
+        let profile = ModelProfile::for_tests();
+        beam_job(&request, n, &TextFields::read(&request, n, FieldNames::COMPLETIONS, &profile)?)
     }
 
     #[test]

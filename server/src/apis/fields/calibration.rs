@@ -3,7 +3,7 @@
 use ntl_api::{Calibration, MethodName};
 use ntl_core::sampling::SamplingParams;
 
-use super::number::number_job;
+use super::number::{NumberNames, number_job};
 use super::number_method::TextBefore;
 use crate::error::AppError;
 use crate::request::{IntervalSettings, ModelCalibration, ModelProfile};
@@ -21,7 +21,7 @@ pub(crate) fn model_calibration(
         // A regression head has one value and nothing to search.
         (options.tolerance, options.nodes_max, options.sampling) = (None, None, None);
     }
-    let (job, _) = number_job(options, text, profile)?;
+    let (job, _) = number_job(options, NumberNames::DEFAULT, text, profile)?;
     let coverage = file.coverage();
     let mass_min = file.mass_min();
     let settings = IntervalSettings { coverage, mass_min, job };

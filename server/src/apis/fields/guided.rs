@@ -14,21 +14,21 @@ const PATTERN_BYTES_MAX: usize = 256;
 
 const CHOICES_MAX: usize = 1024;
 
-pub(super) fn guided(request: &CompletionRequest) -> Result<Option<Guided>, AppError> {
+/// Returns the constraint of a request. `format`: its field for the format of the text.
+pub(super) fn guided(request: &CompletionRequest, format: &'static str) -> Result<Option<Guided>, AppError> {
     let (whitespace_param, whitespace) = whitespace(request)?;
     let fields = request.structured_outputs.as_ref();
     let mut constraints = structured(fields, &whitespace)?;
     constraints.extend(older_names(request, &whitespace)?);
-    const FORMAT: &str = "response_format";
     match &request.response_format {
         None | Some(ResponseFormat::Text {}) => {}
-        Some(ResponseFormat::JsonObject {}) => constraints.push(json_object(FORMAT, &whitespace)),
+        Some(ResponseFormat::JsonObject {}) => constraints.push(json_object(format, &whitespace)),
         Some(ResponseFormat::JsonSchema { json_schema }) => {
-            constraints.push(json_constraint(FORMAT, &json_schema.schema, &whitespace)?);
+            constraints.push(json_constraint(format, &json_schema.schema, &whitespace)?);
         }
-        Some(ResponseFormat::StructuralTag { format, structures, triggers }) => {
-            let tag = json!({"format": format, "structures": structures, "triggers": triggers});
-            constraints.push(structural_constraint(FORMAT, &tag)?);
+        Some(ResponseFormat::StructuralTag { format: tags, structures, triggers }) => {
+            let tag = json!({"format": tags, "structures": structures, "triggers": triggers});
+            constraints.push(structural_constraint(format, &tag)?);
         }
     }
     if let Some(second) = constraints.get(1) {

@@ -23,6 +23,7 @@ use crate::error::{AppError, check, in_range};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Truncation};
 use beams::beam_job;
 pub(crate) use calibration::model_calibration;
+pub(super) use number::NumberNames;
 use number::number_job;
 use number_fields::{fields_job, schema_of};
 pub(super) use number_fields::{message_tokens, wants_number};
@@ -38,12 +39,33 @@ pub(super) use unsupported::{
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.
 const SEQUENCES_MAX: u64 = 1024;
 
+/// The names of fields that are not called the same in all APIs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FieldNames {
+    pub(super) max_tokens: &'static str,
+    /// Whether the response has log-probabilities.
+    pub(super) logprobs: &'static str,
+    /// Number of alternatives to each token.
+    pub(super) alternatives: &'static str,
+    pub(super) response_format: &'static str,
+}
+
+impl FieldNames {
+    pub(super) const COMPLETIONS: Self = Self {
+        max_tokens: "max_tokens",
+        logprobs: "logprobs",
+        alternatives: "logprobs",
+        response_format: "response_format",
+    };
+}
+
 /// Validates the number of a decision, which no text precedes.
 pub(super) fn number_question(
     options: NumberOptions,
+    names: NumberNames<'_>,
     profile: &ModelProfile,
 ) -> Result<(NumberJob, NumberFormat), AppError> {
-    number_job(options, TextBefore { sampling: SamplingParams::PLAIN, max_tokens: 0 }, profile)
+    number_job(options, names, TextBefore { sampling: SamplingParams::PLAIN, max_tokens: 0 }, profile)
 }
 
 /// Validates a request; its prompts come apart. `arguments` are the schemas of the functions that the model
@@ -51,6 +73,7 @@ pub(super) fn number_question(
 pub(super) fn generation_request(
     prompts: Option<Vec<PromptInput>>,
     request: CompletionRequest,
+    names: FieldNames,
     arguments: Option<&[Value]>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
@@ -67,7 +90,7 @@ pub(super) fn generation_request(
         "is only allowed with `stream`: true",
     )?;
     let truncation = truncation(request.truncate_prompt_tokens, request.truncation_side, profile)?;
-    let mut text = TextFields::read(&request, n, profile)?;
+    let mut text = TextFields::read(&request, n, names, profile)?;
     let beams = beam_job(&request, n, &text)?;
     let options = match &request.number {
         None | Some(NumberRequest::Switch(false)) => None,
@@ -100,7 +123,9 @@ pub(super) fn generation_request(
             check("number", profile.spells_numbers, "needs a model whose vocabulary can write numbers")?;
             text.check_sampling_for_number(&options, profile)?;
             let before = text.before_number(request.max_tokens, profile);
-            let (job, format) = number_job(options, before, profile)?;
+            let has_text = options.after.is_none() || before.max_tokens > 0;
+            check(names.max_tokens, has_text, "must be at least 1 with `number.after`")?;
+            let (job, format) = number_job(options, NumberNames::DEFAULT, before, profile)?;
             let rationales = job.after.as_ref().map_or(1, |after| u64::from(after.rationales));
             let prompts = check_prompts(prompts, rationales, "number.rationales")?;
             (Request::Number(job), prompts, Some(format))

@@ -23,16 +23,28 @@ const TERMINATORS_MAX: usize = 16;
 
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
+/// The names of options that decisions call differently.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::apis) struct NumberNames<'a> {
+    pub(in crate::apis) scale: &'a str,
+    pub(in crate::apis) objective: &'a str,
+}
+
+impl NumberNames<'_> {
+    pub(super) const DEFAULT: Self = Self { scale: "number.scale", objective: "number.objective" };
+}
+
 /// Validates the options and fills in the defaults. `text` comes from the enclosing request. The seeds are 0
 /// until a job is made.
 pub(super) fn number_job(
     options: NumberOptions,
+    names: NumberNames<'_>,
     text: TextBefore,
     profile: &ModelProfile,
 ) -> Result<(NumberJob, NumberFormat), AppError> {
     let name = number_method::name(&options, profile)?;
-    let values = values(&options, name)?;
-    let mut format = number_format(&options, name, values)?;
+    let values = values(&options, name, names.scale)?;
+    let mut format = number_format(&options, name, values, names.objective)?;
     format.outputs = profile.notation.as_ref().map_or(1, |notation| notation.outputs());
     format.has_special_values =
         profile.notation.as_ref().is_some_and(|notation| notation.has_special_values());
@@ -117,11 +129,12 @@ fn terminator(wanted: Option<TerminatorOption>) -> Result<Terminator, AppError> 
     }
 }
 
-fn values(options: &NumberOptions, method: MethodName) -> Result<NumberValues, AppError> {
+/// `param` is the name of the scale.
+fn values(options: &NumberOptions, method: MethodName, param: &str) -> Result<NumberValues, AppError> {
     if let Some(option) = &options.scale {
-        check("number.scale", options.range.is_none(), "is not allowed with `number.range`")?;
-        let scale = scale(option)?;
-        check_scale(&scale, limits(options)?, method)?;
+        check(param, options.range.is_none(), "is not allowed with `number.range`")?;
+        let scale = scale(param, option)?;
+        check_scale(param, &scale, limits(options)?, method)?;
         return Ok(NumberValues::Scale(scale));
     }
     let Some([low, high]) = options.range else { return Ok(NumberValues::All) };
@@ -137,14 +150,16 @@ fn estimation(options: &NumberOptions, values: NumberValues) -> Result<Estimatio
     Ok(Estimation { trim, normalize: options.normalize.unwrap_or(true), range: values.interval() })
 }
 
+/// `param` is the name of the objective.
 pub(super) fn number_format(
     options: &NumberOptions,
     method: MethodName,
     values: NumberValues,
+    param: &str,
 ) -> Result<NumberFormat, AppError> {
     let objective = options.objective.unwrap_or(ObjectiveOption::Named(ObjectiveName::Mean));
     if let ObjectiveOption::Quantile { quantile } = objective {
-        check("number.objective", is_quantile(quantile), "must have a quantile above 0 and below 1")?;
+        check(param, is_quantile(quantile), "must have a quantile above 0 and below 1")?;
     }
     let (is_rating, support) = match values {
         NumberValues::Scale(scale) => (true, SUPPORT.max(scale.count() as u64)),
@@ -209,7 +224,7 @@ mod tests {
     }
 
     fn read(options: &Value) -> Result<(NumberJob, NumberFormat), AppError> {
-        number_job(parse(options)?, TEXT, &ModelProfile::for_tests())
+        number_job(parse(options)?, NumberNames::DEFAULT, TEXT, &ModelProfile::for_tests())
     }
 
     fn job(options: &Value) -> NumberJob {
@@ -220,7 +235,7 @@ mod tests {
     fn a_number_head_has_no_method_but_its_own() {
         let read = |options: Value, head| {
             let profile = ModelProfile { number_head: head, ..ModelProfile::for_tests() };
-            number_job(parse(&options).unwrap(), TEXT, &profile)
+            number_job(parse(&options).unwrap(), NumberNames::DEFAULT, TEXT, &profile)
         };
         for head in [MethodName::Xval, MethodName::Head] {
             for options in [json!({}), json!({"method": head})] {
@@ -371,18 +386,13 @@ mod tests {
         let want = AfterMarker { marker, rationales: 64, sampling, max_tokens: 9 };
         let found = job(&json!({"after": "#### ", "rationales": 64}));
         assert_eq!(found.after, Some(want));
-        let after_mark = parse(&json!({"after": "#"})).unwrap();
-        let mute = TextBefore { max_tokens: 0, ..TEXT };
-        let profile = ModelProfile::for_tests();
-        let error = number_job(after_mark, mute, &profile).unwrap_err();
-        assert_eq!(error.body().error.param.as_deref(), Some("max_tokens"));
-        assert!(number_job(NumberOptions::default(), mute, &profile).is_ok());
     }
 
     #[test]
     fn a_model_without_probabilities_is_sampled_and_may_stop_early() {
         let profile = ModelProfile { sampling: Some(AnswerSampling::Plain), ..ModelProfile::for_tests() };
-        let read = |options: &Value| number_job(parse(options).unwrap(), TEXT, &profile);
+        let read =
+            |options: &Value| number_job(parse(options).unwrap(), NumberNames::DEFAULT, TEXT, &profile);
         let (number, format) = read(&json!({})).unwrap();
         assert_eq!(number.method, NumberMethod::sample(64, 0));
         assert_eq!((format.method, format.sampling), (MethodName::Sample, Some(AnswerSampling::Plain)));

@@ -8,7 +8,7 @@ use ntl_text::guide::{Constraint, has_fields};
 use serde_json::Value;
 
 use super::guided::has_schema;
-use super::number::{limits, number_format};
+use super::number::{NumberNames, limits, number_format};
 use super::number_method;
 use crate::apis::number::{IntervalEnds, IntervalFormat, NumberFormat, engine_objective};
 use crate::error::{AppError, check};
@@ -68,7 +68,8 @@ pub(super) fn fields_job(
     let message = "needs a JSON schema that names numbers or lists values";
     check("number", schemas.iter().any(has_fields), message)?;
     refuse(options)?;
-    let mut format = number_format(options, MethodName::Tree, NumberValues::All)?;
+    let mut format =
+        number_format(options, MethodName::Tree, NumberValues::All, NumberNames::DEFAULT.objective)?;
     let tree = number_method::tree_limits(options)?;
     let limits = limits(options)?;
     format.interval = interval(options, profile)?;

@@ -165,7 +165,6 @@ pub(super) fn after(options: &NumberOptions, text: TextBefore) -> Result<Option<
     let Some(marker) = options.after.clone() else { return Ok(None) };
     let fits = (1..=AFTER_BYTES_MAX).contains(&marker.len());
     check("number.after", fits, format!("must have 1 to {AFTER_BYTES_MAX} bytes"))?;
-    check("max_tokens", text.max_tokens > 0, "must be at least 1 with `number.after`")?;
     let rationales = options.rationales.unwrap_or(1) as u32;
     let TextBefore { sampling, max_tokens } = text;
     Ok(Some(AfterMarker { marker, rationales, sampling, max_tokens }))

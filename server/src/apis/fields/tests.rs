@@ -562,6 +562,9 @@ fn the_text_before_a_number_has_the_sampling_of_the_request_and_more_tokens() {
     );
     body["max_tokens"] = json!(3);
     assert_eq!(after(&body, &ModelProfile::for_tests()).max_tokens, 3);
+    body = json!({"prompt": "x", "number": {"after": "#"}, "max_tokens": 0});
+    assert_eq!(read(&body).unwrap_err().body().error.param.as_deref(), Some("max_tokens"));
+    assert!(read(&json!({"prompt": "x", "number": {}, "max_tokens": 0})).is_ok());
 }
 
 #[test]

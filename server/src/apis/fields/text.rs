@@ -7,6 +7,7 @@ use ntl_core::contract::TextJob;
 use ntl_core::sampling::SamplingParams;
 use ntl_text::guide::TokenRules;
 
+use super::FieldNames;
 use super::guided::guided;
 use super::number_method::TextBefore;
 use super::sampling::{logit_bias, sampling, stop_strings, stop_token_ids, token_rules};
@@ -29,6 +30,7 @@ pub(super) struct TextFields {
     pub(super) report: ReportOptions,
     pub(super) guided: Option<Guided>,
     pub(super) token_rules: TokenRules,
+    names: FieldNames,
 }
 
 impl TextFields {
@@ -36,27 +38,29 @@ impl TextFields {
     pub(super) fn read(
         request: &CompletionRequest,
         n: u64,
+        names: FieldNames,
         profile: &ModelProfile,
     ) -> Result<Self, AppError> {
         let max = profile.output_tokens_max;
         let usual = profile.notation.as_ref().map_or(MAX_TOKENS, |notation| notation.answer_tokens() as u64);
         let max_tokens = request.max_tokens.unwrap_or(usual.min(max));
-        check("max_tokens", max_tokens <= max, format!("must be at most {max}"))?;
+        check(names.max_tokens, max_tokens <= max, format!("must be at most {max}"))?;
         let min_tokens = request.min_tokens.unwrap_or(0);
-        check("min_tokens", min_tokens <= max_tokens, format!("must be at most `max_tokens`, {max_tokens}"))?;
+        let message = format!("must be at most `{}`, {max_tokens}", names.max_tokens);
+        check("min_tokens", min_tokens <= max_tokens, message)?;
         let best_of = request.best_of.unwrap_or(n);
         check("best_of", (n..=N_MAX).contains(&best_of), format!("must be from `n`, {n}, to {N_MAX}"))?;
         let is_streamed = request.stream.unwrap_or(false);
         check("best_of", best_of == n || !is_streamed, "above `n` is not allowed with `stream`")?;
-        let guided = guided(request)?;
+        let guided = guided(request, names.response_format)?;
         if let Some(guided) = &guided {
             check(guided.param, request.ignore_eos != Some(true), "is not allowed with `ignore_eos`")?;
             check(guided.param, min_tokens == 0, "is not allowed with `min_tokens`")?;
         }
-        let mut report = report(request, profile)?;
+        let mut report = report(request, names, profile)?;
         let logprobs = report.logprobs;
         let prompt_logprobs = report.prompt_alternatives();
-        let logprob_ids = logprob_ids(request, max_tokens, profile)?;
+        let logprob_ids = logprob_ids(request, max_tokens, names, profile)?;
         // The answer shows all of them.
         report.logprobs = logprobs.map(|count| count.max(logprob_ids.len()));
         let skips_special = request.skip_special_tokens.unwrap_or(true);
@@ -80,7 +84,7 @@ impl TextFields {
             fields: None,
         };
         let token_rules = token_rules(request, profile)?;
-        Ok(Self { job, report, guided, token_rules })
+        Ok(Self { job, report, guided, token_rules, names })
     }
 
     /// How many texts are decoded for each prompt.
@@ -190,9 +194,9 @@ impl TextFields {
 
     /// Refuses fields that steer or report single tokens.
     fn refuse_token_fields(&self, message: &str) -> Result<(), AppError> {
-        let Self { job, report, guided, token_rules } = self;
+        let Self { job, report, guided, token_rules, names } = self;
         for (param, asked) in [
-            ("logprobs", report.logprobs.is_some()),
+            (names.logprobs, report.logprobs.is_some()),
             ("prompt_logprobs", report.prompt_logprobs.is_some()),
             ("echo", report.echo),
             ("logit_bias", !job.logit_bias.is_empty()),
@@ -216,8 +220,12 @@ impl TextFields {
     }
 }
 
-fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportOptions, AppError> {
-    let logprobs = alternatives("logprobs", request.logprobs, profile)?;
+fn report(
+    request: &CompletionRequest,
+    names: FieldNames,
+    profile: &ModelProfile,
+) -> Result<ReportOptions, AppError> {
+    let logprobs = alternatives(names.alternatives, request.logprobs, profile)?;
     let prompt_logprobs = alternatives("prompt_logprobs", request.prompt_logprobs, profile)?;
     let is_streamed = request.stream.unwrap_or(false);
     check("prompt_logprobs", prompt_logprobs.is_none() || !is_streamed, "is not allowed with `stream`")?;
@@ -238,6 +246,7 @@ fn report(request: &CompletionRequest, profile: &ModelProfile) -> Result<ReportO
 fn logprob_ids(
     request: &CompletionRequest,
     max_tokens: u64,
+    names: FieldNames,
     profile: &ModelProfile,
 ) -> Result<Vec<u32>, AppError> {
     let ids = request.logprob_token_ids.clone().unwrap_or_default();
@@ -247,7 +256,8 @@ fn logprob_ids(
     let field = "logprob_token_ids";
     check(field, ids.len() <= LOGPROB_IDS_MAX, format!("must be at most {LOGPROB_IDS_MAX} token ids"))?;
     check(field, request.logprobs.is_some(), "is only allowed with `logprobs`")?;
-    check(field, max_tokens > 0, "has no effect where `max_tokens` is 0: it is for generated tokens")?;
+    let message = format!("has no effect where `{}` is 0: it is for generated tokens", names.max_tokens);
+    check(field, max_tokens > 0, message)?;
     profile.known_ids(field, ids)
 }
 

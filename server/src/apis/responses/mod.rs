@@ -15,13 +15,13 @@ use serde_json::Value;
 
 pub(crate) use answers::ResponseAnswers;
 
-use super::chat::{TOP_LOGPROBS_MAX, effort_variable};
-use super::fields;
+use super::chat::{TOP_LOGPROBS_MAX, effort_variable, message_request};
+use super::fields::{self, FieldNames};
 use super::number::NumberFormat;
 use super::tools::{Choice, ToolOffer, allowed_choice, check_kind, offer};
 use crate::error::{AppError, check, in_range};
 use crate::json::from_value;
-use crate::request::{GenerationRequest, ModelProfile, PromptInput};
+use crate::request::{GenerationRequest, ModelProfile};
 
 /// Adds the log-probabilities of tokens.
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -40,6 +40,13 @@ const INCLUDES: [&str; 8] = [
 
 const METADATA_MAX: usize = 16;
 const METADATA_BYTES_MAX: usize = 512;
+
+const NAMES: FieldNames = FieldNames {
+    max_tokens: "max_output_tokens",
+    logprobs: "top_logprobs",
+    alternatives: "top_logprobs",
+    response_format: "text.format",
+};
 
 /// Validates the fields that need no model.
 pub(crate) fn check_fields(request: &ResponsesRequest) -> Result<(), AppError> {
@@ -113,13 +120,12 @@ pub(crate) fn generation_request(
     room: Option<usize>,
     profile: &ModelProfile,
 ) -> Result<(GenerationRequest, Option<NumberFormat>), AppError> {
-    let arguments = tools.and_then(ToolOffer::forced_arguments);
     let max = profile.output_tokens_max;
     let fits = request.max_output_tokens.is_none_or(|asked| (1..=max).contains(&asked));
     check("max_output_tokens", fits, format!("must be from 1 to {max}"))?;
     let others = request.others.iter().filter(|(name, _)| fields::RESPONSES_SHARED.contains(&name.as_str()));
     let others = others.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut shared = CompletionRequest {
+    let shared = CompletionRequest {
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
@@ -130,18 +136,7 @@ pub(crate) fn generation_request(
         number: request.number.clone(),
         ..from_value(Value::Object(others))?
     };
-    shared.max_tokens =
-        shared.max_tokens.or_else(|| fields::message_tokens(&shared, arguments.is_some(), room, max));
-    let prompts = Some(vec![PromptInput::Ids(prompt)]);
-    let (mut generation, number) =
-        fields::generation_request(prompts, shared, arguments.as_deref(), profile).map_err(own_field)?;
-    if let Some(guided) = generation.guided.as_mut().filter(|guided| guided.param == "response_format") {
-        guided.param = FORMAT;
-    }
-    if let Some(tools) = tools {
-        tools.apply(&mut generation, number.as_ref(), profile)?;
-    }
-    Ok((generation, number))
+    message_request(shared, NAMES, prompt, tools, room, profile)
 }
 
 /// Number of alternatives to each token; `None` if the response has no log-probabilities.
@@ -150,8 +145,6 @@ fn alternatives(request: &ResponsesRequest) -> Option<i64> {
     let is_included = request.include.iter().flatten().any(|name| name == LOGPROBS);
     (is_included || count > 0).then_some(count.cast_signed())
 }
-
-const FORMAT: &str = "text.format";
 
 /// The format under the name of chats and completions.
 fn response_format(text: Option<&ResponsesText>) -> Option<ResponseFormat> {
@@ -162,22 +155,6 @@ fn response_format(text: Option<&ResponsesText>) -> Option<ResponseFormat> {
             json_schema: NamedSchema { name, description, strict, schema: Value::Object(schema) },
         },
     })
-}
-
-/// Fields of completions that have other names in this API.
-const OWN_NAMES: [(&str, &str); 3] =
-    [("response_format", FORMAT), ("max_tokens", "max_output_tokens"), ("logprobs", "top_logprobs")];
-
-/// An error about a field under its name in this API.
-fn own_field(error: AppError) -> AppError {
-    let AppError::Invalid { mut message, mut param } = error else { return error };
-    for (completion_name, name) in OWN_NAMES {
-        message = message.replace(&format!("`{completion_name}`"), &format!("`{name}`"));
-        if param.as_deref() == Some(completion_name) {
-            param = Some(name.to_owned());
-        }
-    }
-    AppError::Invalid { message, param }
 }
 
 /// The fields that the response repeats.

@@ -45,7 +45,7 @@ impl Decoding for AnytimeNumber {
     fn search_bytes(&self) -> usize {
         match self {
             Self::Searching(tree) => tree.search_bytes(),
-            Self::Completing { found, .. } => found.distribution.bytes(),
+            Self::Completing { found, completions } => found.distribution.bytes() + completions.bytes(),
         }
     }
 }

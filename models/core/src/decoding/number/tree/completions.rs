@@ -139,6 +139,15 @@ impl Completions {
         }
     }
 
+    /// Size in memory, in bytes.
+    pub(in super::super) fn bytes(&self) -> usize {
+        let draws: usize = self.prefixes.iter().map(|prefix| prefix.draws.capacity()).sum();
+        self.prefixes.capacity() * size_of::<DrawnPrefix>()
+            + draws * size_of::<Draw>()
+            + self.outputs.capacity() * size_of::<usize>()
+            + self.completed.capacity() * size_of::<Completed>()
+    }
+
     /// Adds the draws to the outcome of the tree. Masses and bounds stay as they are.
     pub(in super::super) fn outcome(&self, found: NumberOutcome) -> NumberOutcome {
         let distributions = std::iter::once(&found.distribution).chain(&found.further);
