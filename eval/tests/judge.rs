@@ -197,13 +197,19 @@ fn pairs_are_judged_in_both_orders() {
     // Only one human score is a number.
     assert_eq!((value(&report, "mae"), &report["metrics"]["mae"]["n"]), (1.0, &json!(1)));
     close(value(&report, "mass_closed"), (0.95 * 3.0 + 1.0) / 4.0);
+    // Each order costs 3 positions in 2 passes, and nothing is drawn.
+    let want = json!({
+        "positions": { "per_item": 6.0, "total": 24, "n": 4 }, "passes": { "per_item": 4.0, "total": 16, "n": 4 }
+    });
+    assert_eq!(report["cost"], want);
     let before = mock.bodies().len();
     let again = judge(&mock, &file, &["--pairs", "--out", out.to_str().unwrap(), "--resume"]);
     assert_eq!((again.status.code(), mock.bodies().len() - before), (Some(0), 0));
     let calibrated = ntl_eval(&["calibrate", out.to_str().unwrap(), "--out", "nowhere.json"]);
     assert_eq!(calibrated.status.code(), Some(1));
     assert!(err(&calibrated).contains("is a run of `judge --pairs`"), "{}", err(&calibrated));
-    assert!(page(&out).contains("2.500, 2"), "{}", page(&out));
+    let page = page(&out);
+    assert!(page.contains("2.500, 2") && page.contains("## Cost\n"), "{page}");
 }
 
 #[test]

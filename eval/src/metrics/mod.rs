@@ -4,6 +4,7 @@
 //! interval and the number of rows that it covers. Invariant: values are finite or missing, never NaN.
 
 pub mod corrected;
+pub mod cost;
 pub mod decision;
 pub mod digits;
 pub mod distribution;

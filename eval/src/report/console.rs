@@ -14,15 +14,13 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { task, split, model, mode, n, n_valid, failed, .. } = report;
     writeln!(out, "{task} {split}: {model}, {mode} mode")?;
     writeln!(out, "{}", plain_table(&metrics(report)))?;
-    let estimates = tables::estimates(report);
-    if !estimates.rows.is_empty() {
-        writeln!(out, "{}", plain_table(&estimates))?;
-    }
-    let methods = tables::methods(report);
-    if !methods.rows.is_empty() {
-        writeln!(out, "{}", plain_table(&methods))?;
-    }
-    for table in [corrections::table(report), corrections::drift(report)] {
+    for table in [
+        tables::cost(report),
+        tables::estimates(report),
+        tables::methods(report),
+        corrections::table(report),
+        corrections::drift(report),
+    ] {
         if !table.rows.is_empty() {
             writeln!(out, "{}", plain_table(&table))?;
         }

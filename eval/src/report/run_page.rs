@@ -11,6 +11,7 @@ use crate::store::saved::Run;
 pub(super) fn document(run: &Run) -> Document {
     let report = &run.report;
     let optional = [
+        Section::new("Cost", [paragraph(COST), Block::Table(tables::cost(report))]),
         Section::new("Simple methods", [paragraph(METHODS), Block::Table(tables::methods(report))]),
         Section::new("Estimates", [paragraph(ESTIMATES), Block::Table(tables::estimates(report))]),
         Section::new("Corrected by people", [paragraph(CORRECTED), Block::Table(corrections::table(report))]),
@@ -32,6 +33,8 @@ pub(super) fn document(run: &Run) -> Document {
     Document { title: format!("{} {}", report.task, report.split), subtitle: subtitle(report), sections }
 }
 
+const COST: &str = "The cost of the answers, as the server reports it, without the requests of --score and --samples. Answers from \
+                    --cache count like others.";
 const METHODS: &str = "The metrics of simple methods on the answered items. The true function and the true distribution are the best \
                        predictions that are possible.";
 const CORRECTED: &str = "What people would say about all items, estimated from the judge's scores of all and people's scores of some: \

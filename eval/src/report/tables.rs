@@ -53,6 +53,15 @@ fn baselines(report: &Report, metric: &str) -> String {
     reached.collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the cost of the answers. Empty if the server does not report it.
+pub(super) fn cost(report: &Report) -> Table {
+    let rows = report.cost.iter().map(|(name, figure)| {
+        let over = format!("{} of {}", count(figure.n), count(report.n));
+        row![name.replace('_', " "), number(figure.per_item), figure.total.to_string(), over]
+    });
+    Table::new([words(&["cost"]), numbers(&["per item", "total", "over"])], rows)
+}
+
 /// Compares the run with simple methods by the metrics that are shown first. Empty if the items have no
 /// predictions of such methods.
 pub(super) fn methods(report: &Report) -> Table {

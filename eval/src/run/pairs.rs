@@ -23,7 +23,8 @@ pub fn both_orders(
     let numbers = first.number.as_ref().zip(swapped.number.as_ref());
     let number = numbers.map(|(first, swapped)| merge(first, swapped, scale));
     let text = format!("{}\n\n[other order]\n{}", first.text, swapped.text);
-    Ok(Answer { text, number, ..first })
+    let cost = first.cost.plus(swapped.cost);
+    Ok(Answer { text, number, cost, ..first })
 }
 
 fn merge(first: &PredictedNumber, swapped: &PredictedNumber, scale: RatingScale) -> PredictedNumber {

@@ -12,6 +12,7 @@ use crate::data::Item;
 use crate::data::decisions::Question;
 use crate::json_path::JsonPath;
 use crate::metrics::Estimates;
+use crate::metrics::cost::Cost;
 use crate::metrics::decision::{Changes, most_probable};
 use crate::metrics::estimates::AllEstimates;
 use crate::metrics::judgement::Orders;
@@ -91,6 +92,8 @@ pub struct Answer {
     /// Only in regress mode: the numbers of a structured answer, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, PredictedNumber>,
+    #[serde(default, skip_serializing_if = "Cost::is_unknown")]
+    pub cost: Cost,
     /// The answer of a decision model. Its journal only has decisions.
     #[serde(skip)]
     pub decision: Option<Decision>,
@@ -257,6 +260,9 @@ pub struct TargetScore {
 #[derive(Debug, Clone, Deserialize)]
 pub struct CompletionResponse {
     choices: Vec<Choice>,
+    /// Servers may leave out fields.
+    #[serde(default)]
+    usage: Value,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -278,6 +284,7 @@ impl CompletionResponse {
     /// The first choice. In regress mode a choice without a number is an error.
     pub fn into_answer(self, mode: Mode) -> Result<Answer, ClientError> {
         let choice = self.choices.into_iter().next().ok_or(ClientError::NoChoices)?;
+        let cost = choice.cost(&self.usage);
         if mode == Mode::Regress && choice.number.is_none() && choice.numbers.is_none() {
             return Err(ClientError::NoNumber { reason: "its answer carries no `number`".to_owned() });
         }
@@ -286,6 +293,7 @@ impl CompletionResponse {
             text,
             finish_reason: choice.finish_reason,
             token_ids: choice.token_ids,
+            cost,
             ..Answer::default()
         };
         if mode == Mode::Regress {
@@ -295,6 +303,26 @@ impl CompletionResponse {
             }
         }
         Ok(answer)
+    }
+}
+
+impl Choice {
+    fn cost(&self, usage: &Value) -> Cost {
+        let mut cost = Cost {
+            requests: usage["x_requests"].as_u64(),
+            prompt_tokens: usage["prompt_tokens"].as_u64(),
+            completion_tokens: usage["completion_tokens"].as_u64(),
+            ..Cost::default()
+        };
+        // Without a schema, all numbers of an answer come from the same positions.
+        let of_fields = self.numbers.iter().flatten().map(|field| &field.number);
+        for number in self.number.iter().chain(of_fields.filter(|_| self.number.is_none())) {
+            let draws = number.sampled.as_ref().map_or(0, |sampled| sampled.draws);
+            cost.positions = Some(cost.positions.unwrap_or(0).saturating_add(number.nodes));
+            cost.draws = Some(cost.draws.unwrap_or(0).saturating_add(draws));
+            cost.passes = Some(cost.passes.unwrap_or(0).saturating_add(number.forward_passes));
+        }
+        cost
     }
 }
 

@@ -18,6 +18,7 @@ use self::folder::{RunFolder, writing};
 use crate::console::{Console, ExitStatus};
 use crate::error::OutputError;
 use crate::metrics::corrected::Corrections;
+use crate::metrics::cost;
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::drift::Drift;
 use crate::metrics::estimates::compare_estimates;
@@ -386,6 +387,9 @@ impl Session<'_> {
             missing_numbers: score::missing_numbers(&records),
             missing_scores: score::missing_scores(&records),
             corrected,
+            cost: cost::total(
+                records.iter().filter_map(|record| Some(record.reply.answer.as_ref().ok()?.cost)),
+            ),
             versions: Map::from_iter([("ntl-eval".to_owned(), json!(env!("CARGO_PKG_VERSION")))]),
             ..Report::default()
         };

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::metrics::corrected::Corrections;
+use crate::metrics::cost::CostFigure;
 use crate::metrics::distribution::{Calibration, Unknown};
 use crate::metrics::drift::Drift;
 use crate::metrics::estimates::EstimateScores;
@@ -82,6 +83,9 @@ pub struct Report {
     /// The figures of a judge, corrected by people's scores.
     #[serde(skip_serializing_if = "Corrections::is_empty")]
     pub corrected: Corrections,
+    /// The cost of the answers, by the name of the figure.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub cost: IndexMap<String, CostFigure>,
     /// With `--drift`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,

@@ -19,6 +19,7 @@ pub(super) enum StreamError {
 pub(super) fn whole_body(body: &[u8]) -> Result<Vec<u8>, StreamError> {
     let mut choice = Choice::default();
     let mut fingerprint = Value::Null;
+    let mut usage = Value::Null;
     let mut is_complete = false;
     for line in body.split(|byte| *byte == b'\n') {
         let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else { continue };
@@ -34,6 +35,9 @@ pub(super) fn whole_body(body: &[u8]) -> Result<Vec<u8>, StreamError> {
         if fingerprint.is_null() {
             fingerprint = event.remove("system_fingerprint").unwrap_or_default();
         }
+        if let Some(counts @ Value::Object(_)) = event.remove("usage") {
+            usage = counts;
+        }
         let Some(Value::Array(parts)) = event.remove("choices") else { continue };
         for part in parts {
             match part {
@@ -46,7 +50,7 @@ pub(super) fn whole_body(body: &[u8]) -> Result<Vec<u8>, StreamError> {
         return Err(StreamError::Unreadable("its stream ended before the text did".to_owned()));
     }
     let choices = if choice.has_parts { vec![choice.whole()] } else { Vec::new() };
-    let whole = json!({ "choices": choices, "system_fingerprint": fingerprint });
+    let whole = json!({ "choices": choices, "system_fingerprint": fingerprint, "usage": usage });
     Ok(whole.to_string().into_bytes())
 }
 
@@ -101,10 +105,10 @@ mod tests {
     fn the_parts_of_a_text_become_a_whole_response() {
         let completion = "data: {\"choices\":[{\"index\":0,\"text\":\" 1\",\"token_ids\":[5],\"finish_reason\":null}],\
              \"system_fingerprint\":\"0a\"}\r\n\r\n: ping\n\ndata:{\"choices\":[{\"text\":\"2\",\"token_ids\":[6],\
-             \"finish_reason\":\"stop\",\"number\":{\"value\":2}}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n";
+             \"finish_reason\":\"stop\",\"number\":{\"value\":2}}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":3}}\n\ndata: [DONE]\n\n";
         let want = json!({
             "choices": [{ "token_ids": [5, 6], "finish_reason": "stop", "number": { "value": 2 }, "text": " 12" }],
-            "system_fingerprint": "0a"
+            "system_fingerprint": "0a", "usage": { "prompt_tokens": 3 }
         });
         assert_eq!(whole(completion.as_bytes()), want);
         let chat = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\n\

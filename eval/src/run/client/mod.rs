@@ -42,7 +42,7 @@ use reqwest::redirect::{Attempt, Policy};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::OutputError;
 use crate::format::shortened;
@@ -328,7 +328,7 @@ impl Client {
         let may_stream = may_stream(route, body);
         let mut body = Cow::Borrowed(body);
         if may_stream && (route == Route::Chat || self.is_slow.load(Ordering::Relaxed)) {
-            body = Cow::Owned(streamed(&body));
+            body = Cow::Owned(self.streamed(&body));
         }
         let (mut retry, mut outage, mut outages, mut failures) = (0, None, 0, 0);
         loop {
@@ -336,7 +336,7 @@ impl Client {
                 Err(error) if error.is_transient() => error,
                 Err(ClientError::NoResponse { .. }) if may_stream && body.get("stream").is_none() => {
                     self.is_slow.store(true, Ordering::Relaxed);
-                    body = Cow::Owned(streamed(&body));
+                    body = Cow::Owned(self.streamed(&body));
                     continue;
                 }
                 Err(error) if error.may_be_retried() && failures < STATUS_RETRIES_MAX => {
@@ -363,6 +363,16 @@ impl Client {
             tokio::time::sleep(self.retry.pause_after(retry, error.retry_after()).min(left)).await;
             retry += 1;
         }
+    }
+
+    /// Returns the same request for a stream. Other servers than ntl-server may reject the option.
+    fn streamed(&self, body: &Value) -> Value {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        if self.checkpoint.get().is_some_and(|checkpoint| checkpoint.is_listed) {
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+        body
     }
 
     /// Sends a request to each endpoint to distinguish an outage from a request that breaks its own
@@ -516,12 +526,6 @@ fn may_stream(route: Route, body: &Value) -> bool {
     };
     let is_searched = ["use_beam_search", "paper_decoding"].iter().any(|field| body.get(field).is_some());
     matches!(route, Route::Completions | Route::Chat) && writes_first && !is_searched
-}
-
-fn streamed(body: &Value) -> Value {
-    let mut body = body.clone();
-    body["stream"] = true.into();
-    body
 }
 
 /// Returns the named model of a server's list, or the only one.

@@ -1,0 +1,101 @@
+//! The cost of answers, as servers report it.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// The cost of the requests for one answer. A figure that the server does not report is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    /// Decoder positions of numbers, including those of draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub positions: Option<u64>,
+    /// Draws of the open mass of numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draws: Option<u64>,
+    /// Model steps that computed the positions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passes: Option<u64>,
+    /// Answers that the server requested from another engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens: Option<u64>,
+}
+
+impl Cost {
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the cost of two requests. It has the figures that are known for both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        Self {
+            positions: sum(self.positions, other.positions),
+            draws: sum(self.draws, other.draws),
+            passes: sum(self.passes, other.passes),
+            requests: sum(self.requests, other.requests),
+            prompt_tokens: sum(self.prompt_tokens, other.prompt_tokens),
+            completion_tokens: sum(self.completion_tokens, other.completion_tokens),
+        }
+    }
+
+    fn figures(self) -> [(&'static str, Option<u64>); 6] {
+        [
+            ("positions", self.positions),
+            ("draws", self.draws),
+            ("passes", self.passes),
+            ("requests", self.requests),
+            ("prompt_tokens", self.prompt_tokens),
+            ("completion_tokens", self.completion_tokens),
+        ]
+    }
+}
+
+/// A figure of the cost of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CostFigure {
+    pub per_item: f64,
+    pub total: u64,
+    /// Number of items with this figure.
+    pub n: usize,
+}
+
+/// Adds up the costs of items, by the name of the figure. Figures that are 0 for all items are left out.
+pub fn total(costs: impl Iterator<Item = Cost>) -> IndexMap<String, CostFigure> {
+    let mut figures: IndexMap<String, CostFigure> = IndexMap::new();
+    for (name, value) in costs.flat_map(Cost::figures) {
+        let figure = figures.entry(name.to_owned()).or_default();
+        if let Some(value) = value {
+            figure.total = figure.total.saturating_add(value);
+            figure.n += 1;
+        }
+    }
+    figures.retain(|_, figure| figure.total > 0);
+    for figure in figures.values_mut() {
+        figure.per_item = figure.total as f64 / figure.n as f64;
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_covers_the_items_that_have_it() {
+        let tokens = |count| Cost { prompt_tokens: Some(count), ..Cost::default() };
+        let number = Cost { positions: Some(7), draws: Some(0), ..tokens(3) };
+        let figures = total([number, tokens(5), Cost::default(), number.plus(tokens(4))].into_iter());
+        let want = [
+            ("positions".to_owned(), CostFigure { per_item: 7.0, total: 7, n: 1 }),
+            ("prompt_tokens".to_owned(), CostFigure { per_item: 5.0, total: 15, n: 3 }),
+        ];
+        assert_eq!(figures.into_iter().collect::<Vec<_>>(), want);
+    }
+}
