@@ -281,8 +281,8 @@ impl TextStream {
         let kept = WINDOW_KEPT.min(self.window.len());
         let place = (1..=kept).rev().map(|kept| self.window.len() - kept).find_map(|first| {
             let tail = self.decode_from(first);
-            let before = text.strip_suffix(tail.as_str()).filter(|_| !tail.is_empty())?;
-            let fits = before.len() <= self.shown.min(self.searched_from);
+            let before = text.strip_suffix(tail.as_str())?;
+            let fits = !tail.is_empty() && before.len() <= self.shown.min(self.searched_from);
             (fits && self.decoder.can_cut(before, &tail)).then_some((first, before.len()))
         });
         match place {
@@ -326,8 +326,8 @@ fn unfinished_character(mut bytes: &[u8]) -> &[u8] {
     &[]
 }
 
-/// Length of the longest end of `text` that is a proper beginning of `stop`.
-fn partial_match(text: &str, stop: &str) -> usize {
+/// Length of the longest end of `text` that is a proper beginning of `stop`, in bytes.
+pub fn partial_match(text: &str, stop: &str) -> usize {
     let longest = stop.len().saturating_sub(1).min(text.len());
     (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&stop.as_bytes()[..len])).unwrap_or(0)
 }

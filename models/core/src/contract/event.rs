@@ -145,15 +145,18 @@ pub struct NumberOutcome {
 impl NumberOutcome {
     /// Returns an outcome for each number of the answer.
     pub fn each(&self) -> Vec<Self> {
-        let of = |(index, distribution): (usize, &Distribution)| Self {
-            distribution: distribution.clone(),
-            further: Vec::new(),
-            sampled: self.sampled.get(index).cloned().into_iter().collect(),
-            refused: self.refused.clone(),
-            answers: self.answers.clone(),
-            ..*self
-        };
-        std::iter::once(&self.distribution).chain(&self.further).enumerate().map(of).collect()
+        let mut each = Vec::with_capacity(1 + self.further.len());
+        for (index, distribution) in std::iter::once(&self.distribution).chain(&self.further).enumerate() {
+            each.push(Self {
+                distribution: distribution.clone(),
+                further: Vec::new(),
+                sampled: self.sampled.get(index).cloned().into_iter().collect(),
+                refused: self.refused.clone(),
+                answers: self.answers.clone(),
+                ..*self
+            });
+        }
+        each
     }
 
     /// Returns the distribution for estimates of the first number: with the draws, if there are any.

@@ -482,8 +482,9 @@ impl Precision {
 
     /// Returns whether all estimates are known well enough from sampled answers.
     pub fn is_reached_by_samples(&self, samples: &NumberSamples) -> bool {
-        let bounds = |objective: &Objective| samples.estimate_bounds(*objective, &self.estimation);
-        self.objectives.iter().all(|objective| self.is_reached(bounds(objective)))
+        self.objectives
+            .iter()
+            .all(|objective| self.is_reached(samples.estimate_bounds(*objective, &self.estimation)))
     }
 
     /// Returns the same for the estimates of several numbers.

@@ -22,7 +22,6 @@ pub use crate::report::{NextTokenReport, ReportError};
 pub use crate::token::{Prompt, Token, TokenLogprob};
 pub use adapter::Adapter;
 pub use answers::{EngineUsage, NumberAnswers, OptionAnswers, SampledAnswers};
-pub(crate) use candidates::CandidateRow;
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{

@@ -291,11 +291,11 @@ fn prefill_all<M: BatchModel + ?Sized>(
         if left.is_empty() {
             return Ok(());
         }
-        let chunk = |opened: &&mut OpenedContext| PrefillChunk {
-            context: opened.context,
-            work: opened.prefill.work_left,
-        };
-        let progress = model.prefill(&left.iter().map(chunk).collect::<Vec<_>>())?;
+        let mut chunks = Vec::with_capacity(left.len());
+        for opened in &left {
+            chunks.push(PrefillChunk { context: opened.context, work: opened.prefill.work_left });
+        }
+        let progress = model.prefill(&chunks)?;
         left.iter_mut().zip(progress).for_each(|(opened, progress)| opened.prefill = progress);
     }
 }

@@ -196,11 +196,15 @@ impl OptionsOutcome {
             return answers.samples.expected_index_bounds();
         }
         let last = self.closed.len().saturating_sub(1) as f64;
-        let first_of = |open: &OpenMass| open.options.first().map_or(0.0, |&option| f64::from(option));
-        let last_of = |open: &OpenMass| last - open.options.last().map_or(last, |&option| f64::from(option));
         let mirrored: Vec<f64> = self.closed.iter().rev().copied().collect();
-        let low = smallest_mean(&self.closed, self.open.iter().map(|open| (first_of(open), open.mass)));
-        let high = smallest_mean(&mirrored, self.open.iter().map(|open| (last_of(open), open.mass)));
+        let mut lowest = Vec::with_capacity(self.open.len());
+        let mut highest = Vec::with_capacity(self.open.len());
+        for OpenMass { options, mass } in &self.open {
+            lowest.push((options.first().map_or(0.0, |&option| f64::from(option)), *mass));
+            highest.push((last - options.last().map_or(last, |&option| f64::from(option)), *mass));
+        }
+        let low = smallest_mean(&self.closed, lowest);
+        let high = smallest_mean(&mirrored, highest);
         Interval { low: low.unwrap_or(0.0), high: last - high.unwrap_or(0.0) }
     }
 }
@@ -211,10 +215,9 @@ fn share(part: f64, whole: f64) -> Option<f64> {
 
 /// The smallest mean index of masses, if each further mass may be added at its index or be left out. Adding
 /// the smallest indices first lowers the mean until the next one is above it.
-fn smallest_mean(masses: &[f64], further: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+fn smallest_mean(masses: &[f64], mut further: Vec<(f64, f64)>) -> Option<f64> {
     let mut total: f64 = masses.iter().sum();
     let mut sum: f64 = masses.iter().enumerate().map(|(index, mass)| index as f64 * mass).sum();
-    let mut further: Vec<(f64, f64)> = further.collect();
     further.sort_by(|a, b| a.0.total_cmp(&b.0));
     for (index, mass) in further {
         if index * total <= sum || total <= 0.0 {

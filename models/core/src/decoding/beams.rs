@@ -99,14 +99,13 @@ impl BeamDecoding {
         let softmax = Softmax::new(logits).ok_or_else(not_a_distribution)?;
         let known = self.vocabulary.known(logits);
         let before = self.running[beam].logprob;
-        let best = best_ids(known, self.candidates_max());
-        let candidate = |id| {
-            let token = Token { id, value: row.head_value };
-            let token = ScoredToken { token, logprob: softmax.log_probability(id) };
-            Candidate { beam, node, token, logprob: before + token.logprob }
-        };
-        let possible = best.into_iter().filter(|&id| known[id as usize] > f32::NEG_INFINITY);
-        self.candidates.extend(possible.map(candidate));
+        for id in best_ids(known, self.candidates_max()) {
+            if known[id as usize] > f32::NEG_INFINITY {
+                let token = Token { id, value: row.head_value };
+                let token = ScoredToken { token, logprob: softmax.log_probability(id) };
+                self.candidates.push(Candidate { beam, node, token, logprob: before + token.logprob });
+            }
+        }
         Ok(())
     }
 

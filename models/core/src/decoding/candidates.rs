@@ -3,8 +3,8 @@
 
 use super::{Decoding, Progress, StepResult, not_a_distribution, unreported};
 use crate::contract::{
-    CandidateRow, CandidatesJob, EngineError, Event, LogitsRequest, LogitsRow, NodeId, PathRow, ScoreOutcome,
-    TokenLogprob, TokenScore,
+    CandidatesJob, EngineError, Event, LogitsRequest, LogitsRow, NodeId, PathRow, ScoreOutcome, TokenLogprob,
+    TokenScore,
 };
 use crate::losses::{NumberTokens, Position};
 use crate::numbers::sorted_unique;
@@ -37,15 +37,18 @@ impl CandidatesDecoding {
 impl Decoding for CandidatesDecoding {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         let end = self.job.rows().len().min(self.asked + rows_max);
-        let rows = &self.job.rows()[self.asked..end];
-        self.asked = end;
-        let path = |row: &CandidateRow| {
-            let ids = || sorted_unique(row.next.iter().map(|next| &next.id));
-            let logits = if self.is_reported { LogitsRequest::Ids(ids()) } else { LogitsRequest::All };
+        let mut rows = Vec::with_capacity(end - self.asked);
+        for row in &self.job.rows()[self.asked..end] {
+            let logits = if self.is_reported {
+                LogitsRequest::Ids(sorted_unique(row.next.iter().map(|next| &next.id)))
+            } else {
+                LogitsRequest::All
+            };
             let token = row.token.unwrap_or(self.first_token.into());
-            PathRow::new(row.parent.map(NodeId), token).with_logits(logits)
-        };
-        rows.iter().map(path).collect()
+            rows.push(PathRow::new(row.parent.map(NodeId), token).with_logits(logits));
+        }
+        self.asked = end;
+        rows
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {

@@ -84,11 +84,14 @@ fn outcome(value: f64, job: &NumberJob) -> NumberOutcome {
     let read = Decimal::shortest_f64(value).map(Decimal::canonical);
     let range = job.values.interval();
     let admitted = range.is_none_or(|range| (range.low..=range.high).contains(&value));
-    let closed = HashMap::from_iter(read.filter(|_| admitted).map(|value| (value, 1.0)));
+    let mut closed = HashMap::new();
     let (invalid, open) = match (admitted, read) {
         (false, _) => (1.0, 0.0),
         (true, None) => (0.0, 1.0),
-        (true, Some(_)) => (0.0, 0.0),
+        (true, Some(value)) => {
+            closed.insert(value, 1.0);
+            (0.0, 0.0)
+        }
     };
     NumberOutcome::new(Distribution::new(&closed, invalid, open), 1, 1)
 }

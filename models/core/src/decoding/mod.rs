@@ -167,7 +167,8 @@ impl Vocabulary {
                 check_row(logits)?;
                 self.known(logits).get(best as usize).copied()
             }
-            LogitsRow::Summary(summary) => summary.logit(best).filter(|_| summary.is_distribution()),
+            LogitsRow::Summary(summary) if summary.is_distribution() => summary.logit(best),
+            LogitsRow::Summary(_) => None,
             LogitsRow::Report(report) => report.logprob(best).map(|logprob| logprob as f32),
         };
         let possible = logit.is_some_and(|logit| logit > f32::NEG_INFINITY);

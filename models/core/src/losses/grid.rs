@@ -20,11 +20,14 @@ pub fn dist2(grid: &[(f64, f64)], truth: f64, tau: f64) -> f64 {
     let grid = by_value(grid);
     let model = log_softmax(grid.iter().map(|&(_, logprob)| logprob));
     let target = log_softmax(grid.iter().map(|&(value, _)| -(value - truth).abs() / tau));
-    let term = |(target, model): (f64, f64)| {
+    let mut sum = 0.0_f64;
+    for (target, model) in target.into_iter().zip(model) {
         let weight = target.exp();
-        if weight > 0.0 { weight * (target - model) } else { 0.0 }
-    };
-    target.into_iter().zip(model).map(term).sum::<f64>().max(0.0)
+        if weight > 0.0 {
+            sum += weight * (target - model);
+        }
+    }
+    sum.max(0.0)
 }
 
 /// Returns the grid with one entry per value.

@@ -13,9 +13,10 @@ impl PlacedDigit {
     /// Reads a piece. Returns `None` if it is not of the form `_digit_place_`.
     pub fn parse(piece: &str) -> Option<Self> {
         let (digit, place) = piece.strip_prefix('_')?.strip_suffix('_')?.split_once('_')?;
-        let is_plain = digit.len() == 1 && !place.starts_with('+');
-        let digit = digit.parse().ok().filter(|_| is_plain)?;
-        Some(Self { digit, place: place.parse().ok()? })
+        if digit.len() != 1 || place.starts_with('+') {
+            return None;
+        }
+        Some(Self { digit: digit.parse().ok()?, place: place.parse().ok()? })
     }
 
     /// Digit times ten to the place: the value by which the CDF distance orders tokens.

@@ -66,8 +66,10 @@ impl<'a> Position<'a> {
     /// `-inf`.
     pub fn new(logits: &'a [f32], tokens: &'a NumberTokens) -> Option<Self> {
         let whole = Normaliser::of(logits.iter().map(|&logit| f64::from(logit)))?;
-        let row = |id: u32| logits.get(id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
-        let numbers = tokens.all().iter().map(|token| row(token.id));
+        let numbers = tokens
+            .all()
+            .iter()
+            .map(|token| logits.get(token.id as usize).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit)));
         let (shares, mass) = numbers_alone(numbers, whole);
         Some(Self { source: Source::Logits { logits, normaliser: whole }, tokens, shares, mass })
     }

@@ -44,8 +44,8 @@ impl Distribution {
     pub fn trimmed_mean_bounds(&self, estimation: &Estimation) -> Option<Interval> {
         let trim = estimation.trim;
         // A mean is conditional on the closed mass, as if all open mass were invalid.
-        let part = |part: OpenPart| OpenPart { is_certain: false, ..part };
-        let parts: Vec<OpenPart> = self.all_open_parts(estimation.range).into_iter().map(part).collect();
+        let mut parts = self.all_open_parts(estimation.range);
+        parts.iter_mut().for_each(|part| part.is_certain = false);
         let [low, high] = Extreme::BOTH.map(|extreme| self.extreme(extreme, &parts).mean(trim));
         let (low, high) = (low?, high?);
         if estimation.normalize {
@@ -79,8 +79,11 @@ impl Distribution {
             return None;
         }
         let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open >= first.probability);
-        let new = parts().filter(|_| open >= first.probability).flat_map(|part| [part.low, part.high]);
-        Some(Interval::around(may_win.map(|leaf| leaf.value).chain(new)))
+        let mut values: Vec<f64> = may_win.map(|leaf| leaf.value).collect();
+        if open >= first.probability {
+            values.extend(parts().flat_map(|part| [part.low, part.high]));
+        }
+        Some(Interval::around(values))
     }
 
     /// Bounds of the majority if a value keeps it wherever the open mass falls. Otherwise they contain the
@@ -127,21 +130,21 @@ impl Distribution {
             };
             if is_certain { (end, probability, 0.0) } else { (end, 0.0, probability) }
         });
-        let mut steps: Vec<(f64, f64, f64)> = leaves.chain(open).collect();
-        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let closed: f64 = steps.iter().map(|(_, closed, _)| closed).sum();
-        let all_open: f64 = steps.iter().map(|(_, _, open)| open).sum();
+        let mut ends: Vec<(f64, f64, f64)> = leaves.chain(open).collect();
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let closed: f64 = ends.iter().map(|(_, closed, _)| closed).sum();
+        let all_open: f64 = ends.iter().map(|(_, _, open)| open).sum();
         let (mut closed_below, mut open_below) = (0.0, 0.0);
-        let step = |(value, closed_here, open_here)| {
+        let mut steps = Vec::with_capacity(ends.len());
+        for (value, closed_here, open_here) in ends {
             closed_below += closed_here;
             open_below += open_here;
             let share = match extreme {
                 Extreme::Lowest => (closed_below + open_below) / (closed + open_below),
                 Extreme::Highest => closed_below / (closed + all_open - open_below),
             };
-            (value, share)
-        };
-        let mut steps: Vec<(f64, f64)> = steps.into_iter().map(step).collect();
+            steps.push((value, share));
+        }
         if let Some((_, share)) = steps.last_mut() {
             // Without closed mass, this is 0 divided by 0.
             *share = 1.0;

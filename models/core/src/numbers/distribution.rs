@@ -17,9 +17,11 @@ pub struct Interval {
 impl Interval {
     /// The smallest interval that contains these values.
     pub(crate) fn around(values: impl IntoIterator<Item = f64>) -> Self {
-        let none = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
-        let widened = |all: Self, value: f64| Self { low: all.low.min(value), high: all.high.max(value) };
-        values.into_iter().fold(none, widened)
+        let mut all = Self { low: f64::INFINITY, high: f64::NEG_INFINITY };
+        for value in values {
+            all = Self { low: all.low.min(value), high: all.high.max(value) };
+        }
+        all
     }
 }
 

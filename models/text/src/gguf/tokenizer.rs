@@ -306,8 +306,10 @@ impl<'a> Tokens<'a> {
     fn special(&self, what: &str, usual: bool) -> Result<Option<(&'a str, u32)>, LoadError> {
         let is_added = self.gguf.flag(&format!("tokenizer.ggml.add_{what}_token"))?.unwrap_or(usual);
         let id = self.gguf.id(&format!("tokenizer.ggml.{what}_token_id"))?;
-        let Some(id) = id.filter(|_| is_added) else { return Ok(None) };
-        Ok(self.names.get(id as usize).map(|name| (name.as_str(), id)))
+        Ok(match id {
+            Some(id) if is_added => self.names.get(id as usize).map(|name| (name.as_str(), id)),
+            _ => None,
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The part of a format that the parser needs, and the search for markers that all formats share.
 
+use ntl_core::text::partial_match;
+
 /// The next part of the unread text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -43,17 +45,11 @@ pub(super) fn seek(rest: &str, markers: &[&str]) -> Step {
             text => Step::Text(text),
         };
     }
-    let begun = markers.iter().map(|marker| begun_bytes(rest, marker)).max().unwrap_or(0);
+    let begun = markers.iter().map(|marker| partial_match(rest, marker)).max().unwrap_or(0);
     match rest[..rest.len() - begun].trim_end().len() {
         0 => Step::Wait,
         text => Step::Text(text),
     }
-}
-
-/// Length of the longest end of `text` that is a beginning of `marker`.
-fn begun_bytes(text: &str, marker: &str) -> usize {
-    let longest = marker.len().saturating_sub(1).min(text.len());
-    (1..=longest).rev().find(|&bytes| text.as_bytes().ends_with(&marker.as_bytes()[..bytes])).unwrap_or(0)
 }
 
 /// Whether a text follows whitespace.

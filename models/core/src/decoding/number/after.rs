@@ -77,19 +77,23 @@ impl NumberAfterText {
         first_token: u32,
     ) -> Self {
         let stop: Arc<[String]> = Arc::new([after.stop().to_owned()]);
-        let text = |stream: u32| Text {
-            ids: Vec::new(),
-            stream: TextStream::new(Arc::clone(&vocabulary.decoder), Arc::clone(&stop)).after_prompt(before),
-            sampler: Sampler::new(after.sampling, u64::from(stream)).after_prompt(before),
-            stage: Stage::Start,
-        };
+        let mut texts = Vec::new();
+        for stream in 0..after.rationales.max(1) {
+            let decoder = Arc::clone(&vocabulary.decoder);
+            texts.push(Text {
+                ids: Vec::new(),
+                stream: TextStream::new(decoder, Arc::clone(&stop)).after_prompt(before),
+                sampler: Sampler::new(after.sampling, u64::from(stream)).after_prompt(before),
+                stage: Stage::Start,
+            });
+        }
         Self {
             job: job.clone(),
             rules: rules(job, vocabulary),
             vocabulary: vocabulary.clone(),
             after: after.clone(),
             first_row: Some(PathRow::new(None, first_token)),
-            texts: (0..after.rationales.max(1)).map(text).collect(),
+            texts,
             in_step: Vec::new(),
             nodes: 0,
             forward_passes: 0,
@@ -221,11 +225,14 @@ impl Decoding for NumberAfterText {
     }
 
     fn search_bytes(&self) -> usize {
-        let bytes = |text: &Text| match &text.stage {
-            Stage::Searching(search) => search.search_bytes(),
-            Stage::Found(outcome) => outcome.distribution.bytes(),
-            Stage::Start | Stage::Writing(_) | Stage::Missed(_) => 0,
-        };
-        self.texts.iter().map(bytes).sum()
+        let mut bytes = 0;
+        for text in &self.texts {
+            bytes += match &text.stage {
+                Stage::Searching(search) => search.search_bytes(),
+                Stage::Found(outcome) => outcome.distribution.bytes(),
+                Stage::Start | Stage::Writing(_) | Stage::Missed(_) => 0,
+            };
+        }
+        bytes
     }
 }

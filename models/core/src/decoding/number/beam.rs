@@ -56,17 +56,18 @@ impl NumberBeam {
     fn extend(&mut self, prefix: &BeamPrefix, softmax: &Softmax<'_>, node: NodeId) {
         let expansion = self.grammar.expand(prefix.state, softmax, &self.rules, 0.0);
         self.invalid += expansion.invalid * prefix.probability;
-        let whole = |closing: ClosedNumber| ClosedNumber {
-            probability: closing.probability * prefix.probability,
-            ..closing
-        };
-        self.found.extend(expansion.closed.into_iter().map(whole));
-        let possible = expansion.children.into_iter().filter(|child| child.probability > 0.0);
-        self.longer.extend(possible.map(|child| BeamPrefix {
-            row: PathRow::new(Some(node), child.token),
-            state: child.state,
-            probability: child.probability * prefix.probability,
-        }));
+        for ClosedNumber { value, probability } in expansion.closed {
+            self.found.push(ClosedNumber { value, probability: probability * prefix.probability });
+        }
+        for child in expansion.children {
+            if child.probability > 0.0 {
+                self.longer.push(BeamPrefix {
+                    row: PathRow::new(Some(node), child.token),
+                    state: child.state,
+                    probability: child.probability * prefix.probability,
+                });
+            }
+        }
     }
 
     /// Keeps the best numbers and continues with longer prefixes. Returns `true` if none of these can be
@@ -98,8 +99,8 @@ impl NumberBeam {
 impl Decoding for NumberBeam {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = (self.prefixes.len() - self.computed).min(rows_max);
-        let row = |prefix: &BeamPrefix| prefix.row.clone().with_logits(self.logits.clone());
-        self.prefixes[self.computed..][..self.in_step].iter().map(row).collect()
+        let prefixes = self.prefixes[self.computed..][..self.in_step].iter();
+        prefixes.map(|prefix| prefix.row.clone().with_logits(self.logits.clone())).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {

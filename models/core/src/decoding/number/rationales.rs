@@ -50,8 +50,10 @@ fn average_sampled(outcomes: &[&NumberOutcome]) -> Option<SampledDistribution> {
     }
     let mut each = Vec::with_capacity(outcomes.len());
     for outcome in outcomes {
-        let exact = || SampledDistribution::exact(&outcome.distribution);
-        each.push(outcome.sampled.first().cloned().unwrap_or_else(exact));
+        each.push(match outcome.sampled.first() {
+            Some(sampled) => sampled.clone(),
+            None => SampledDistribution::exact(&outcome.distribution),
+        });
     }
     Some(SampledDistribution::average(&each))
 }

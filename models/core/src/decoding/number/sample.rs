@@ -60,10 +60,14 @@ impl NumberSample {
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
         rng.set_stream(stream);
-        let ids = || LogitsRequest::Ids(Arc::clone(rules.read_ids()));
+        let logits = if root.is_reported {
+            LogitsRequest::Ids(Arc::clone(rules.read_ids()))
+        } else {
+            LogitsRequest::All
+        };
         Self {
             grammar: Arc::clone(&vocabulary.grammar),
-            logits: if root.is_reported { ids() } else { LogitsRequest::All },
+            logits,
             rules,
             rng,
             share: 1.0 / f64::from(count.max(1)),
@@ -196,8 +200,8 @@ fn draw(points: &[f64], tokens: impl Iterator<Item = (u32, f64)>) -> Drawn<'_> {
 impl Decoding for NumberSample {
     fn next_rows(&mut self, rows_max: usize) -> Vec<PathRow> {
         self.in_step = self.prefixes.len().min(rows_max);
-        let row = |prefix: &SampledPrefix| prefix.row.clone().with_logits(self.logits.clone());
-        self.prefixes.iter().take(self.in_step).map(row).collect()
+        let prefixes = self.prefixes.iter().take(self.in_step);
+        prefixes.map(|prefix| prefix.row.clone().with_logits(self.logits.clone())).collect()
     }
 
     fn advance(&mut self, result: StepResult<'_>, events: &mut Vec<Event>) -> Result<Progress, EngineError> {

@@ -44,8 +44,9 @@ impl Sought {
     /// Returns whether the quantiles that are not known well enough depend on the numbers in an open part.
     /// They do not if all of it is numbers on one side of each quantile: their mass is known.
     pub(super) fn may_depend_on(&self, part: &OpenPart) -> bool {
-        let may_contain = |quantile: &Quantile| !quantile.is_reached && quantile.side(&part.interval).is_eq();
-        !part.is_certain || self.0.as_ref().is_none_or(|quantiles| quantiles.iter().any(may_contain))
+        let Some(quantiles) = &self.0 else { return true };
+        !part.is_certain
+            || quantiles.iter().any(|quantile| !quantile.is_reached && quantile.side(&part.interval).is_eq())
     }
 
     /// Returns on which side of each quantile an open part is. Parts on the same sides can be joined, and no

@@ -87,7 +87,7 @@ impl TokenExpectation {
     fn value(&self) -> Option<f64> {
         let digits = self.parts.last()?.digits;
         let sign = if self.text().is_negative() { -1.0 } else { 1.0 };
-        let part = |part: &Part| {
+        let places = self.parts.iter().map(|part| {
             let exponent = match (part.place, part.decimals, part.holds_point) {
                 (Some(place), ..) => i32::from(place),
                 (None, _, true) => 0,
@@ -96,15 +96,15 @@ impl TokenExpectation {
             };
             let sign = if part.holds_sign { 1.0 } else { sign };
             sign * part.expectation * 10.0_f64.powi(exponent)
-        };
-        Some(self.parts.iter().map(part).sum::<f64>()).filter(|value| value.is_finite())
+        });
+        Some(places.sum::<f64>()).filter(|value| value.is_finite())
     }
 
     fn outcome(&self, closed: Option<NumberValue>) -> NumberOutcome {
         let closed = closed.map(|value| (value, self.probability));
         let mass = closed.map_or(0.0, |(_, probability)| probability);
         let distribution = Distribution::new(&HashMap::from_iter(closed), 0.0, 1.0 - mass);
-        let token_value = closed.filter(|_| !self.is_unreported).and_then(|_| self.value());
+        let token_value = if closed.is_some() && !self.is_unreported { self.value() } else { None };
         let unreported = if self.is_unreported { 1.0 - mass } else { 0.0 };
         NumberOutcome { token_value, unreported, ..NumberOutcome::new(distribution, self.nodes, self.nodes) }
     }

@@ -101,15 +101,18 @@ impl TextDecoding {
             if let Some(start) = path.field_start(id, path_row, &self.rules) {
                 return path.begin_search(start, result, &self.rules);
             }
-            let count = self.logprobs.or(ranks_texts.then_some(0));
-            let others = |count| match &*self.logprob_ids {
-                [] => Alternatives::Best(count),
-                ids => Alternatives::Ids(ids),
-            };
-            let token =
-                count.map(|count| token_text(&self.vocabulary, row, id, others(count))).transpose()?;
-            path.logprob += token.as_ref().map_or(0.0, |token| token.token.logprob);
-            let token = token.filter(|_| self.logprobs.is_some());
+            let mut token = None;
+            if self.logprobs.is_some() || ranks_texts {
+                let others = match &*self.logprob_ids {
+                    [] => Alternatives::Best(self.logprobs.unwrap_or(0)),
+                    ids => Alternatives::Ids(ids),
+                };
+                let scored = token_text(&self.vocabulary, row, id, others)?;
+                path.logprob += scored.token.logprob;
+                if self.logprobs.is_some() {
+                    token = Some(scored);
+                }
+            }
             path.take(row.token(id), row.node, token, &self.rules, &mut own)?;
         }
         // The best texts are known only at the end.
@@ -170,9 +173,12 @@ impl Decoding for TextDecoding {
             self.prompt = Some(prompt);
             return rows;
         }
-        let is_running = |path: &Path| path.next.is_some() || path.is_searching();
-        let mut running: Vec<usize> =
-            (0..self.paths.len()).filter(|&path| is_running(&self.paths[path])).collect();
+        let mut running = Vec::new();
+        for (index, path) in self.paths.iter().enumerate() {
+            if path.next.is_some() || path.is_searching() {
+                running.push(index);
+            }
+        }
         // Paths with the fewest tokens are first, so that small steps starve no path.
         running.sort_by_key(|&path| self.paths[path].decoded);
         let mut rows = Vec::new();

@@ -191,9 +191,9 @@ impl Path {
     }
 
     fn send_written_value(&mut self, events: &mut Vec<Event>) {
-        let is_written = |stage: &mut FieldStage| matches!(stage, FieldStage::Continuing(_));
-        if let Some(FieldStage::Continuing(value)) = self.field.take_if(is_written) {
-            events.push(value.event(self.number, self.decoded));
+        match self.field.take() {
+            Some(FieldStage::Continuing(value)) => events.push(value.event(self.number, self.decoded)),
+            stage => self.field = stage,
         }
     }
 
@@ -257,8 +257,10 @@ impl Path {
                 *logit += by;
             }
         };
-        for &id in rules.ends.iter().filter(|_| self.decoded < rules.min_tokens) {
-            change(id, f32::NEG_INFINITY);
+        if self.decoded < rules.min_tokens {
+            for &id in &*rules.ends {
+                change(id, f32::NEG_INFINITY);
+            }
         }
         for &(id, bias) in &*rules.logit_bias {
             change(id, bias);
@@ -268,8 +270,10 @@ impl Path {
 
     /// Returns whether a field begins inside a token. A tree begins at the end of a token.
     pub(super) fn begins_inside(&self, id: u32, rules: &Rules) -> bool {
-        let begins_inside = |guide: &dyn GuideState| guide.field_effect(id) == FieldEffect::BeginsInside;
-        rules.fields.is_some() && self.guide.as_deref().is_some_and(begins_inside)
+        match &self.guide {
+            Some(guide) if rules.fields.is_some() => guide.field_effect(id) == FieldEffect::BeginsInside,
+            _ => false,
+        }
     }
 
     /// Returns the ids that may come next among `tokens` ids, ascending. A field may begin inside some of

@@ -47,10 +47,10 @@ impl PromptRows {
     ) -> Result<Option<Event>, EngineError> {
         let Some(count) = self.logprobs else { return Ok(None) };
         let next = self.ids[self.stepped..].iter().skip(1).take(self.in_step);
-        let report = |(row, &id): (usize, &u32)| {
-            token_text(vocabulary, result.row(row), id, Alternatives::Best(count))
-        };
-        let tokens = next.enumerate().map(report).collect::<Result<Vec<_>, _>>()?;
+        let mut tokens = Vec::with_capacity(self.in_step);
+        for (row, &id) in next.enumerate() {
+            tokens.push(token_text(vocabulary, result.row(row), id, Alternatives::Best(count))?);
+        }
         Ok((!tokens.is_empty()).then_some(Event::Prompt(tokens)))
     }
 

@@ -79,8 +79,10 @@ pub(super) fn coalesce(parts: &mut Vec<(usize, OpenPart)>, max: usize, sought: &
     let mut before = usize::MAX;
     while parts.len() > max && parts.len() < before {
         before = parts.len();
-        let group = |(output, part): &(usize, OpenPart)| (*output, part.is_certain, sought.sides(part));
-        let mut grouped: Vec<_> = parts.iter().map(|part| (group(part), *part)).collect();
+        let mut grouped = Vec::with_capacity(parts.len());
+        for &(output, part) in &*parts {
+            grouped.push(((output, part.is_certain, sought.sides(&part)), (output, part)));
+        }
         grouped.sort_by(|(a, (_, left)), (b, (_, right))| {
             a.cmp(b).then(left.interval.low.total_cmp(&right.interval.low))
         });

@@ -163,7 +163,10 @@ impl NumberTree {
 
     /// Draws open prefixes to complete if the tree ended before its tolerance. `found` is its outcome.
     pub(super) fn completions(&mut self, found: &NumberOutcome) -> Option<Completions> {
-        let mut open = self.open_prefixes.take().filter(|_| found.truncated)?;
+        let mut open = self.open_prefixes.take()?;
+        if !found.truncated {
+            return None;
+        }
         for ranked in std::mem::take(&mut self.to_count) {
             if let Some(prefix) = self.open_prefix(&ranked) {
                 open.push(prefix);
@@ -223,32 +226,39 @@ impl NumberTree {
             self.limits.open_max(0.0) * PRUNED_SHARE / self.limits.nodes_max.max(1) as f64 / probability;
         let softmax = row.softmax()?;
         let expansion = self.grammar.expand(state, &softmax, &self.rules, prune);
-        let refused = self.refused.as_ref().filter(|_| probability >= REFUSED_PREFIX_MIN);
-        let refused = refused.map(|_| self.grammar.refused(state, &softmax, &self.rules, REFUSED_MAX));
-        let refused = refused.unwrap_or_default().into_boxed_slice();
+        let refused = if self.refused.is_some() && probability >= REFUSED_PREFIX_MIN {
+            self.grammar.refused(state, &softmax, &self.rules, REFUSED_MAX).into_boxed_slice()
+        } else {
+            Box::default()
+        };
         let left_open = expansion.left_open * probability;
         let unreported = expansion.unreported * probability;
         let parent = Some(row.node);
-        let number = |value, given: f64| ClosedNumber { value, probability: given * probability };
-        let ends = expansion.closed.iter().map(|closing| number(closing.value, closing.probability));
-        let followed =
-            expansion.children.iter().filter_map(|child| Some(number(child.completed?, child.probability)));
-        let ended: f64 = ends.clone().map(|closing| closing.probability).sum();
-        let closed: Box<[ClosedNumber]> = ends.chain(followed).collect();
-        let child = |Child { token, state, probability: given, .. }| {
-            let token = token.into();
+        let mut closed = Vec::with_capacity(expansion.closed.len());
+        let mut ended = 0.0;
+        for closing in &expansion.closed {
+            let probability = closing.probability * probability;
+            ended += probability;
+            closed.push(ClosedNumber { value: closing.value, probability });
+        }
+        let mut children = Vec::with_capacity(expansion.children.len());
+        for Child { token, state, probability: given, completed, .. } in expansion.children {
             let probability = given * probability;
+            if let Some(value) = completed {
+                closed.push(ClosedNumber { value, probability });
+            }
+            let token = token.into();
             let child = Prefix { number: 0, parent, token, state, probability, computed: None };
             let child = self.prefixes.insert(child);
             self.to_compute.push(child);
             self.open_ahead += child.probability;
-            child
-        };
-        let children = expansion.children.into_iter().map(child).collect();
+            children.push(child);
+        }
         self.open_ahead += left_open - unreported;
         self.closed_ahead += ended - probability;
         let invalid = expansion.invalid * probability;
         if let Some(prefix) = self.prefixes.get(place) {
+            let (children, closed) = (children.into(), closed.into());
             let computed = Computed { children, closed, invalid, left_open, unreported, refused };
             prefix.computed = Some(Box::new(computed));
             self.ahead += 1;
@@ -367,7 +377,9 @@ impl NumberTree {
         if precision.is_reached_by_all(&bounds) {
             return true;
         }
-        if let Some(last) = bounds.last().filter(|_| self.is_last_output()) {
+        if self.is_last_output()
+            && let Some(last) = bounds.last()
+        {
             self.sought.narrow(last, precision);
             let queue = std::mem::take(&mut self.to_count).into_vec();
             let (queue, aside): (Vec<Ranked>, Vec<Ranked>) =
@@ -380,11 +392,13 @@ impl NumberTree {
 
     /// The bounds of each estimate of each number.
     fn precision_bounds(&self, precision: &Precision) -> Vec<Vec<Option<Interval>>> {
-        let bounds = |found: &Distribution| {
-            let bounds = |&objective| found.estimate_bounds(objective, &precision.estimation);
-            precision.objectives.iter().map(bounds).collect()
-        };
-        (0..self.counted.outputs.len()).map(|output| bounds(&self.distribution(output))).collect()
+        let mut bounds = Vec::with_capacity(self.counted.outputs.len());
+        for output in 0..self.counted.outputs.len() {
+            let found = self.distribution(output);
+            let objectives = precision.objectives.iter().copied();
+            bounds.push(objectives.map(|one| found.estimate_bounds(one, &precision.estimation)).collect());
+        }
+        bounds
     }
 
     fn is_last_output(&self) -> bool {
@@ -423,16 +437,19 @@ impl NumberTree {
     fn open_parts(&self, output: usize) -> Vec<OpenPart> {
         let queued = self.to_count.iter().filter_map(|ranked| self.open_part(ranked));
         let dropped = self.counted.dropped.iter().copied();
-        // Earlier numbers say nothing about this one.
-        let whole = |OpenPart { probability, .. }| {
-            self.grammar.open_part(self.grammar.start(), output, probability, &self.rules)
-        };
-        let part = |(reached, part): (usize, OpenPart)| match reached.cmp(&output) {
-            Ordering::Less => whole(part),
-            Ordering::Equal => Some(part),
-            Ordering::Greater => None,
-        };
-        queued.chain(dropped).filter_map(part).collect()
+        let mut parts = Vec::new();
+        for (reached, part) in queued.chain(dropped) {
+            match reached.cmp(&output) {
+                // Earlier numbers say nothing about this one.
+                Ordering::Less => {
+                    let start = self.grammar.start();
+                    parts.extend(self.grammar.open_part(start, output, part.probability, &self.rules));
+                }
+                Ordering::Equal => parts.push(part),
+                Ordering::Greater => {}
+            }
+        }
+        parts
     }
 
     /// A prefix that is not counted, and the number that it is in. `None` if its numbers have no bounds.

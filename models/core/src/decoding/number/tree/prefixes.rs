@@ -52,8 +52,8 @@ pub(super) struct Ranked {
 
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
-        let probability = || self.probability.total_cmp(&other.probability);
-        self.output.cmp(&other.output).then_with(probability).then_with(|| self.order.cmp(&other.order))
+        let probabilities = self.probability.total_cmp(&other.probability);
+        self.output.cmp(&other.output).then(probabilities).then_with(|| self.order.cmp(&other.order))
     }
 }
 impl PartialOrd for Ranked {
