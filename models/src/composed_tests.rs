@@ -13,8 +13,8 @@ use crate::ops::{Placement, composed};
 use crate::t5::{T5, T5Kind, TokenizerFacts};
 use crate::{LoadOptions, load};
 
-/// One model for each kind of attention: grouped heads and rotary positions, a window, biases, a layer without
-/// positions, normalised rows and outputs, layers with different angles, learned positions.
+/// One model for each kind of attention: grouped heads and rotary positions, a window, biases, a layer
+/// without positions, normalised rows and outputs, layers with different angles, learned positions.
 const DECODER_ONLY: [&str; 7] =
     ["llama-llama3", "mistral-window", "qwen2", "smollm3", "olmo2", "olmo3", "gpt2-by-depth"];
 

@@ -102,7 +102,7 @@ pub(crate) enum LayerRopes {
     ByWindow,
 }
 
-/// What is normalised in queries and in keys.
+/// The parts of queries and keys that are normalised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     /// Each head by itself.

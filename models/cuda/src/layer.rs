@@ -111,8 +111,8 @@ impl Projections<'_> {
         if rows * dim == 0 {
             candle_core::bail!("{rows} rows of heads of {dim} elements: nothing to store")
         }
-        let norm = self.k_norm.or(self.q_norm);
-        let norms_rows = norm.is_some_and(|weight| weight.elem_count() != dim);
+        let mut norms = [self.q_norm, self.k_norm].into_iter().flatten();
+        let norms_rows = norms.any(|weight| weight.elem_count() != dim);
         let normed = |count: usize| if norms_rows { count * dim } else { dim };
         let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
         let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", cached_suffix(dtype)?))?;
