@@ -20,7 +20,8 @@ use crate::data::{DataError, Item, fetch, place};
 use crate::error::{OutputError, UsageError};
 use crate::report;
 use crate::session;
-use crate::tasks::{Origin, TASKS};
+use crate::tasks::{self, Origin, TASKS};
+use crate::verify;
 
 /// Failed items and missed gates are exit statuses, not errors.
 pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
@@ -40,7 +41,15 @@ pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
 
 fn run_task(task: &Task, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let settings = task.settings();
-    session::run(&task.suites(&settings)?, &settings, console)
+    let Task::Verify(args) = task else { return session::run(&task.suites(&settings)?, &settings, console) };
+    let task = args.task();
+    let (tournaments, suite) = tasks::judge::verify::suite(&task, &settings)?;
+    let status = session::run(&[suite], &settings, console)?;
+    if let (Some(folder), Some(scale)) = (&settings.output.out, settings.number.scale) {
+        let out: Option<&mut dyn Write> = if settings.output.json { None } else { Some(&mut *console.out) };
+        verify::write(&tournaments, task.criteria.len().max(1), scale, folder, out)?;
+    }
+    Ok(status)
 }
 
 /// Ranks runs, compares two runs, or runs a task on two models and compares the results split by split.

@@ -449,6 +449,7 @@ fn tasks_are_listed() {
             "rjokes",
             "custom",
             "judge",
+            "verify",
             "decisions"
         ]
     );

@@ -324,7 +324,7 @@ fn tables_name_the_estimate_that_a_metric_uses() {
 }
 
 #[test]
-fn many_runs_are_ranked_and_tested_against_the_best() {
+fn many_runs_are_ranked_with_simultaneous_intervals() {
     let fixture = fixture();
     let copy = fixture.folder.path().join("more").join("copy");
     fs::create_dir_all(&copy).unwrap();
@@ -345,20 +345,20 @@ fn many_runs_are_ranked_and_tested_against_the_best() {
     };
     let found: Value = serde_json::from_str(&board(&["--json"])).unwrap();
     assert_eq!(
-        (&found[0]["metric"], &found[0]["items"], &found[0]["tests"]),
-        (&json!("accuracy"), &json!(40), &json!(2))
+        (&found[0]["metric"], &found[0]["items"], &found[0]["compared"]),
+        (&json!("accuracy"), &json!(40), &json!(40))
     );
-    assert_eq!((&found[1]["items"], &found[1]["tests"]), (&json!(2), &json!(0)));
+    assert_eq!((&found[1]["items"], &found[1]["standings"][0]["ranks"]), (&json!(2), &Value::Null));
     let standings = found[0]["standings"].as_array().unwrap();
     let models: Vec<&Value> = standings.iter().map(|standing| &standing["model"]).collect();
     assert_eq!(models, ["regress", "regress", "greedy"]);
     assert_eq!(standings[0]["behind"], Value::Null);
-    assert_eq!(
-        (&standings[1]["behind"]["difference"], &standings[1]["behind"]["p_holm"]),
-        (&json!(0.0), &json!(1.0))
-    );
-    assert!(standings[2]["behind"]["difference"].as_f64().unwrap() < -0.4, "{standings:?}");
-    assert!(standings[2]["behind"]["p_holm"].as_f64().unwrap() < 0.02, "{standings:?}");
+    let ranks: Vec<&Value> = standings.iter().map(|standing| &standing["ranks"]).collect();
+    assert_eq!(ranks, [&json!([1, 2]), &json!([1, 2]), &json!([3, 3])]);
+    let [same, worse] = [&standings[1]["behind"], &standings[2]["behind"]];
+    assert_eq!(same["difference"], json!(0.0));
+    assert!(same["low"].as_f64().unwrap() < 0.0 && same["high"].as_f64().unwrap() > 0.0, "{same}");
+    assert!(worse["difference"].as_f64().unwrap() < -0.4 && worse["high"].as_f64().unwrap() < 0.0, "{worse}");
     // The page has the same order, and another metric may have another one.
     let plain = board(&[]);
     assert!(
@@ -371,6 +371,8 @@ fn many_runs_are_ranked_and_tested_against_the_best() {
             && page.contains("Ranked by accuracy (higher is better)."),
         "{page}"
     );
+    let errors: Value = serde_json::from_str(&board(&["--json", "--metric", "mae"])).unwrap();
+    assert_eq!((&errors[0]["compared"], &errors[0]["standings"][2]["ranks"]), (&json!(39), &json!([3, 3])));
     assert!(board(&["--metric", "unparsed", "--markdown"]).contains("Ranked by unparsed (lower is better)."));
     let html = fs::read_to_string(fixture.folder.path().join("leaderboard.html")).unwrap();
     assert!(html.contains("href=\"./more/copy/report.html\""), "{html}");

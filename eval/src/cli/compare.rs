@@ -34,7 +34,7 @@ pub struct CompareArgs {
     #[arg(value_name = "B", required = true)]
     pub b: Option<PathBuf>,
     /// Rank all runs below this folder, and write `leaderboard.html` and `leaderboard.md` into it: a table
-    /// for each set of items, with a test of every run against the best one.
+    /// for each set of items, with simultaneous intervals of the differences.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["a", "b", "compared"])]
     pub leaderboard: Option<PathBuf>,
     /// Metric that ranks the runs of `--leaderboard`. Default: the one that the runs show first.

@@ -19,6 +19,7 @@ use crate::tasks::code_regression::CodeRegressionTask;
 use crate::tasks::custom::{CustomTask, Structured};
 use crate::tasks::gsm8k::{Form, Shots};
 use crate::tasks::judge::JudgeTask;
+use crate::tasks::judge::verify::{self, VerifyTask};
 use crate::tasks::nupa::{Length, NupaTask};
 use crate::tasks::own::OwnFile;
 use crate::tasks::regression_in_context::{Function, RegressionTask};
@@ -78,6 +79,14 @@ pub enum Task {
         mut_arg("interval", |interval| interval.default_value("0.9")),
     )]
     Judge(Box<JudgeArgs>),
+    /// Candidate answers to your own questions, ranked by comparisons that a model judges in both orders:
+    /// `--out` gets `rankings.jsonl`.
+    #[command(
+        after_help = EXIT_CODES,
+        mut_arg("mode", |mode| mode.default_value("regress").env(None::<&str>).hide(true)),
+        mut_arg("scale", |scale| scale.default_value("1,7")),
+    )]
+    Verify(Box<VerifyArgs>),
     /// Labelled questions with a fixed set of answers, for a server of decision models.
     #[command(after_help = EXIT_CODES, mut_args(for_questions))]
     Decisions(Box<DecisionsArgs>),
@@ -148,6 +157,7 @@ impl Task {
             Self::Rjokes(args) => &args.common,
             Self::Custom(args) => &args.common,
             Self::Judge(args) => &args.common,
+            Self::Verify(args) => &args.common,
             Self::Decisions(args) => &args.common,
         };
         let mut settings = common.settings();
@@ -162,6 +172,9 @@ impl Task {
         if let Self::Judge(args) = self {
             settings.prefill.clone_from(&args.prefill);
             settings.judge = args.settings();
+        }
+        if let Self::Verify(args) = self {
+            settings.prefill.clone_from(&args.prefill);
         }
         if let Self::Decisions(args) = self {
             settings.decisions = args.settings();
@@ -178,6 +191,7 @@ impl Task {
             // The fields of its records go into the template as well.
             Self::Custom(args) => return custom::suites(&args.task(), settings),
             Self::Judge(args) => return judge::suites(&args.task(), settings),
+            Self::Verify(args) => return Ok(vec![verify::suite(&args.task(), settings)?.1]),
             Self::Decisions(_) => return decisions::suites(settings),
             Self::Arithmetic(args) => arithmetic::suites(args.split, settings),
             Self::CodeRegression(args) => code_regression::suites(&args.task(), settings),
@@ -504,6 +518,61 @@ pub struct JudgeArgs {
     pub common: Common,
 }
 
+/// `--data`: a file with one JSON object per line, or a JSON array of objects, with a question and a list of
+/// answers each.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Compare by this criterion alone; given several times, by each. The ratings average over them.
+    #[arg(long = "criterion", value_name = "TEXT")]
+    pub criteria: Vec<String>,
+    /// Maximum number of comparisons per question. All answers are compared with each other if there are at
+    /// most as many pairs, and otherwise each one with equally many others.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = at_least_one::<NonZeroUsize>)]
+    pub comparisons: NonZeroUsize,
+    /// Field of the question.
+    #[arg(long, value_name = "NAME", default_value = "input")]
+    pub input_field: String,
+    /// Field of the list of answers.
+    #[arg(long, value_name = "NAME", default_value = "answers")]
+    pub answers_field: String,
+    /// Field of an answer that is right, which items may have.
+    #[arg(long, value_name = "NAME", default_value = "reference")]
+    pub reference_field: String,
+    /// Field of the known quality of each answer, which items may have: a list of numbers or booleans. The
+    /// judge does not see it.
+    #[arg(long, value_name = "NAME", default_value = "quality")]
+    pub quality_field: String,
+    /// Leave out items whose input or answers are missing, null or empty.
+    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
+    pub skip_missing: bool,
+    /// The beginning of the judge's answer, as for `judge`.
+    #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
+    pub prefill: Option<String>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl VerifyArgs {
+    pub fn task(&self) -> VerifyTask {
+        VerifyTask {
+            judge: JudgeTask {
+                pairs: true,
+                by_criterion: !self.criteria.is_empty(),
+                input_field: self.input_field.clone(),
+                answer_field: "answer".to_owned(),
+                answer_b_field: "answer_b".to_owned(),
+                reference_field: self.reference_field.clone(),
+                reading: OwnFile { skip_missing: self.skip_missing, delimiter: None },
+                ..JudgeTask::default()
+            },
+            answers_field: self.answers_field.clone(),
+            quality_field: self.quality_field.clone(),
+            criteria: self.criteria.clone(),
+            comparisons_max: self.comparisons.get(),
+        }
+    }
+}
+
 /// `--data`: a file with one JSON object per line, or a JSON array of objects, compressed by gzip or not.
 /// Each is a question with its correct answer: `type` (predicate, choice, score, number), `input`,
 /// `instructions`, `expected`, and `criteria`, `choices`, `levels`, or `minimum`, `maximum`, `step` and
@@ -574,6 +643,7 @@ impl JudgeArgs {
             reference_field: self.reference_field.clone(),
             human_field: self.human_field.clone(),
             human_scale: self.human_scale,
+            by_criterion: false,
             labels: self.labels.clone(),
             id_field: self.id_field.clone(),
             reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },

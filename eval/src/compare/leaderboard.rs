@@ -1,5 +1,5 @@
-//! Ranks many runs: one table for each set of items that several runs answered, with a paired test of every
-//! run against the best one.
+//! Ranks many runs: one table for each set of items that several runs answered, with simultaneous intervals
+//! of the differences between all runs.
 //!
 //! In: the runs below a directory. Out: [`Leaderboard`]s, and their page.
 
@@ -13,17 +13,19 @@ use serde_json::Value;
 
 use super::measures::groups;
 use super::pairs::Pairs;
-use super::{CompareError, Difference, Format, differences};
+use super::{CompareError, Format};
 use crate::error::OutputError;
-use crate::format::{count, interval, number, optional_number, p_value};
+use crate::format::{count, interval, number, optional_number};
 use crate::metrics::Metric;
-use crate::metrics::registry::{Better, better, find, in_table_order};
+use crate::metrics::registry::{Better, Statistic, better, find, in_table_order};
 use crate::report::document::{Block, Cell, Document, Section, Table, numbers, row, words};
 use crate::report::tables::estimates_of;
 use crate::report::{index_page, markdown, write_pages};
+use crate::stats::Interval;
 use crate::stats::bootstrap::Bootstrap;
-use crate::stats::difference::{LEVEL, PValue};
-use crate::stats::holm::holm;
+use crate::stats::difference::Contrast;
+use crate::stats::simultaneous::simultaneous_intervals;
+use crate::store::sample::Sample;
 use crate::store::saved::{Run, run_folders};
 
 /// The names of the pages, the main one first.
@@ -50,8 +52,8 @@ pub struct Leaderboard {
     /// The metric that ranks the runs.
     pub metric: String,
     pub better: Better,
-    /// Number of runs that are tested against the best one, for which Holm's method corrects the p-values.
-    pub tests: usize,
+    /// Number of items that all runs with this metric answered, over which they are compared.
+    pub compared: usize,
     pub standings: Vec<Standing>,
 }
 
@@ -63,20 +65,22 @@ pub struct Standing {
     pub mode: String,
     #[serde(flatten)]
     pub metric: Metric,
+    /// The first and the last rank that the intervals of all differences allow. Missing if no difference has
+    /// an interval.
+    pub ranks: Option<[usize; 2]>,
     /// The difference from the best run. Missing for the best run itself, and without a value.
     pub behind: Option<Behind>,
 }
 
-/// How a run differs from the best one, on the items that both answered.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// How a run differs from the best one, on the items that all runs answered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Behind {
     /// The value of the run minus that of the best one.
     pub difference: f64,
-    /// Two-sided p-value of no difference, corrected for the number of runs. Missing if there are too few
+    /// All intervals of a leaderboard hold together with a probability of 95%. Missing if there are too few
     /// items.
-    pub p_holm: Option<f64>,
-    /// Whether `p_holm` is only an upper bound.
-    pub p_holm_is_bound: bool,
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
 }
 
 /// Ranks the runs below a directory, writes the page there, and prints the tables.
@@ -131,7 +135,7 @@ fn groups_of_runs(runs: &[Run]) -> Vec<Vec<&Run>> {
     groups.into_values().collect()
 }
 
-/// Sorts runs over the same items by a metric, and tests each of them against the best one.
+/// Sorts runs over the same items by a metric, and compares all of them.
 fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, CompareError> {
     let metric = settings.metric.clone().unwrap_or_else(|| ranking_metric(runs));
     let better = better(&metric);
@@ -145,32 +149,18 @@ fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, Co
         // Runs without a value are the last ones.
         (a, b) => b.is_some().cmp(&a.is_some()),
     });
+    let valued: Vec<&Run> = sorted.iter().filter(|(value, _)| value.is_some()).map(|(_, run)| *run).collect();
+    let differences = Differences::of(&valued, &metric, settings.bootstrap)?;
     let mut standings = Vec::with_capacity(sorted.len());
-    let mut p_values = Vec::new();
-    for (rank, (value, run)) in sorted.iter().enumerate() {
-        let behind = match (rank, value, sorted.first()) {
-            (1.., Some(_), Some((_, best))) => difference(best, run, &metric, settings.bootstrap)?,
-            _ => None,
-        };
-        if let Some(Difference { p: Some(value), p_is_bound, .. }) = behind {
-            p_values.push(PValue { value, is_bound: p_is_bound });
-        }
+    for (index, (value, run)) in sorted.iter().enumerate() {
         standings.push(Standing {
             run: run.folder.display().to_string(),
             model: run.report.model.clone(),
             mode: run.report.mode.clone(),
             metric: run.report.metrics.get(&metric),
-            behind: behind.map(|behind| Behind {
-                difference: behind.difference,
-                p_holm: behind.p,
-                p_holm_is_bound: behind.p_is_bound,
-            }),
+            ranks: if value.is_some() { differences.ranks(index, better) } else { None },
+            behind: if index > 0 { differences.between(0, index) } else { None },
         });
-    }
-    let tested = standings.iter_mut().filter_map(|standing| standing.behind.as_mut());
-    for (behind, corrected) in tested.filter(|behind| behind.p_holm.is_some()).zip(holm(&p_values)) {
-        behind.p_holm = Some(corrected.value);
-        behind.p_holm_is_bound = corrected.is_bound;
     }
     let first = runs.first().map(|run| &run.report);
     Ok(Leaderboard {
@@ -178,7 +168,7 @@ fn rank(runs: &[&Run], settings: &LeaderboardSettings) -> Result<Leaderboard, Co
         split: first.map_or_else(String::new, |report| report.split.clone()),
         items: first.map_or(0, |report| report.n),
         better,
-        tests: p_values.len(),
+        compared: differences.items,
         standings,
         metric,
     })
@@ -199,21 +189,101 @@ fn ranking_metric(runs: &[&Run]) -> String {
     ranking.map_or("accuracy", |(name, _)| name).to_owned()
 }
 
-/// Returns how a run differs from the best one. `None` if the metric cannot be computed from samples.
-fn difference(
-    best: &Run,
-    run: &Run,
-    metric: &str,
-    bootstrap: Bootstrap,
-) -> Result<Option<Difference>, CompareError> {
-    let pairs = Pairs::of(best, run)?;
-    for mut group in groups(&pairs) {
-        group.measured.retain(|measured| measured.name == metric);
-        if let Some(difference) = differences(group, bootstrap).into_iter().next() {
-            return Ok(Some(difference));
+/// The differences between all runs of a leaderboard.
+struct Differences {
+    /// Number of items that all runs answered.
+    items: usize,
+    runs: usize,
+    /// The later run minus the earlier one, for the pairs (0, 1), (0, 2), ..., (1, 2), .... Empty if the
+    /// metric cannot be computed from samples.
+    pairs: Vec<Behind>,
+}
+
+impl Differences {
+    fn of(runs: &[&Run], metric: &str, bootstrap: Bootstrap) -> Result<Self, CompareError> {
+        let samples = runs.iter().map(|run| run.samples.len()).min().unwrap_or(0);
+        let mut common = Vec::with_capacity(samples);
+        for index in 0..samples {
+            common.push(runs.iter().all(|run| has(&run.samples[index], metric)));
+        }
+        let mut contrasts = Vec::new();
+        let mut items = 0;
+        for (index, a) in runs.iter().enumerate() {
+            for b in &runs[index + 1..] {
+                let Some((contrast, n)) = contrast(Pairs::of(a, b)?.only(&common), metric) else {
+                    return Ok(Self { items: 0, runs: runs.len(), pairs: Vec::new() });
+                };
+                contrasts.push(contrast);
+                items = n;
+            }
+        }
+        let intervals = simultaneous_intervals(&contrasts, items, bootstrap);
+        let plain = vec![1.0; items];
+        let mut pairs = Vec::with_capacity(contrasts.len());
+        for (contrast, interval) in contrasts.iter().zip(intervals) {
+            let Some([a, b]) = contrast.sides(&plain) else {
+                return Ok(Self { items: 0, runs: runs.len(), pairs: Vec::new() });
+            };
+            pairs.push(Behind { difference: b - a, interval });
+        }
+        Ok(Self { items, runs: runs.len(), pairs })
+    }
+
+    /// Returns run `b` minus run `a`, which has a lower index.
+    fn between(&self, a: usize, b: usize) -> Option<Behind> {
+        if b >= self.runs {
+            return None;
+        }
+        let before = a * (2 * self.runs - a - 1) / 2;
+        self.pairs.get(before + b - a - 1).copied()
+    }
+
+    /// Returns the first and the last rank of a run that its intervals allow (Mogstad, Romano, Shaikh and
+    /// Wilhelm 2024).
+    fn ranks(&self, run: usize, better: Better) -> Option<[usize; 2]> {
+        let mut ranks = [1, self.runs];
+        let mut has_interval = false;
+        for other in (0..self.runs).filter(|other| *other != run) {
+            let Some(Behind { interval: Some(Interval { low, high }), .. }) =
+                self.between(run.min(other), run.max(other))
+            else {
+                continue;
+            };
+            has_interval = true;
+            let later_is_better = if better == Better::Lower { high < 0.0 } else { low > 0.0 };
+            let earlier_is_better = if better == Better::Lower { low > 0.0 } else { high < 0.0 };
+            let [worse, best] = if other > run {
+                [earlier_is_better, later_is_better]
+            } else {
+                [later_is_better, earlier_is_better]
+            };
+            ranks[0] += usize::from(best);
+            ranks[1] -= usize::from(worse);
+        }
+        has_interval.then_some(ranks)
+    }
+}
+
+/// Returns whether a sample has the data of a metric.
+fn has(sample: &Sample, metric: &str) -> bool {
+    match find(metric).map(|info| &info.statistic) {
+        Some(Statistic::Number(_) | Statistic::RelativeNumber(_) | Statistic::Rating(_)) => {
+            sample.prediction().is_some()
+        }
+        Some(Statistic::Options(_)) => !sample.failed() && sample.score("confidence").is_some(),
+        _ => !sample.failed() && sample.score(metric).is_some(),
+    }
+}
+
+/// Returns the difference of a metric and its number of items. `None` if it cannot be computed from samples.
+fn contrast(pairs: Pairs<'_>, metric: &str) -> Option<(Contrast<'static>, usize)> {
+    for group in groups(&pairs) {
+        let n = group.n;
+        if let Some(found) = group.measured.into_iter().find(|measured| measured.name == metric) {
+            return Some((found.contrast, n));
         }
     }
-    Ok(None)
+    None
 }
 
 /// Returns the tables of a leaderboard: the runs, and the ranking metric of each module.
@@ -232,14 +302,13 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
     let columns = [
         numbers(&["rank"]),
         words(&["run", "model", "mode"]),
-        numbers(&[board.metric.as_str(), "95% interval", "minus the best", "p (Holm)"]),
+        numbers(&[board.metric.as_str(), "95% interval", "minus the best", "simultaneous", "ranks"]),
         numbers(&others),
     ];
     let rows = (1..).zip(&board.standings).zip(&ranked).map(|((rank, standing), run)| {
         let metric = standing.metric;
         let text = optional_number(metric.value);
         let behind = standing.behind.as_ref();
-        let p = behind.and_then(|behind| Some(p_value(behind.p_holm?, behind.p_holm_is_bound)));
         let mut row = row![
             metric.value.map_or_else(String::new, |_| rank.to_string()),
             index_page::link(folder, run),
@@ -248,7 +317,8 @@ fn section(board: &Leaderboard, runs: &[&Run], folder: &Path) -> Section {
             if rank == 1 { Cell::strong(text) } else { text.into() },
             metric.interval().map_or_else(String::new, interval),
             behind.map_or_else(String::new, |behind| number(behind.difference)),
-            p.unwrap_or_default(),
+            behind.and_then(|behind| behind.interval).map_or_else(String::new, interval),
+            standing.ranks.map_or_else(String::new, |[low, high]| format!("{low} to {high}")),
         ];
         row.extend(
             others
@@ -275,18 +345,18 @@ fn method(board: &Leaderboard, others: &[&str]) -> String {
         Better::Lower => "lower is better",
         Better::Unknown => "neither direction is better as such",
     };
-    let tests = match board.tests {
-        0 => String::new(),
-        tests => format!(
-            " Each run is tested against the best one on the items that both answered (permutation test and paired bootstrap). The \
-             p-values are corrected for {} {}; above {LEVEL} no difference is shown.",
-            count(tests),
-            if tests == 1 { "test" } else { "tests" }
-        ),
+    let compared = if board.standings.iter().any(|standing| standing.ranks.is_some()) {
+        format!(
+            " The differences cover the {} items that all runs answered. Their intervals (max-t bootstrap) and the ranks \
+             that these allow hold together with a probability of 95%.",
+            count(board.compared)
+        )
+    } else {
+        String::new()
     };
     let shown = std::iter::once(board.metric.as_str()).chain(others.iter().copied());
     let estimates = estimates_of(shown).map_or_else(String::new, |sentence| format!(" {sentence}"));
-    format!("Ranked by {} ({direction}).{tests}{estimates}", board.metric)
+    format!("Ranked by {} ({direction}).{compared}{estimates}", board.metric)
 }
 
 /// Returns a row for each module and a column for each run. Empty if the runs have no modules.

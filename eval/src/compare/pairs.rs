@@ -56,6 +56,13 @@ impl<'a> Pairs<'a> {
         Ok(Self { pairs, are_of_systems })
     }
 
+    /// Returns only the pairs whose place in `kept` is true.
+    pub fn only(mut self, kept: &[bool]) -> Self {
+        let mut kept = kept.iter();
+        self.pairs.retain(|_| kept.next().copied().unwrap_or(false));
+        self
+    }
+
     /// Iterates over the pairs without a failed request.
     pub fn answered(&self) -> impl Iterator<Item = (&'a Sample, &'a Sample)> {
         self.pairs.iter().copied().filter(|(a, b)| !a.failed() && !b.failed())

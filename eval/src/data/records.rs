@@ -82,6 +82,16 @@ impl Record {
         Ok(text)
     }
 
+    /// Returns the record with more or other texts.
+    #[must_use]
+    pub fn with<const N: usize>(&self, texts: [(&str, &str); N]) -> Self {
+        let mut record = self.clone();
+        for (name, text) in texts {
+            record.fields.insert(name.to_owned(), Field::Text(text.to_owned()));
+        }
+        record
+    }
+
     /// Returns whether there is such a field, which may be null or empty.
     pub fn has(&self, name: &str) -> bool {
         self.fields.contains_key(name)

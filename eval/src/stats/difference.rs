@@ -80,13 +80,13 @@ impl Spread {
 }
 
 impl OneSided {
-    /// Returns the 95% interval of the difference of two shares of the same `n` items (Bonett and Price
-    /// 2012): a Wald interval with one more item on each side.
-    fn interval(self, n: usize) -> Interval {
+    /// Returns the interval of the difference of two shares of the same `n` items (Bonett and Price 2012): a
+    /// Wald interval of `z` standard errors with one more item on each side.
+    pub(super) fn interval(self, n: usize, z: f64) -> Interval {
         let n = n as f64 + 2.0;
         let a = (self.only_a as f64 + 1.0) / n;
         let b = (self.only_b as f64 + 1.0) / n;
-        let half = Z_95 * ((a + b - (b - a).powi(2)) / n).sqrt();
+        let half = z * ((a + b - (b - a).powi(2)) / n).sqrt();
         Interval { low: (b - a - half).max(-1.0), high: (b - a + half).min(1.0) }
     }
 }
@@ -111,7 +111,7 @@ impl Contrast<'_> {
     }
 
     /// Returns the statistic of B minus that of A.
-    fn difference(&self, weights: &[f64]) -> Option<f64> {
+    pub(super) fn difference(&self, weights: &[f64]) -> Option<f64> {
         self.sides(weights).map(|[a, b]| b - a)
     }
 }
@@ -204,7 +204,7 @@ pub fn test_contrasts(
     for (index, (contrast, swapped)) in contrasts.iter().zip(swapped).enumerate() {
         let test = observed[index].and_then(|observed| match contrast.spread {
             Spread::Shares(one_sided) => {
-                Some(DifferenceTest { interval: one_sided.interval(n).including(observed), p: swapped })
+                Some(DifferenceTest { interval: one_sided.interval(n, Z_95).including(observed), p: swapped })
             }
             Spread::Studentised(_) | Spread::Percentiles => {
                 let resampled = test_resampled(observed, draws.iter().map(|values| values[index]))?;
@@ -227,7 +227,7 @@ impl DifferenceTest {
 
 /// Returns a plausible value of the true difference, given how far a resample is from the items: further if
 /// its standard error is smaller. Without terms, it is the resample's own difference.
-fn plausible_difference(contrast: &Contrast<'_>, observed: f64, weights: &[f64]) -> Option<f64> {
+pub(super) fn plausible_difference(contrast: &Contrast<'_>, observed: f64, weights: &[f64]) -> Option<f64> {
     let resampled = contrast.difference(weights)?;
     let Spread::Studentised(terms) = &contrast.spread else { return Some(resampled) };
     Some(observed - (resampled - observed) / terms.relative_deviation(weights)?)

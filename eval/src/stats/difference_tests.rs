@@ -238,7 +238,7 @@ fn intervals_of_accuracy_differences_cover_the_truth() {
                 counts.only_a += usize::from(draw < only_a);
                 counts.only_b += usize::from(draw > 1.0 - only_b);
             }
-            let Interval { low, high } = counts.interval(n);
+            let Interval { low, high } = counts.interval(n, Z_95);
             (low..=high).contains(&(only_b - only_a))
         };
         let covered = (0..2_000).filter(|&set| covers(set)).count() as f64 / 2_000.0;

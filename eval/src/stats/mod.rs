@@ -10,6 +10,7 @@ pub mod least_squares;
 pub mod paired;
 pub mod prediction_powered;
 pub mod rogan_gladen;
+pub mod simultaneous;
 pub mod studentised;
 pub mod weighted;
 pub mod wilson;

@@ -5,6 +5,7 @@
 //! either order.
 
 mod labels;
+pub mod verify;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ const PAIR_METRICS: [&str; 13] = [
 ];
 
 /// How the items of a file are judged.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct JudgeTask {
     /// Whether two answers are compared.
     pub pairs: bool,
@@ -85,6 +86,8 @@ pub struct JudgeTask {
     pub human_scale: Option<Interval>,
     /// File with people's scores of some items.
     pub labels: Option<PathBuf>,
+    /// Whether the judge compares by one criterion at a time.
+    pub by_criterion: bool,
     /// Field of the ids of the labels. Without it, an id is the number of the item.
     pub id_field: Option<String>,
     pub reading: OwnFile,
@@ -207,7 +210,7 @@ impl<'a> Judge<'a> {
                 [template.clone(), template.clone()]
             }
             None => [false, true].map(|reference| {
-                default_rubric(task.pairs, reference, run.after.as_deref(), run.prefill.is_some())
+                default_rubric(task, reference, run.after.as_deref(), run.prefill.is_some())
             }),
         };
         let lead_in = match (&run.prefill, run.server.api, &run.template) {
@@ -344,6 +347,9 @@ fn check_template(task: &JudgeTask, template: &Template) -> Result<(), UsageErro
     if task.pairs && !template.names("answer_b") && !template.names(&task.answer_b_field) {
         return Err(UsageError::new("--template does not name {answer_b}, the second answer of --pairs"));
     }
+    if task.by_criterion && !template.names(verify::CRITERION) {
+        return Err(UsageError::new("--template does not name {criterion}, which --criterion gives"));
+    }
     Ok(())
 }
 
@@ -352,7 +358,9 @@ const OWN_NAMES: [&str; 8] = ["input", "answer", "answer_b", "reference", "low",
 
 /// `after`: the text that ends the reasoning before the score, if the judge reasons. `is_begun`: whether a
 /// prefill follows, which replaces the rubric's last line.
-fn default_rubric(pairs: bool, reference: bool, after: Option<&str>, is_begun: bool) -> Template {
+fn default_rubric(task: &JudgeTask, reference: bool, after: Option<&str>, is_begun: bool) -> Template {
+    let pairs = task.pairs;
+    let criterion = if task.by_criterion { BY_CRITERION } else { "" };
     let task = if pairs { COMPARE } else { GRADE };
     let reference = if reference { REFERENCE } else { "" };
     let answers = if pairs { TWO_ANSWERS } else { ONE_ANSWER };
@@ -364,7 +372,7 @@ fn default_rubric(pairs: bool, reference: bool, after: Option<&str>, is_begun: b
         None if is_begun => ONLY_SCORE.to_owned(),
         None => format!("{ONLY_SCORE}\nScore:"),
     };
-    let text = format!("{task}{QUESTION}{reference}{answers}{end}");
+    let text = format!("{task}{criterion}{QUESTION}{reference}{answers}{end}");
     #[expect(clippy::expect_used, reason = "its parts are constants, and braces of the marker are doubled")]
     Template::from_text(&text).expect("the default rubric is a template")
 }
@@ -373,6 +381,7 @@ const GRADE: &str = "Grade an answer with a score from {low} to {high}. {low} me
                      it is correct, complete and clear.\n\n";
 const COMPARE: &str = "Compare two answers with a score from {low} to {high}. {low} means that the first answer is far better, {high} \
                        that the second answer is far better, and {middle} that both are equally good.\n\n";
+const BY_CRITERION: &str = "Compare them only by this criterion: {criterion}\n\n";
 const QUESTION: &str = "[Question]\n{input}\n\n";
 const REFERENCE: &str = "[Right answer]\n{reference}\n\n";
 const ONE_ANSWER: &str = "[Answer]\n{answer}\n\n";
@@ -387,10 +396,11 @@ mod tests {
     fn the_default_rubrics_are_those_of_the_manual() {
         let manual = include_str!("../../../docs/JUDGE.md");
         for (pairs, reference, after) in [(false, true, None), (true, false, None)] {
-            let rubric = default_rubric(pairs, reference, after, false);
+            let task = JudgeTask { pairs, ..JudgeTask::default() };
+            let rubric = default_rubric(&task, reference, after, false);
             assert!(manual.contains(&format!("```\n{}\n```", rubric.source())), "{}", rubric.source());
         }
-        let explained = default_rubric(false, false, Some("\n{Score}: "), false);
+        let explained = default_rubric(&JudgeTask::default(), false, Some("\n{Score}: "), false);
         assert!(
             explained.source().ends_with("Then write \"{{Score}}:\" and the score."),
             "{}",

@@ -155,7 +155,7 @@ pub enum Origin {
     Seed,
 }
 
-pub const TASKS: [Entry; 13] = [
+pub const TASKS: [Entry; 14] = [
     arithmetic::ENTRY,
     code_regression::ENTRY,
     gsm8k::ENTRY,
@@ -168,6 +168,7 @@ pub const TASKS: [Entry; 13] = [
     rjokes::ENTRY,
     custom::ENTRY,
     judge::ENTRY,
+    judge::verify::ENTRY,
     decisions::ENTRY,
 ];
 
