@@ -714,7 +714,7 @@ async fn jobs_that_reports_cannot_serve_are_rejected_with_the_reason() {
     let number = || job(Request::Number(number_job()));
     let (max_tokens, early_stopping) = (3, EarlyStopping::No);
     let beams = BeamJob { beams: 2, n: 1, max_tokens, length_penalty: 1.0, early_stopping };
-    let valued = Prompt { tokens: vec![Token { id: 3, value: Some(1.0) }] };
+    let valued = Prompt { tokens: vec![Token { id: 3, value: Some(1.0) }], second_segment: None };
     for (job, reason) in [
         (Job { paper_decoding: true, ..number() }, "paper"),
         (Job { prompt: valued, ..number() }, "xVal"),
