@@ -126,8 +126,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns two texts as one prompt, with the special tokens and segments of training. If the tokenizer has
-    /// no rules for pairs, the prompt is both texts with their special tokens.
+    /// Returns two texts as one prompt, with the special tokens and segments of training. If the tokenizer
+    /// has no rules for pairs, the prompt is both texts with their special tokens.
     ///
     /// # Errors
     /// If [`encode_prompt`](Self::encode_prompt) rejects one of the texts.

@@ -1,8 +1,8 @@
 //! Decisions: typed questions about one text, with a probability for every allowed answer.
 //!
-//! In: bodies of [`openai`], [`systemone`] and [`rerank`], which become one [`Decision`]. [`prompt`] makes a prompt of
-//! each question and order of its options, and [`figures`] the probabilities of its answer. Invariant: a
-//! question's prompts and figures depend on nothing but the question and the text.
+//! In: bodies of [`openai`], [`systemone`] and [`rerank`], which become one [`Decision`]. [`prompt`] makes a
+//! prompt of each question and order of its options, and [`figures`] the probabilities of its answer.
+//! Invariant: a question's prompts and figures depend on nothing but the question and the text.
 
 mod figures;
 mod number;
