@@ -1,7 +1,10 @@
 //! Responses of inference servers elsewhere: next-token probabilities, and texts before a number.
 
+use std::sync::LazyLock;
+
 use ntl_remote::wire::{Alternatives, Batch, answers, llama_cpp, merge, openai, vllm, written};
-use ntl_remote::{Ahead, TokenTexts};
+use ntl_remote::{Ahead, TokenTexts, byte_tokenizer};
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::corpus::{file, named, split_named};
 use crate::{Outcome, Target};
@@ -10,6 +13,12 @@ use crate::{Outcome, Target};
 const VOCAB: usize = 49_152;
 
 const IDS: [u32; 4] = [2, 32, 33, 34];
+
+/// A vocabulary of bytes.
+static TEXTS: LazyLock<TokenTexts> = LazyLock::new(|| {
+    let tokenizer = Tokenizer::open(&byte_tokenizer());
+    TokenTexts::new(&tokenizer.expect("the vocabulary of bytes is valid"))
+});
 
 pub(super) const ENGINES: Target = Target {
     name: "engines",
@@ -79,14 +88,13 @@ fn engines(input: &[u8]) -> Outcome {
         return if read.is_ok() { Outcome::Accepted } else { Outcome::Refused };
     }
     let alternatives = if what == "ids" { Alternatives::Ids(&IDS) } else { Alternatives::Best(5) };
-    let texts = TokenTexts::new((0..=255_u8).map(|byte| (byte.into(), vec![byte])), false);
     let mut outcome = Outcome::Refused;
     for (rows, ahead) in [(1, 0), (2, 0), (2, 3)] {
         let ahead = &Ahead::greedy(ahead);
         let batch = Batch { rows, alternatives, ahead, cache_salt: 0, vocab: VOCAB };
         let read = match engine {
             "llama-cpp" => llama_cpp::read(body, &batch),
-            "openai" => openai::read(body, &batch, &texts),
+            "openai" => openai::read(body, &batch, &TEXTS),
             _ => vllm::read(body, &batch),
         };
         let Ok(read) = read else { continue };
