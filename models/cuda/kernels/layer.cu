@@ -56,7 +56,8 @@ __device__ inline void norm(
 }
 
 // Writes the keys and values of rows to their slots. A warp processes one head of a row. Queries and keys are
-// normalised if weights are given, each head by itself or all heads of a row together, and rotated if angles are given. Queries are written to a separate tensor.
+// normalised if weights are given, each head by itself or all heads of a row together, and rotated if angles
+// are given. Queries are written to a separate tensor.
 template <typename T>
 __device__ inline void store_kv(
     const float *__restrict__ qkv,       // [R, (H + 2 * G) * D]: queries, keys, values
