@@ -51,18 +51,21 @@ pub(crate) fn reranking(request: RerankRequest) -> Result<Reranking, AppError> {
     Ok(Reranking {
         query,
         documents,
-        document_tokens_max: limit(request.max_tokens_per_doc),
-        results_max: limit(request.top_n).unwrap_or(usize::MAX),
+        document_tokens_max: limit("max_tokens_per_doc", request.max_tokens_per_doc)?,
+        results_max: limit("top_n", request.top_n)?.unwrap_or(usize::MAX),
         returns_documents: request.return_documents.unwrap_or(true),
     })
 }
 
-/// A maximum, which 0 turns off.
-fn limit(max: Option<u64>) -> Option<usize> {
-    match max {
-        None | Some(0) => None,
-        Some(max) => Some(usize::try_from(max).unwrap_or(usize::MAX)),
-    }
+/// Returns a maximum, which 0 turns off.
+fn limit(field: &str, max: Option<u64>) -> Result<Option<usize>, AppError> {
+    let max = max.unwrap_or(0);
+    check(field, i64::try_from(max).is_ok(), format!("must be at most {}", i64::MAX))?;
+    Ok(match usize::try_from(max) {
+        Ok(0) => None,
+        Ok(max) => Some(max),
+        Err(_) => Some(usize::MAX),
+    })
 }
 
 /// Returns the index of the label whose value is the relevance of a document.

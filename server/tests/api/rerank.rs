@@ -175,6 +175,12 @@ async fn requests_that_do_not_fit_name_their_field() {
         (&writes, json!({"query": "q", "documents": ["a", "b", long]}), "documents[2]", "more than the 512"),
         (&regression, json!({"query": "q", "documents": ["a", long]}), "documents[1]", "takes at most"),
         (&regression, json!({"query": "q", "documents": ["a"], "top_n": -1}), "top_n", "at least 0"),
+        (
+            &regression,
+            json!({"query": "q", "documents": ["a"], "top_n": 9_223_372_036_854_775_808_u64}),
+            "top_n",
+            "at most 9223372036854775807",
+        ),
         (&regression, json!({"query": "q", "documents": ["a"], "topn": 1}), "topn", "did you mean `top_n`?"),
         (&classes, json!({"query": "q", "documents": ["a"]}), "model", "has 3 labels"),
     ] {
