@@ -314,9 +314,12 @@ impl Choice {
             completion_tokens: usage["completion_tokens"].as_u64(),
             ..Cost::default()
         };
+        let mut numbers: Vec<_> = self.number.iter().collect();
         // Without a schema, all numbers of an answer come from the same positions.
-        let of_fields = self.numbers.iter().flatten().map(|field| &field.number);
-        for number in self.number.iter().chain(of_fields.filter(|_| self.number.is_none())) {
+        if numbers.is_empty() {
+            numbers.extend(self.numbers.iter().flatten().map(|field| &field.number));
+        }
+        for number in numbers {
             let draws = number.sampled.as_ref().map_or(0, |sampled| sampled.draws);
             cost.positions = Some(cost.positions.unwrap_or(0).saturating_add(number.nodes));
             cost.draws = Some(cost.draws.unwrap_or(0).saturating_add(draws));
