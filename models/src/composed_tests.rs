@@ -14,9 +14,19 @@ use crate::t5::{T5, T5Kind, TokenizerFacts};
 use crate::{LoadOptions, load};
 
 /// One model for each kind of attention: grouped heads and rotary positions, a window, biases, a layer
-/// without positions, normalised rows and outputs, layers with different angles, learned positions.
-const DECODER_ONLY: [&str; 7] =
-    ["llama-llama3", "mistral-window", "qwen2", "smollm3", "olmo2", "olmo3", "gpt2-by-depth"];
+/// without positions, normalised rows and outputs, layers with different angles, caps, normalised heads,
+/// learned positions.
+const DECODER_ONLY: [&str; 9] = [
+    "llama-llama3",
+    "mistral-window",
+    "qwen2",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "gemma2",
+    "gemma3",
+    "gpt2-by-depth",
+];
 
 /// With separate and merged attention to the prompt; windows, caps and rotary positions.
 const GEMMA: [&str; 2] = ["t5gemma", "t5gemma2"];

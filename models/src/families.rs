@@ -85,11 +85,22 @@ pub(crate) struct LlamaTraits {
     pub(crate) has_qkv_bias: bool,
     pub(crate) qk_norm: Option<QkNorm>,
     pub(crate) norm_places: NormPlaces,
-    /// Whether the multipliers of the configuration apply.
-    pub(crate) has_multipliers: bool,
+    /// Whether the scales of normalisations are stored minus 1.
+    pub(crate) has_reduced_norms: bool,
+    pub(crate) factors: Factors,
     pub(crate) ropes: LayerRopes,
     /// Whether the output layer is the embedding table unless the configuration says otherwise.
     pub(crate) is_tied: bool,
+}
+
+/// The numbers by which a family scales and limits embeddings, scores and logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Factors {
+    Usual,
+    /// The multipliers of the configuration.
+    Granite,
+    /// The root of their width for embeddings, `query_pre_attn_scalar` for scores, and soft caps.
+    Gemma,
 }
 
 /// The layers with rotary positions.
@@ -111,11 +122,12 @@ pub(crate) enum QkNorm {
     Rows,
 }
 
-/// Whether attention and the MLP have their inputs or their outputs normalised.
+/// Whether attention and the MLP have their inputs, their outputs, or both normalised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormPlaces {
     Before,
     After,
+    Around,
 }
 
 /// Whether `sliding_window` of the configuration applies.
@@ -137,18 +149,33 @@ const LLAMA: LlamaTraits = LlamaTraits {
     has_qkv_bias: false,
     qk_norm: None,
     norm_places: NormPlaces::Before,
-    has_multipliers: false,
+    has_reduced_norms: false,
+    factors: Factors::Usual,
     ropes: LayerRopes::All,
     is_tied: false,
 };
 const MISTRAL: LlamaTraits = LlamaTraits { window: Window::Always, ..LLAMA };
 const QWEN2: LlamaTraits = LlamaTraits { window: Window::IfEnabled, has_qkv_bias: true, ..LLAMA };
 const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, qk_norm: Some(QkNorm::Heads), ..LLAMA };
-const GRANITE: LlamaTraits = LlamaTraits { has_multipliers: true, ..LLAMA };
+const GRANITE: LlamaTraits = LlamaTraits { factors: Factors::Granite, ..LLAMA };
 const SMOLLM3: LlamaTraits =
     LlamaTraits { window: Window::WithoutRope, ropes: LayerRopes::Some, is_tied: true, ..LLAMA };
 const OLMO2: LlamaTraits =
     LlamaTraits { qk_norm: Some(QkNorm::Rows), norm_places: NormPlaces::After, ..LLAMA };
+const GEMMA2: LlamaTraits = LlamaTraits {
+    window: Window::Except(2),
+    norm_places: NormPlaces::Around,
+    has_reduced_norms: true,
+    factors: Factors::Gemma,
+    is_tied: true,
+    ..LLAMA
+};
+const GEMMA3: LlamaTraits = LlamaTraits {
+    window: Window::Except(6),
+    qk_norm: Some(QkNorm::Heads),
+    ropes: LayerRopes::ByWindow,
+    ..GEMMA2
+};
 const OLMO3: LlamaTraits = LlamaTraits { window: Window::Except(4), ropes: LayerRopes::ByWindow, ..OLMO2 };
 
 const REGRESSLM: Family = t5("RegressLMForConditionalGeneration", "regresslm", T5Variant::RegressLm);
@@ -189,6 +216,8 @@ const FAMILIES: &[Family] = &[
     causal("SmolLM3ForCausalLM", "smollm3", CausalVariant::Llama(SMOLLM3)),
     causal("Olmo2ForCausalLM", "olmo2", CausalVariant::Llama(OLMO2)),
     causal("Olmo3ForCausalLM", "olmo3", CausalVariant::Llama(OLMO3)),
+    causal("Gemma2ForCausalLM", "gemma2", CausalVariant::Llama(GEMMA2)),
+    causal("Gemma3ForCausalLM", "gemma3", CausalVariant::Llama(GEMMA3)),
     causal("GPT2LMHeadModel", "gpt2", CausalVariant::Gpt2),
     with_head(causal("LlamaForSequenceClassification", "llama-head", CausalVariant::Llama(LLAMA))),
     with_head(causal("MistralForSequenceClassification", "mistral-head", CausalVariant::Llama(MISTRAL))),

@@ -6,7 +6,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError};
 use ntl_text::load_options::{DeviceChoice, DtypeChoice, KvCacheDtype, LoadOptions};
 
 use crate::families::{Family, Network};
-use crate::ops::{Format, Placement};
+use crate::ops::{CodedWeights, Format, Placement};
 use crate::{gpu, kernel_choice};
 
 /// Like [`place`], for the weights of a checkpoint, on which the automatic choice depends.
@@ -15,7 +15,12 @@ pub(crate) fn place_of(options: &LoadOptions, files: &CheckpointFiles) -> Result
     let is_quantised = files.one_file().is_some_and(|file| file.is_quantised);
     if options.dtype == DtypeChoice::Auto && place.device.is_cpu() && is_quantised {
         let keeps_codes = Codes::are_fast() && matches!(Family::of(files)?.network, Network::Causal(_));
-        return Ok(Placement { format: Format::Q8, keeps_codes, ..place });
+        let coded = if keeps_codes { CodedWeights::Stored } else { CodedWeights::None };
+        return Ok(Placement { format: Format::Q8, coded, ..place });
+    }
+    if place.coded == CodedWeights::All && !matches!(Family::of(files)?.network, Network::Causal(_)) {
+        let reason = "q4_k is for decoder-only models; choose q8_0, int8 or a larger type".to_owned();
+        return Err(LoadError::Device(reason));
     }
     Ok(place)
 }
@@ -34,15 +39,16 @@ pub fn place(options: &LoadOptions) -> Result<Placement, LoadError> {
             DtypeChoice::Bf16 => Format::Bf16,
             DtypeChoice::F16 => Format::F16,
             DtypeChoice::Int8 => Format::Int8,
-            DtypeChoice::Q8_0 => Format::Q8,
+            DtypeChoice::Q8_0 | DtypeChoice::Q4K => Format::Q8,
         };
-        return Ok(Placement { kv, ..Placement::cpu(format) });
+        let coded = if options.dtype == DtypeChoice::Q4K { CodedWeights::All } else { CodedWeights::None };
+        return Ok(Placement { kv, coded, ..Placement::cpu(format) });
     }
     let dtype = match options.dtype {
         DtypeChoice::F32 => DType::F32,
         DtypeChoice::Auto | DtypeChoice::Bf16 => DType::BF16,
         DtypeChoice::F16 => DType::F16,
-        DtypeChoice::Int8 | DtypeChoice::Q8_0 => {
+        DtypeChoice::Int8 | DtypeChoice::Q8_0 | DtypeChoice::Q4K => {
             let name = options.dtype.name();
             let reason = format!("{name} is for the CPU; on a GPU choose f32, bf16 or f16");
             return Err(LoadError::Device(reason));
@@ -58,7 +64,7 @@ pub fn place(options: &LoadOptions) -> Result<Placement, LoadError> {
         dtype,
         kv,
         format: Format::F32,
-        keeps_codes: false,
+        coded: CodedWeights::None,
         cuda_graphs: options.cuda_graphs,
     })
 }

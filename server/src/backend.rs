@@ -228,7 +228,7 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
     let mistralrs = || MISTRALRS_ARCHITECTURES.join(", ");
     match options.backend {
         BackendChoice::Native if options.isq.is_some() => {
-            Err("the native engine does not quantise at load; leave out --isq".to_owned())
+            Err("--isq is for mistral.rs; the native engine quantises with --dtype int8, q8_0 or q4_k".to_owned())
         }
         BackendChoice::Native => Ok(Backend::Native),
         BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => Ok(Backend::Native),
@@ -298,7 +298,7 @@ mod tests {
     fn auto_is_native_where_that_serves_the_architecture_unquantised() {
         assert_eq!(chosen("LlamaForCausalLM", Auto, None), Ok(Backend::Native));
         assert_eq!(chosen("T5ForConditionalGeneration", Auto, None), Ok(Backend::Native));
-        assert_eq!(chosen("Gemma2ForCausalLM", Auto, None), Ok(Backend::Mistralrs));
+        assert_eq!(chosen("GemmaForCausalLM", Auto, None), Ok(Backend::Mistralrs));
         assert_eq!(chosen("LlamaForCausalLM", Auto, Some(Isq::Q4k)), Ok(Backend::Mistralrs));
         assert_eq!(chosen("LlamaForCausalLM", Mistralrs, None), Ok(Backend::Mistralrs));
         let stored = choose("LlamaForCausalLM", true, &BackendOptions::default());
@@ -321,7 +321,7 @@ mod tests {
                 "mistral.rs does not serve `GPT2LMHeadModel`; it serves Deepseek",
             ),
             ("GPT2LMHeadModel", Auto, Some(Isq::Q8_0), "but no quantised weights"),
-            ("LlamaForCausalLM", Native, Some(Isq::Q8_0), "leave out --isq"),
+            ("LlamaForCausalLM", Native, Some(Isq::Q8_0), "--isq is for mistral.rs"),
         ] {
             let error = chosen(name, backend, isq).unwrap_err();
             assert!(error.contains(want), "{error}");

@@ -19,7 +19,8 @@ use crate::random::Random;
 use crate::{DtypeChoice, LoadOptions, LoadedModel, load, place};
 
 /// Decoder-only models without tokenizers.
-const CAUSAL: [&str; 6] = ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window", "smollm3", "olmo2"];
+const CAUSAL: [&str; 7] =
+    ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window", "smollm3", "olmo2", "gemma3"];
 
 /// Models with heads of labels, over an encoder or a decoder.
 const HEADS: [&str; 7] = [

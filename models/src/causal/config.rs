@@ -30,6 +30,8 @@ pub struct CausalConfig {
     pub layers: Vec<LayerConfig>,
     pub norm: NormConfig,
     pub(crate) norm_places: NormPlaces,
+    /// Whether the scales of normalisations are stored minus 1.
+    pub has_reduced_norms: bool,
     pub(crate) qk_norm: Option<QkNorm>,
     /// Activation of the feed-forward layers.
     pub activation: Activation,
@@ -49,6 +51,7 @@ pub struct CausalConfig {
     /// The head that predicts labels instead of an output layer.
     pub score: Option<ScoreHead>,
     pub multipliers: Multipliers,
+    pub caps: Caps,
     /// The token that replaces an empty prompt.
     pub bos_id: Option<u32>,
     pub eos_ids: Vec<u32>,
@@ -97,7 +100,14 @@ pub enum PositionEncoding {
     Learned,
 }
 
-/// Factors of Granite; 1 in other families.
+/// The limits of Gemma: a number `x` becomes `cap * tanh(x / cap)`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Caps {
+    pub scores: Option<f32>,
+    pub logits: Option<f32>,
+}
+
+/// Factors of Granite and Gemma; 1 in other families.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Multipliers {
     /// Factor of embeddings.
@@ -166,6 +176,15 @@ impl CausalConfig {
         }
         if !(self.multipliers.logits.is_finite() && self.multipliers.logits > 0.0) {
             return Err(("logits_scaling", format!("{} is out of range", self.multipliers.logits)));
+        }
+        for (field, cap) in
+            [("attn_logit_softcapping", self.caps.scores), ("final_logit_softcapping", self.caps.logits)]
+        {
+            if let Some(cap) = cap
+                && !(cap.is_finite() && cap > 0.0)
+            {
+                return Err((field, format!("{cap} is out of range")));
+            }
         }
         if let Some(id) = self.bos_id
             && id as usize >= self.vocab_size

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use ntl_kernels::Codes;
 use ntl_text::checkpoint::LoadResult;
 
@@ -12,10 +12,11 @@ use crate::adapter::AdaptableLayers;
 use crate::families::{NormPlaces, QkNorm};
 use crate::kv_cache::{Context, KeyGroup, KvPass, Positions, RowGroup, WrittenRows};
 use crate::ops::{
-    AdaptedRows, AdapterWeights, AttentionQuery, Heads, Linear, Mlp, MlpInput, Norm, PassRope, Phase,
-    Placement, QkNorms, QkvInput, Scratch, StoredLinear, Visible, Weight, device_error, is_placeholder,
+    AdaptedRows, AdapterWeights, AttentionQuery, CodedWeights, Heads, Linear, Mlp, MlpInput, Norm, PassRope,
+    Phase, Placement, QkNorms, QkvInput, Scratch, StoredLinear, Visible, Weight, device_error,
+    is_placeholder,
 };
-use crate::weights::Weights;
+use crate::weights::{Weights, quantised};
 
 use super::block::Block;
 use super::config::{CausalConfig, LayerConfig, Naming};
@@ -45,28 +46,46 @@ impl Loader<'_> {
     pub(super) fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let norm = self.config.norm;
         let bias = if norm.centred { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        Norm::new(&self.tensor(&format!("{name}.weight"), &[width])?, bias.as_ref(), norm.eps)
-            .map_err(device_error)
+        let mut weight = self.tensor(&format!("{name}.weight"), &[width])?;
+        if self.config.has_reduced_norms {
+            // In f32, since 16-bit types would round the sum.
+            let complete = weight.to_dtype(DType::F32).and_then(|weight| weight + 1.0);
+            weight = complete.map_err(device_error)?;
+        }
+        let norm = Norm::new(&weight, bias.as_ref(), norm.eps).map_err(device_error)?;
+        Ok(norm.rounded_to(self.place.dtype))
     }
 
-    /// Reads a table `[rows, width]`, as codes if the file stores them.
+    /// Reads a table `[rows, width]`.
     pub(super) fn table(&self, name: &str, shape: [usize; 2]) -> LoadResult<Weight> {
-        match self.codes(&[(name, shape)])? {
+        if let Some(codes) = self.codes(&[(name, shape)])? {
+            return Ok(Weight::of_codes(&codes, shape));
+        }
+        let table = self.tensor(name, &shape)?;
+        match self.quantised(std::slice::from_ref(&table), true)? {
             Some(codes) => Ok(Weight::of_codes(&codes, shape)),
-            None => Weight::new(self.tensor(name, &shape)?, self.place).map_err(device_error),
+            None => Weight::new(table, self.place).map_err(device_error),
         }
     }
 
     /// Reads weights `[output, input]` side by side as the codes that the file stores, if it does so for all
-    /// of them and the placement keeps codes.
+    /// of them and the placement has codes.
     fn codes(&self, weights: &[(&str, [usize; 2])]) -> LoadResult<Option<Codes>> {
-        if !self.place.uses_codes() {
+        if self.place.coded() == CodedWeights::None {
             return Ok(None);
         }
         let codes = self.weights.codes(weights)?;
         let read = codes.as_ref().map_or(0, |codes| codes.codes.len());
         self.parameters.set(self.parameters.get() + read as u64);
         Ok(codes)
+    }
+
+    /// Quantises weights `[output, input]` side by side, if all weights of the placement are codes.
+    fn quantised(&self, weights: &[Tensor], is_table: bool) -> LoadResult<Option<Codes>> {
+        if self.place.coded() != CodedWeights::All || weights.iter().any(is_placeholder) {
+            return Ok(None);
+        }
+        Tensor::cat(weights, 0).and_then(|all| quantised(&all, is_table)).map_err(device_error)
     }
 
     /// Reads the weight of a layer.
@@ -90,14 +109,20 @@ impl Loader<'_> {
         let names: Vec<String> = layers.iter().map(|layer| format!("{}.weight", layer.name)).collect();
         let weights: Vec<_> =
             names.iter().map(String::as_str).zip(layers.iter().map(|layer| layer.shape)).collect();
-        let codes = self.codes(&weights)?;
+        let mut codes = self.codes(&weights)?;
+        let mut tensors = Vec::with_capacity(layers.len());
+        if codes.is_none() {
+            for (weight, shape) in weights {
+                tensors.push(self.weight(weight, shape)?);
+            }
+            codes = self.quantised(&tensors, false)?;
+        }
+        if codes.is_some() {
+            let placeholders = layers.iter().map(|layer| self.place.placeholder(&layer.shape));
+            tensors = placeholders.collect::<Result<_>>().map_err(device_error)?;
+        }
         let mut stored = Vec::with_capacity(layers.len());
-        for ((weight, shape), LayerName { name, bias, .. }) in weights.into_iter().zip(layers) {
-            let weight = if codes.is_some() {
-                self.place.placeholder(&shape).map_err(device_error)?
-            } else {
-                self.weight(weight, shape)?
-            };
+        for (weight, LayerName { name, shape, bias }) in tensors.into_iter().zip(layers) {
             let bias = if *bias { Some(self.tensor(&format!("{name}.bias"), &shape[..1])?) } else { None };
             stored.push(StoredLinear { module: self.config.naming.module(name).into_owned(), weight, bias });
         }
@@ -180,7 +205,7 @@ impl Loader<'_> {
                 queries: config.num_heads,
                 keys: config.num_kv_heads,
                 scale: scale as f32,
-                cap: None,
+                cap: config.caps.scores,
             },
             rotary,
             view: config.windows().iter().position(|other| *other == window).unwrap_or(0),
@@ -270,6 +295,16 @@ impl Naming {
                     NormPlaces::After => {
                         ["post_attention_layernorm", "post_feedforward_layernorm"].map(NormNames::after)
                     }
+                    NormPlaces::Around => [
+                        NormNames {
+                            before: Some("input_layernorm"),
+                            after: Some("post_attention_layernorm"),
+                        },
+                        NormNames {
+                            before: Some("pre_feedforward_layernorm"),
+                            after: Some("post_feedforward_layernorm"),
+                        },
+                    ],
                 };
                 Parts {
                     attention_norms,

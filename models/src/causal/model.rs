@@ -199,7 +199,13 @@ impl Causal {
         let hidden = if (scale - 1.0).abs() > f64::EPSILON { (hidden / scale)? } else { hidden };
         match &self.config.score {
             Some(_) => self.head.replaceable(&hidden, rows).map(Product::Tensor),
-            None => self.head.product(&hidden, rows),
+            None => {
+                let logits = self.head.product(&hidden, rows)?;
+                match self.config.caps.logits {
+                    Some(cap) => logits.capped(cap),
+                    None => Ok(logits),
+                }
+            }
         }
     }
 

@@ -7,12 +7,14 @@ use ntl_text::checkpoint::{
 use ntl_text::labels::read_labels;
 use serde::Deserialize;
 
-use crate::families::{CausalVariant, Family, LayerRopes, LlamaTraits, Network, NormPlaces, Output, Window};
+use crate::families::{
+    CausalVariant, Factors, Family, LayerRopes, LlamaTraits, Network, NormPlaces, Output, Window,
+};
 use crate::ops::Activation;
 use crate::rope::{RopeShape, StoredRope, StoredRopes};
 
 use super::config::{
-    CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding, ScoreHead,
+    Caps, CausalConfig, LayerConfig, Multipliers, Naming, NormConfig, PositionEncoding, ScoreHead,
 };
 
 /// The configuration of the Llama families, as stored by transformers 4 or 5.
@@ -26,9 +28,12 @@ struct StoredLlama {
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
     hidden_act: Option<String>,
+    hidden_activation: Option<String>,
     max_position_embeddings: usize,
     rms_norm_eps: Option<f64>,
     rope_theta: Option<f64>,
+    /// The base of layers with a window (Gemma 3 of transformers 4).
+    rope_local_base_freq: Option<f64>,
     rope_scaling: Option<StoredRope>,
     rope_parameters: Option<StoredRopes>,
     attention_bias: Option<bool>,
@@ -44,6 +49,10 @@ struct StoredLlama {
     attention_multiplier: Option<f64>,
     residual_multiplier: Option<f64>,
     logits_scaling: Option<f64>,
+    query_pre_attn_scalar: Option<f64>,
+    attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
+    use_bidirectional_attention: Option<bool>,
     #[serde(flatten)]
     common: StoredCommon,
 }
@@ -129,6 +138,10 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
     stored.common.check()?;
     let (positions, positions_max) = rotary(traits, &stored)?;
     let layers = layers(traits, &stored)?;
+    let (activation_field, name, usual_activation) = match traits.factors {
+        Factors::Gemma => ("hidden_activation", &stored.hidden_activation, Activation::GeluNew),
+        Factors::Usual | Factors::Granite => ("hidden_act", &stored.hidden_act, Activation::Silu),
+    };
     let attention_bias = stored.attention_bias.unwrap_or(false);
     Ok(CausalConfig {
         family,
@@ -142,8 +155,9 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         layers,
         norm: NormConfig { centred: false, eps: stored.rms_norm_eps.unwrap_or(1e-6) },
         norm_places: traits.norm_places,
+        has_reduced_norms: traits.has_reduced_norms,
         qk_norm: traits.qk_norm,
-        activation: activation("hidden_act", stored.hidden_act.as_deref(), Activation::Silu)?,
+        activation: activation(activation_field, name.as_deref(), usual_activation)?,
         gated: true,
         input_bias: attention_bias || traits.has_qkv_bias,
         output_bias: attention_bias && !traits.has_qkv_bias,
@@ -152,18 +166,46 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         positions_max,
         tied: stored.common.tie_word_embeddings.unwrap_or(traits.is_tied),
         score: None,
-        multipliers: if traits.has_multipliers { stored.multipliers() } else { Multipliers::ONE },
+        multipliers: stored.multipliers(traits.factors),
+        caps: stored.caps(traits.factors)?,
         bos_id: stored.common.bos_token_id,
         eos_ids: stored.common.eos_ids(),
     })
 }
 
 impl StoredLlama {
-    fn multipliers(&self) -> Multipliers {
-        Multipliers {
-            embedding: self.embedding_multiplier.unwrap_or(1.0),
-            residual: self.residual_multiplier.unwrap_or(1.0),
-            logits: self.logits_scaling.unwrap_or(1.0),
+    fn multipliers(&self, factors: Factors) -> Multipliers {
+        match factors {
+            Factors::Usual => Multipliers::ONE,
+            Factors::Granite => Multipliers {
+                embedding: self.embedding_multiplier.unwrap_or(1.0),
+                residual: self.residual_multiplier.unwrap_or(1.0),
+                logits: self.logits_scaling.unwrap_or(1.0),
+            },
+            Factors::Gemma => Multipliers { embedding: (self.hidden_size as f64).sqrt(), ..Multipliers::ONE },
+        }
+    }
+
+    fn caps(&self, factors: Factors) -> Result<Caps, FieldError> {
+        if factors != Factors::Gemma {
+            return Ok(Caps::default());
+        }
+        if self.use_bidirectional_attention == Some(true) {
+            return Err(("use_bidirectional_attention", "only false is supported".to_owned()));
+        }
+        Ok(Caps { scores: self.attn_logit_softcapping, logits: self.final_logit_softcapping })
+    }
+
+    /// Returns the factor of the scores of attention.
+    fn score_scale(&self, factors: Factors) -> Result<f64, FieldError> {
+        let usual = (head_dim(self)? as f64).powf(-0.5);
+        match (factors, self.attention_multiplier, self.query_pre_attn_scalar) {
+            (Factors::Granite, Some(multiplier), _) => Ok(multiplier),
+            (Factors::Gemma, _, Some(scalar)) if scalar.is_finite() && scalar > 0.0 => Ok(scalar.powf(-0.5)),
+            (Factors::Gemma, _, Some(scalar)) => {
+                Err(("query_pre_attn_scalar", format!("{scalar} is out of range")))
+            }
+            _ => Ok(usual),
         }
     }
 }
@@ -186,13 +228,17 @@ fn rotary(traits: LlamaTraits, stored: &StoredLlama) -> Result<(PositionEncoding
         Some(ropes) => [ropes.of(false), ropes.of(true)],
         None => [stored.rope_scaling.as_ref().unwrap_or(&plain), &plain],
     };
-    let ropes = if traits.ropes == LayerRopes::ByWindow { vec![full, sliding] } else { vec![full] };
+    let local_theta = stored.rope_local_base_freq.or(stored.rope_theta);
+    let mut ropes = vec![(full, stored.rope_theta)];
+    if traits.ropes == LayerRopes::ByWindow {
+        ropes.push((sliding, local_theta));
+    }
     let mut rotaries = Vec::new();
     let mut positions_max = usize::MAX;
-    for rope in ropes {
+    for (rope, theta) in ropes {
         let shape = RopeShape {
             head_dim: head_dim(stored)?,
-            theta: rope.rope_theta.or(stored.rope_theta).unwrap_or(10_000.0),
+            theta: rope.rope_theta.or(theta).unwrap_or(10_000.0),
             positions: stored.max_position_embeddings,
         };
         let (rotary, positions) = rope.resolve(shape)?;
@@ -203,11 +249,7 @@ fn rotary(traits: LlamaTraits, stored: &StoredLlama) -> Result<(PositionEncoding
 }
 
 fn layers(traits: LlamaTraits, stored: &StoredLlama) -> Result<Vec<LayerConfig>, FieldError> {
-    let usual = (head_dim(stored)? as f64).powf(-0.5);
-    let scale = match stored.attention_multiplier {
-        Some(multiplier) if traits.has_multipliers => multiplier,
-        _ => usual,
-    };
+    let scale = stored.score_scale(traits.factors)?;
     let has_window = match traits.window {
         Window::Never => false,
         Window::Always | Window::Except(_) => true,
@@ -280,6 +322,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         layers: gpt2_layers(&stored, hidden / heads)?,
         norm: NormConfig { centred: true, eps },
         norm_places: NormPlaces::Before,
+        has_reduced_norms: false,
         qk_norm: None,
         activation: activation("activation_function", name, Activation::GeluNew)?,
         gated: false,
@@ -291,6 +334,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         tied: stored.common.tie_word_embeddings.unwrap_or(true),
         score: None,
         multipliers: Multipliers::ONE,
+        caps: Caps::default(),
         bos_id: stored.common.bos_token_id,
         eos_ids: stored.common.eos_ids(),
     })

@@ -104,6 +104,27 @@ fn layers_with_a_window_have_their_own_angles() {
 }
 
 #[test]
+fn gemma_scales_embeddings_and_scores_and_limits_scores_and_logits() {
+    let change = json!({"query_pre_attn_scalar": 25, "hidden_size": 64, "head_dim": 16, "sliding_window": 8,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4});
+    let config = read("Gemma2ForCausalLM", &change, None).unwrap();
+    assert_eq!(config.multipliers, Multipliers { embedding: 8.0, ..Multipliers::ONE });
+    assert_eq!(config.caps, Caps { scores: Some(50.0), logits: Some(30.0) });
+    assert!(config.layers.iter().all(|layer| (layer.scale - 0.2).abs() < 1e-12), "{:?}", config.layers);
+    assert!(config.tied && config.has_reduced_norms);
+    assert_eq!(windows("Gemma2ForCausalLM", &change), [Some(8), None, Some(8)]);
+    let PositionEncoding::Rotary(rotaries) = read("Gemma3ForCausalLM", &change, None).unwrap().positions
+    else {
+        panic!("{config:?}")
+    };
+    // The second of eight pairs.
+    let [full, sliding] = [1e6_f32, 1e4].map(|theta| theta.powf(-1.0 / 8.0));
+    let found: Vec<f32> = rotaries.iter().map(|rotary| rotary.frequencies[1]).collect();
+    assert!((found[0] - full).abs() < 1e-6 && (found[1] - sliding).abs() < 1e-6, "{found:?}");
+}
+
+#[test]
 fn generation_config_determines_the_end_of_sequence_ids() {
     for (generation, want) in [
         (None, vec![2]),
@@ -118,6 +139,7 @@ fn generation_config_determines_the_end_of_sequence_ids() {
 #[test]
 fn unsupported_configurations_are_rejected_with_the_field_s_name() {
     const LLAMA: &str = "LlamaForCausalLM";
+    const GEMMA: &str = "Gemma3ForCausalLM";
     for (architecture, change, field) in [
         (LLAMA, json!({"rope_scaling": {"rope_type": "longrope"}}), "rope_scaling"),
         (LLAMA, json!({"rope_scaling": {"rope_type": "linear"}}), "rope_scaling"),
@@ -141,6 +163,14 @@ fn unsupported_configurations_are_rejected_with_the_field_s_name() {
         ("SmolLM3ForCausalLM", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
         ("SmolLM3ForCausalLM", json!({"no_rope_layer_interval": 0}), "no_rope_layer_interval"),
         ("Olmo3ForCausalLM", json!({"sliding_window": null}), "sliding_window"),
+        (GEMMA, json!({"query_pre_attn_scalar": 0}), "query_pre_attn_scalar"),
+        (GEMMA, json!({"sliding_window": 4, "final_logit_softcapping": -1.0}), "final_logit_softcapping"),
+        (GEMMA, json!({"sliding_window": 4, "hidden_activation": "tanh"}), "hidden_activation"),
+        (
+            GEMMA,
+            json!({"sliding_window": 4, "use_bidirectional_attention": true}),
+            "use_bidirectional_attention",
+        ),
         ("GPT2LMHeadModel", json!({"n_head": 5}), "n_head"),
         ("GPT2LMHeadModel", json!({"activation_function": "tanh"}), "activation_function"),
         ("BertModel", json!({}), "architectures"),

@@ -42,5 +42,6 @@ pub(crate) use tensors::composed;
 #[cfg(feature = "cuda")]
 pub(crate) use tensors::without_backtrace;
 pub(crate) use tensors::{ModelResult, compute_error, device_error, is_placeholder, uses_kernels};
+pub(crate) use weight::CodedWeights;
 pub use weight::Placement;
 pub(crate) use weight::{Product, Weight};

@@ -11,6 +11,16 @@ use super::tensors::{is_placeholder, kernels_compute, matmul, slice, uses_kernel
 /// Number of a table's rows from which threads share reading them.
 const PARALLEL_MIN: usize = 32;
 
+/// The weights that are codes of 4 to 6 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CodedWeights {
+    None,
+    /// Those that the file stores as codes.
+    Stored,
+    /// Those too, and the others that can be quantised.
+    All,
+}
+
 /// The device and the element types in which a model stores and computes.
 #[derive(Debug, Clone)]
 pub struct Placement {
@@ -21,8 +31,8 @@ pub struct Placement {
     pub(crate) kv: Option<DType>,
     /// Format of packed weights on the CPU.
     pub(crate) format: Format,
-    /// Whether weights that a file stores as codes of 4 to 6 bits keep them.
-    pub(crate) keeps_codes: bool,
+    /// Which weights of decoder-only models are codes of 4 to 6 bits on the CPU.
+    pub(crate) coded: CodedWeights,
     /// Whether steps on a GPU may be replayed as CUDA graphs.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have them"))]
     pub(crate) cuda_graphs: bool,
@@ -36,7 +46,7 @@ impl Placement {
             dtype: DType::F32,
             kv: None,
             format,
-            keeps_codes: false,
+            coded: CodedWeights::None,
             cuda_graphs: false,
         }
     }
@@ -52,9 +62,9 @@ impl Placement {
         kernels_compute(&self.device, self.dtype)
     }
 
-    /// Returns whether weights that a file stores as codes keep them here.
-    pub(crate) fn uses_codes(&self) -> bool {
-        self.keeps_codes && self.uses_kernels()
+    /// Returns which weights are codes here.
+    pub(crate) fn coded(&self) -> CodedWeights {
+        if self.uses_kernels() { self.coded } else { CodedWeights::None }
     }
 
     /// Returns the element type of the keys and values of contexts.
@@ -96,7 +106,8 @@ impl Placement {
     /// Returns the element type of weights by its name in `--dtype`.
     pub(crate) fn name(&self) -> &'static str {
         match (&self.device, self.format) {
-            (Device::Cpu, _) if self.keeps_codes => "gguf",
+            (Device::Cpu, _) if self.coded == CodedWeights::Stored => "gguf",
+            (Device::Cpu, _) if self.coded == CodedWeights::All => "q4_k",
             (Device::Cpu, Format::Bf16) => "bf16",
             (Device::Cpu, Format::F16) => "f16",
             (Device::Cpu, Format::Int8) => "int8",

@@ -1,7 +1,10 @@
-//! Reads blocks of 4 to 6 bits of a GGUF file as codes, without changing a bit of them.
+//! Reads blocks of 4 to 6 bits of a GGUF file as codes, without changing a bit of them, and quantises other
+//! weights to such blocks.
 //!
 //! A block has 32 elements (Q4_0, Q4_1, Q5_0, Q5_1) or 256 elements (Q4_K, Q5_K, Q6_K).
 
+use candle_core::quantized::QTensor;
+use candle_core::{Result, Tensor};
 use half::f16;
 use ntl_kernels::{CodeBits, Codes};
 use ntl_text::checkpoint::FileReader;
@@ -9,6 +12,7 @@ use ntl_text::gguf::GgmlType;
 use rayon::prelude::*;
 
 use super::convert::{ConvertError, PIECE};
+use super::gguf::candle_type;
 
 /// Number of elements that share parameters.
 const GROUP: usize = 32;
@@ -38,7 +42,7 @@ pub(super) struct StoredCodes {
 
 impl StoredCodes {
     /// Reads the codes, in the order of safetensors checkpoints.
-    pub(super) fn read(&self, reader: &FileReader<'_>) -> Result<Codes, ConvertError> {
+    pub(super) fn read(&self, reader: &FileReader<'_>) -> std::result::Result<Codes, ConvertError> {
         let (stored, count) = (self.stored, self.shape[0] * self.shape[1]);
         let mut codes = vec![0; count];
         let mut params = vec![[0.0; 2]; count / GROUP];
@@ -62,6 +66,37 @@ impl StoredCodes {
     }
 }
 
+/// Returns the type to which a weight is quantised: Q4_K, or Q6_K for tables of tokens, as in files that are
+/// named Q4_K_M; Q5_0 if the inputs are not whole blocks of these. Returns `None` if they are not whole
+/// blocks of Q5_0, either.
+pub(super) fn quantised_type(inputs: usize, is_table: bool) -> Option<GgmlType> {
+    let usual = if is_table { GgmlType::Q6K } else { GgmlType::Q4K };
+    [usual, GgmlType::Q5_0].into_iter().find(|kind| inputs.is_multiple_of(kind.block_elements()))
+}
+
+/// Quantises a weight f32 `[out, in]`. Returns `None` if its inputs are not whole blocks.
+pub(crate) fn quantised(weight: &Tensor, is_table: bool) -> Result<Option<Codes>> {
+    let (outputs, inputs) = weight.dims2()?;
+    let Some(kind) = quantised_type(inputs, is_table) else { return Ok(None) };
+    let Some(bits) = bits(kind) else { return Ok(None) };
+    let rows = (PIECE / inputs).clamp(1, outputs);
+    let firsts: Vec<usize> = (0..outputs).step_by(rows).collect();
+    let parts = firsts.into_par_iter().map(|first| {
+        // candle quantises the whole memory of a tensor.
+        let part = weight.narrow(0, first, rows.min(outputs - first))?.force_contiguous()?;
+        let blocks = QTensor::quantize(&part, candle_type(kind))?;
+        let (mut codes, mut params) = (vec![0; part.elem_count()], vec![[0.0; 2]; part.elem_count() / GROUP]);
+        decode_all(kind, &blocks.data()?, &mut codes, &mut params);
+        Ok((codes, params))
+    });
+    let mut together = Codes { bits, codes: Vec::new(), params: Vec::new() };
+    for (codes, params) in parts.collect::<Result<Vec<_>>>()? {
+        together.codes.extend(codes);
+        together.params.extend(params);
+    }
+    Ok(Some(together))
+}
+
 /// Reads the blocks from byte `from` on.
 fn fill(
     reader: &FileReader<'_>,
@@ -69,17 +104,23 @@ fn fill(
     stored: GgmlType,
     codes: &mut [u8],
     params: &mut [[f32; 2]],
-) -> Result<(), ConvertError> {
-    let (elements, size) = (stored.block_elements(), stored.block_bytes());
-    let bytes = reader.part(from, (codes.len() / elements * size) as u64).map_err(ConvertError::Read)?;
-    let blocks = codes.chunks_exact_mut(elements).zip(params.chunks_exact_mut(elements / GROUP));
-    for (block, (codes, params)) in bytes.chunks_exact(size).zip(blocks) {
-        decode(stored, block, codes, params);
-    }
+) -> std::result::Result<(), ConvertError> {
+    let size = codes.len() / stored.block_elements() * stored.block_bytes();
+    let bytes = reader.part(from, size as u64).map_err(ConvertError::Read)?;
+    decode_all(stored, &bytes, codes, params);
     check(params)
 }
 
-fn check(params: &[[f32; 2]]) -> Result<(), ConvertError> {
+/// Writes the codes and parameters of consecutive blocks.
+fn decode_all(stored: GgmlType, bytes: &[u8], codes: &mut [u8], params: &mut [[f32; 2]]) {
+    let elements = stored.block_elements();
+    let blocks = codes.chunks_exact_mut(elements).zip(params.chunks_exact_mut(elements / GROUP));
+    for (block, (codes, params)) in bytes.chunks_exact(stored.block_bytes()).zip(blocks) {
+        decode(stored, block, codes, params);
+    }
+}
+
+fn check(params: &[[f32; 2]]) -> std::result::Result<(), ConvertError> {
     match params.iter().position(|params| !params.iter().all(|param| param.is_finite())) {
         Some(group) => {
             let value = params[group].into_iter().find(|param| !param.is_finite()).unwrap_or_default();
@@ -242,6 +283,31 @@ mod tests {
                 assert!((got - want).abs() < 5e-4, "{kind:?}, element {index}: {got} instead of {want}");
             }
         }
+    }
+
+    #[test]
+    fn weights_are_quantised_like_whole_tensors_to_the_type_that_their_inputs_allow() {
+        for (shape, is_table, dtype, error_max) in [
+            // More than one piece.
+            ([1100, 512], false, GgmlDType::Q4K, 0.05),
+            ([1100, 512], true, GgmlDType::Q6K, 0.01),
+            ([7, 96], false, GgmlDType::Q5_0, 0.02),
+            ([7, 96], true, GgmlDType::Q5_0, 0.02),
+        ] {
+            let values = (0..shape[0] * shape[1]).map(|index| ((index * 37) as f32 * 0.01).sin() * 0.3 + 0.1);
+            let exact = Tensor::from_vec(values.collect::<Vec<f32>>(), &shape[..], &Device::Cpu).unwrap();
+            let got = elements(&super::quantised(&exact, is_table).unwrap().unwrap(), shape);
+            let whole = QTensor::quantize(&exact, dtype).unwrap().dequantize(&Device::Cpu).unwrap();
+            let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            for ((got, whole), exact) in got.iter().zip(flat(&whole)).zip(flat(&exact)) {
+                assert!(
+                    (got - whole).abs() < 5e-4 && (got - exact).abs() < error_max,
+                    "{dtype:?} {got} {exact}"
+                );
+            }
+        }
+        let odd = Tensor::zeros((4, 40), candle_core::DType::F32, &Device::Cpu).unwrap();
+        assert!(super::quantised(&odd, false).unwrap().is_none());
     }
 
     #[test]

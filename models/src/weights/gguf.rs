@@ -1,8 +1,8 @@
 //! The tensors of a GGUF file, under the names that safetensors checkpoints use.
 //!
 //! In: the files of a checkpoint. Out: its tables, and [`GgufNames`], which finds a tensor and describes how
-//! its rows are stored. llama.cpp's converter reorders the rows of queries and keys of `llama`, `granite` and
-//! `smollm3`, and transposes the layers of GPT-2.
+//! it is stored. llama.cpp's converter reorders the rows of queries and keys of `llama`, `granite` and
+//! `smollm3`, transposes the layers of GPT-2, and adds 1 to the scales of Gemma's normalisations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ use super::table::{Entry, FloatType, StoredType};
 /// Tensors from which the configuration was read already.
 const CONFIGURATION: [&str; 1] = ["rope_freqs.weight"];
 
-/// The order in which a file stores the rows of a tensor.
+/// A change that llama.cpp's converter makes to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RowOrder {
+pub(super) enum Conversion {
     Unchanged,
     /// The two elements of a rotated pair are neighbours within each of these heads. In safetensors they are
     /// half a head apart.
@@ -28,12 +28,14 @@ pub(super) enum RowOrder {
     },
     /// `[out, in]` instead of `[in, out]`.
     Transposed,
+    /// 1 was added to each element.
+    Increased,
 }
 
 /// Where a file stores a tensor.
 pub(super) struct Place {
     pub(super) name: String,
-    pub(super) order: RowOrder,
+    pub(super) conversion: Conversion,
 }
 
 /// Finds the tensors of a file by their names in safetensors checkpoints.
@@ -47,6 +49,7 @@ pub(super) struct GgufNames {
 enum Naming {
     Llama,
     Olmo2,
+    Gemma,
     Gpt2,
     T5,
 }
@@ -68,9 +71,12 @@ const LAYER_PARTS: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// The parts that have other names than those of Llama.
-const OLMO2_LAYER_PARTS: [(&str, &str); 2] =
-    [("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")];
+/// The parts of OLMo 2 and Gemma that have other names than those of Llama.
+const AROUND_LAYER_PARTS: [(&str, &str); 3] = [
+    ("post_attention_layernorm", "post_attention_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
+];
 
 const GPT2_ENDS: [(&str, &str); 4] = [
     ("transformer.wte", "token_embd"),
@@ -134,6 +140,7 @@ impl GgufNames {
         };
         let naming = match architecture {
             "gpt2" => Naming::Gpt2,
+            "gemma2" | "gemma3" => Naming::Gemma,
             "olmo2" => Naming::Olmo2,
             "t5" => Naming::T5,
             _ => Naming::Llama,
@@ -146,21 +153,22 @@ impl GgufNames {
         let (module, kind) = name.rsplit_once('.')?;
         let stored = match self.naming {
             Naming::Llama => stored_module(module, "model.layers.", &LAYER_PARTS, &ENDS),
-            Naming::Olmo2 => stored_module(module, "model.layers.", &OLMO2_LAYER_PARTS, &[])
+            Naming::Olmo2 | Naming::Gemma => stored_module(module, "model.layers.", &AROUND_LAYER_PARTS, &[])
                 .or_else(|| stored_module(module, "model.layers.", &LAYER_PARTS, &ENDS)),
             Naming::Gpt2 => stored_module(module, "transformer.h.", &GPT2_LAYER_PARTS, &GPT2_ENDS),
             Naming::T5 => stored_t5_module(module),
         }?;
         let part = stored.rsplit('.').next().unwrap_or_default();
         let is_layer = stored.starts_with("blk.");
-        let order = match (part, self.paired_heads) {
-            ("attn_q", Some([heads, _])) | ("attn_k", Some([_, heads])) => RowOrder::Paired { heads },
+        let conversion = match (part, self.paired_heads) {
+            ("attn_q", Some([heads, _])) | ("attn_k", Some([_, heads])) => Conversion::Paired { heads },
             _ if self.naming == Naming::Gpt2 && is_layer && kind == "weight" && !part.ends_with("norm") => {
-                RowOrder::Transposed
+                Conversion::Transposed
             }
-            _ => RowOrder::Unchanged,
+            _ if self.naming == Naming::Gemma && part.ends_with("norm") => Conversion::Increased,
+            _ => Conversion::Unchanged,
         };
-        Some(Place { name: format!("{stored}.{kind}"), order })
+        Some(Place { name: format!("{stored}.{kind}"), conversion })
     }
 }
 
@@ -243,7 +251,7 @@ pub(super) fn dequantised(halves: &[u16], kind: GgmlType) -> io::Result<Vec<f32>
     numbers.map_err(io::Error::other)
 }
 
-fn candle_type(kind: GgmlType) -> GgmlDType {
+pub(super) fn candle_type(kind: GgmlType) -> GgmlDType {
     match kind {
         GgmlType::F32 => GgmlDType::F32,
         GgmlType::F16 => GgmlDType::F16,
@@ -261,12 +269,13 @@ fn candle_type(kind: GgmlType) -> GgmlDType {
     }
 }
 
-/// Returns a tensor in the order of safetensors checkpoints.
-pub(super) fn reordered(tensor: Tensor, order: RowOrder) -> candle_core::Result<Tensor> {
-    match order {
-        RowOrder::Unchanged => Ok(tensor),
-        RowOrder::Transposed => tensor.t(),
-        RowOrder::Paired { heads } => {
+/// Returns a tensor as safetensors checkpoints contain it.
+pub(super) fn restored(tensor: Tensor, conversion: Conversion) -> candle_core::Result<Tensor> {
+    match conversion {
+        Conversion::Unchanged => Ok(tensor),
+        Conversion::Transposed => tensor.t(),
+        Conversion::Increased => tensor - 1.0,
+        Conversion::Paired { heads } => {
             let shape = tensor.dims().to_vec();
             let rows = shape[0];
             if heads == 0 || !rows.is_multiple_of(2 * heads) {

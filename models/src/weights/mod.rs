@@ -13,14 +13,18 @@ use half::{bf16, f16};
 use ntl_kernels::Codes;
 use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError};
 
-use crate::ops::Placement;
+use crate::ops::{CodedWeights, Placement};
 use blocks::StoredCodes;
 use convert::{ConvertError, Element};
-use gguf::{Place, RowOrder};
+use gguf::{Conversion, Place};
 use shards::{Found, Shards};
 use table::{Entry, StoredType};
 
+pub(crate) use blocks::quantised;
 pub(crate) use shards::is_plain_name;
+
+/// How the names of decoder-only models' tables of tokens end.
+const TABLES: [&str; 3] = ["embed_tokens.weight", "lm_head.weight", "wte.weight"];
 
 /// The weights of a checkpoint, still in their files.
 pub struct Weights<'a> {
@@ -70,18 +74,24 @@ impl<'a> Weights<'a> {
 
     /// Returns the number of weights in the files. Shared weights are counted once.
     pub fn parameters(&self) -> u64 {
-        self.distinct().map(|entry| entry.elements() as u64).sum()
+        self.distinct().map(|(_, entry)| entry.elements() as u64).sum()
     }
 
     /// Returns the memory of the loaded weights, in bytes.
     pub(crate) fn memory(&self, place: &Placement) -> u64 {
         let mut memory = 0;
-        for entry in self.distinct() {
-            let bits = match entry.stored {
-                StoredType::Blocks(stored) if place.uses_codes() => blocks::bits(stored),
-                _ => None,
-            };
+        for (name, entry) in self.distinct() {
             let elements = entry.elements() as u64;
+            let kind = match (place.coded(), &entry.stored, &entry.shape[..]) {
+                (CodedWeights::None, _, _) => None,
+                (_, StoredType::Blocks(stored), _) => Some(*stored),
+                (CodedWeights::All, _, &[_, inputs]) => {
+                    let is_table = TABLES.iter().any(|table| name.ends_with(table));
+                    blocks::quantised_type(inputs, is_table)
+                }
+                (_, _, _) => None,
+            };
+            let bits = kind.and_then(blocks::bits);
             memory += bits.map_or_else(|| place.bytes(elements), |bits| bits.bytes(elements));
         }
         memory
@@ -89,7 +99,7 @@ impl<'a> Weights<'a> {
 
     pub fn summary(&self) -> WeightSummary {
         let mut counts = Vec::<(&str, usize)>::new();
-        for entry in self.distinct() {
+        for (_, entry) in self.distinct() {
             let stored = entry.stored.name();
             match counts.iter_mut().find(|(name, _)| *name == stored) {
                 Some((_, count)) => *count += entry.elements(),
@@ -117,14 +127,14 @@ impl<'a> Weights<'a> {
         device: &Device,
     ) -> Result<Tensor, LoadError> {
         let place = self.shards.place(name);
-        let Some(Found { file, entry, order }) = self.shards.find(&place) else {
+        let Some(Found { file, entry, conversion }) = self.shards.find(&place) else {
             return Err(LoadError::MissingTensor { file: self.shards.file.clone(), name: place.name });
         };
         let (file_name, reader) = &self.shards.readers[file];
         let wrong =
             |reason: String| LoadError::tensor(self.checkpoint.name_of(file_name), &place.name, reason);
         let mut stored_shape = shape.to_vec();
-        if order == RowOrder::Transposed {
+        if conversion == Conversion::Transposed {
             stored_shape.reverse();
         }
         if entry.shape != stored_shape {
@@ -144,7 +154,7 @@ impl<'a> Weights<'a> {
             DType::BF16 => read::<bf16>(reader, entry, device),
             other => Err(format!("weights are never {}", other.as_str())),
         }
-        .and_then(|tensor| gguf::reordered(tensor, order).map_err(|error| error.to_string()))
+        .and_then(|tensor| gguf::restored(tensor, conversion).map_err(|error| error.to_string()))
         .map_err(wrong)
     }
 
@@ -183,13 +193,13 @@ impl<'a> Weights<'a> {
     }
 
     fn stored_codes(&self, place: &Place, shape: &[usize; 2]) -> Option<StoredCodes> {
-        let Found { file, entry, order } = self.shards.find(place)?;
+        let Found { file, entry, conversion } = self.shards.find(place)?;
         let StoredType::Blocks(stored) = entry.stored else { return None };
-        let heads = match order {
-            RowOrder::Paired { heads } if heads > 0 && shape[0].is_multiple_of(2 * heads) => Some(heads),
-            RowOrder::Paired { .. } => return None,
+        let heads = match conversion {
+            Conversion::Paired { heads } if heads > 0 && shape[0].is_multiple_of(2 * heads) => Some(heads),
+            Conversion::Paired { .. } | Conversion::Increased => return None,
             // Layers that safetensors files transpose are not transposed here.
-            RowOrder::Unchanged | RowOrder::Transposed => None,
+            Conversion::Unchanged | Conversion::Transposed => None,
         };
         let has_whole_blocks = shape[1].is_multiple_of(stored.block_elements());
         let is_read = entry.shape == shape && has_whole_blocks && !self.checkpoint.reads_tables_only();
@@ -211,11 +221,13 @@ impl<'a> Weights<'a> {
         format!("element type {name} is none of F32, F16 and BF16")
     }
 
-    /// Returns all tensors, but only one of those that share an offset in a file.
-    fn distinct(&self) -> impl Iterator<Item = &Entry> {
+    /// Returns all tensors with their names, but only one of those that share an offset in a file.
+    fn distinct(&self) -> impl Iterator<Item = (&str, &Entry)> {
         let mut places = std::collections::HashSet::new();
-        let tensors = self.shards.tensors.values();
-        tensors.filter(move |(file, entry)| places.insert((*file, entry.offset))).map(|(_, entry)| entry)
+        let tensors = self.shards.tensors.iter();
+        tensors
+            .filter(move |(_, (file, entry))| places.insert((*file, entry.offset)))
+            .map(|(name, (_, entry))| (name.as_str(), entry))
     }
 }
 

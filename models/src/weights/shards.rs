@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ntl_text::checkpoint::{CheckpointFiles, FileReader, LoadError, OneFile};
 use serde::Deserialize;
 
-use super::gguf::{self, GgufNames, GgufTables, Place, RowOrder};
+use super::gguf::{self, Conversion, GgufNames, GgufTables, Place};
 use super::table::{Entry, Table, TableError};
 use super::{safetensors, torch};
 
@@ -42,7 +42,7 @@ pub(super) struct Found<'s> {
     /// Index of the file's reader.
     pub(super) file: usize,
     pub(super) entry: &'s Entry,
-    pub(super) order: RowOrder,
+    pub(super) conversion: Conversion,
 }
 
 /// An index in the format of `save_pretrained`.
@@ -82,12 +82,12 @@ impl<'a> Shards<'a> {
     /// Returns where the files store a tensor.
     pub(super) fn place(&self, name: &str) -> Place {
         let place = self.names.as_ref().and_then(|names| names.place(name));
-        place.unwrap_or_else(|| Place { name: name.to_owned(), order: RowOrder::Unchanged })
+        place.unwrap_or_else(|| Place { name: name.to_owned(), conversion: Conversion::Unchanged })
     }
 
-    pub(super) fn find(&self, Place { name, order }: &Place) -> Option<Found<'_>> {
+    pub(super) fn find(&self, Place { name, conversion }: &Place) -> Option<Found<'_>> {
         let (file, entry) = self.tensors.get(name)?;
-        Some(Found { file: *file, entry, order: *order })
+        Some(Found { file: *file, entry, conversion: *conversion })
     }
 
     fn gguf(files: &'a CheckpointFiles, file: &OneFile) -> Result<Self, LoadError> {

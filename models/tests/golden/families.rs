@@ -11,7 +11,7 @@ use ntl_text::checkpoint::CheckpointFiles;
 use crate::support::{assert_close, flat, open_ids, score_ids};
 
 /// The names state the variants.
-const VARIANTS: [&str; 11] = [
+const VARIANTS: [&str; 13] = [
     "llama-linear",
     "llama-dynamic",
     "llama-llama3",
@@ -22,6 +22,8 @@ const VARIANTS: [&str; 11] = [
     "smollm3",
     "olmo2",
     "olmo3",
+    "gemma2",
+    "gemma3",
     "gpt2-by-depth",
 ];
 

@@ -49,10 +49,13 @@ pub enum DtypeChoice {
     Int8,
     /// 8-bit integers with one scale per 32 weights. CPU only.
     Q8_0,
+    /// Codes of 4 to 6 bits, as in GGUF files. CPU and decoder-only models only.
+    Q4K,
 }
 
 impl DtypeChoice {
-    pub const ALL: [Self; 6] = [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0];
+    pub const ALL: [Self; 7] =
+        [Self::Auto, Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0, Self::Q4K];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -62,6 +65,7 @@ impl DtypeChoice {
             Self::F16 => "f16",
             Self::Int8 => "int8",
             Self::Q8_0 => "q8_0",
+            Self::Q4K => "q4_k",
         }
     }
 }

@@ -155,8 +155,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env = "NTL_DEVICE", value_name = "DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     pub(crate) device: DeviceChoice,
     /// Element type of the weights in memory; smaller ones are faster and less exact. The CPU computes in
-    /// f32, except products of int8 weights, of q8_0 weights where it multiplies bytes, of bf16 weights where
-    /// it has AMX, and of the 4 to 6 bits of GGUF files; auto keeps these, and is f32 for other files
+    /// f32, except products of weights in int8, q8_0 (where it multiplies bytes), bf16 (with AMX) and 4 to 6
+    /// bits (GGUF files and q4_k, of decoder-only models); auto keeps the bits of GGUF files, and is f32 for
+    /// other files
     #[arg(long, env = "NTL_DTYPE", value_name = "DTYPE", default_value = "auto", value_parser = dtypes())]
     pub(crate) dtype: DtypeChoice,
     /// Element type of keys and values, of running requests and of the prefix cache. bf16 halves their memory

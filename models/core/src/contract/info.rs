@@ -39,6 +39,8 @@ pub enum Dtype {
     Int8,
     /// 8-bit integers with one scale for each 32 of them.
     Q8_0,
+    /// Codes of 4 to 6 bits, quantised at load.
+    Q4K,
     /// 8-bit floats (E4M3), for keys and values.
     Fp8,
     /// Any other type of mistral.rs.
@@ -54,6 +56,7 @@ impl Dtype {
             Self::F16 => "f16",
             Self::Int8 => "int8",
             Self::Q8_0 => "q8_0",
+            Self::Q4K => "q4_k",
             Self::Fp8 => "fp8",
             Self::Other(name) => name,
         }
@@ -62,7 +65,7 @@ impl Dtype {
 
 impl From<&str> for Dtype {
     fn from(name: &str) -> Self {
-        let known = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0, Self::Fp8];
+        let known = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Q8_0, Self::Q4K, Self::Fp8];
         known.into_iter().find(|dtype| dtype.name() == name).unwrap_or_else(|| Self::Other(name.to_owned()))
     }
 }

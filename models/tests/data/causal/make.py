@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import (
-    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+    Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
     Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
     SmolLM3Config, SmolLM3ForCausalLM,
 )
@@ -65,6 +65,25 @@ VARIANTS = {
         Olmo3Config(
             **SMALL, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
             rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0, original_max_position_embeddings=16),
+        ),
+    ),
+    "gemma2": (
+        Gemma2ForCausalLM,
+        Gemma2Config(
+            **SMALL, head_dim=6, query_pre_attn_scalar=6, sliding_window=5, attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0, pad_token_id=0,
+        ),
+    ),
+    # All layers except the last one have a window.
+    "gemma3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig(
+            **SMALL | dict(num_hidden_layers=6, intermediate_size=8), head_dim=6, query_pre_attn_scalar=6,
+            sliding_window=5, pad_token_id=0,
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=10_000.0),
+                full_attention=dict(rope_type="linear", factor=2.0, rope_theta=1000.0),
+            ),
         ),
     ),
 }

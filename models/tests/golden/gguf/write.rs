@@ -90,7 +90,8 @@ impl Source {
         let config = read_json(&folder.join("config.json")).unwrap();
         let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
         // llama.cpp has no separate architecture for Mistral.
-        let architecture = config["model_type"].as_str().unwrap().replace("mistral", "llama");
+        let architecture =
+            config["model_type"].as_str().unwrap().replace("mistral", "llama").replace("_text", "");
         let fields = vec![("general.architecture".to_owned(), Field::String(architecture.clone()))];
         let mut source = Self { config, architecture, tensors, fields };
         source.add_sizes();
@@ -137,6 +138,8 @@ impl Source {
             ("residual_multiplier", "residual_scale"),
             ("logits_scaling", "logit_scale"),
             ("attention_multiplier", "attention.scale"),
+            ("attn_logit_softcapping", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "final_logit_softcapping"),
         ] {
             if let Some(number) = self.config[name].as_f64() {
                 let is_t5 = self.architecture == "t5" && name == "layer_norm_epsilon";
@@ -151,6 +154,8 @@ impl Source {
             Value::Null => self.config["rope_scaling"].clone(),
             rope => rope.clone(),
         };
+        // Layers with a window have the usual angles.
+        let rope = rope.get("full_attention").unwrap_or(&rope).clone();
         let theta = rope["rope_theta"].as_f64().or(self.config["rope_theta"].as_f64());
         if let Some(theta) = theta {
             self.add("rope.freq_base", Field::F32(theta as f32));
@@ -269,6 +274,7 @@ impl Source {
     fn converted(&self, name: &str, tensor: &Tensor) -> (String, Tensor) {
         let tensor = tensor.to_dtype(DType::F32).unwrap();
         let is_gpt2 = self.architecture == "gpt2";
+        let is_gemma = self.architecture.starts_with("gemma");
         let names: &[_] = match &*self.architecture {
             "gpt2" => &GPT2_NAMES,
             "t5" => &T5_NAMES,
@@ -280,8 +286,9 @@ impl Source {
         }
         let stored = stored.replace(".layer.1.layer_norm", ".ffn_norm");
         let stored = match &*self.architecture {
-            "olmo2" => stored
+            "olmo2" | "gemma2" | "gemma3" => stored
                 .replace("ffn_norm", "post_attention_norm")
+                .replace("pre_feedforward_layernorm", "ffn_norm")
                 .replace("post_feedforward_layernorm", "post_ffw_norm"),
             _ => stored,
         };
@@ -293,6 +300,8 @@ impl Source {
             paired(&tensor, heads("num_key_value_heads"))
         } else if is_gpt2 && stored.starts_with("blk.") && tensor.rank() == 2 {
             tensor.t().unwrap().contiguous().unwrap()
+        } else if is_gemma && stored.ends_with("norm.weight") {
+            (tensor + 1.0).unwrap()
         } else {
             tensor
         };

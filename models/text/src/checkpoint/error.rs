@@ -106,7 +106,7 @@ fn is_hub_word(word: &str) -> bool {
 
 /// Shortens a text from a file to one line of limited length.
 fn one_line(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 500;
+    const CHARACTERS_MAX: usize = 1000;
     let mut characters =
         text.chars().map(|character| if ntl_core::is_unprintable(character) { ' ' } else { character });
     let mut line: String = characters.by_ref().take(CHARACTERS_MAX).collect();

@@ -14,7 +14,9 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 const ARCHITECTURE: &str = "general.architecture";
 
 /// Architectures that the native engine serves, with the class of each in `config.json`.
-const CLASSES: [(&str, &str); 8] = [
+const CLASSES: [(&str, &str); 10] = [
+    ("gemma2", "Gemma2ForCausalLM"),
+    ("gemma3", "Gemma3ForCausalLM"),
     ("gpt2", "GPT2LMHeadModel"),
     ("granite", "GraniteForCausalLM"),
     ("llama", "LlamaForCausalLM"),
@@ -66,7 +68,8 @@ impl<'a> Config<'a> {
             _ => self.llama(files)?,
         };
         let rows = self.vocabulary_rows()?;
-        let class = if json.get("sliding_window").is_some() { "MistralForCausalLM" } else { self.class };
+        let is_mistral = self.architecture == "llama" && json.get("sliding_window").is_some();
+        let class = if is_mistral { "MistralForCausalLM" } else { self.class };
         let mut common = json!({
             "architectures": [class],
             "model_type": self.architecture,
@@ -163,6 +166,9 @@ impl<'a> Config<'a> {
             json["rope_scaling"] = scaling;
         }
         self.add_window(&mut json)?;
+        if self.is_gemma() {
+            self.add_gemma(&mut json, head_dim)?;
+        }
         for (field, name) in [
             ("embedding_multiplier", "embedding_scale"),
             ("residual_multiplier", "residual_scale"),
@@ -175,6 +181,33 @@ impl<'a> Config<'a> {
             }
         }
         Ok(json)
+    }
+
+    fn is_gemma(&self) -> bool {
+        matches!(self.architecture, "gemma2" | "gemma3")
+    }
+
+    /// Adds the fields that only Gemma has. llama.cpp's defaults replace those that the file lacks.
+    fn add_gemma(&self, json: &mut Json, head_dim: usize) -> Result<(), LoadError> {
+        // The published models with 27B parameters scale scores differently.
+        let is_largest =
+            matches!((self.architecture, self.size("block_count")?), ("gemma2", 46) | ("gemma3", 62));
+        let scalar = if is_largest {
+            self.size("embedding_length")? / self.size("attention.head_count")?
+        } else {
+            head_dim
+        };
+        json["query_pre_attn_scalar"] = scalar.into();
+        json["hidden_activation"] = "gelu_pytorch_tanh".into();
+        if self.architecture == "gemma3" {
+            json["rope_local_base_freq"] = self.number("rope.freq_base_swa")?.unwrap_or(10_000.0).into();
+        }
+        for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            if let Some(cap) = self.number(name)? {
+                json[name] = cap.into();
+            }
+        }
+        Ok(())
     }
 
     fn require_granite(&self, name: &str) -> Result<(), LoadError> {
@@ -192,11 +225,13 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Adds a window of attention. Only Mistral's files of `llama` have one that applies to all layers.
+    /// Adds a window of attention, which files of Mistral (`llama`) and Gemma have.
     fn add_window(&self, json: &mut Json) -> Result<(), LoadError> {
         const WINDOW: &str = "attention.sliding_window";
-        let Some(window) = self.optional_size(WINDOW)? else { return Ok(()) };
-        if self.architecture != "llama" {
+        let Some(window) = self.optional_size(WINDOW)? else {
+            return if self.is_gemma() { Err(self.gguf.field(self.key(WINDOW), "missing")) } else { Ok(()) };
+        };
+        if self.architecture != "llama" && !self.is_gemma() {
             let reason = format!("a window of `{}` is not supported", self.architecture);
             return Err(self.gguf.field(self.key(WINDOW), reason));
         }
