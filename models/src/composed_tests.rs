@@ -15,8 +15,8 @@ use crate::{LoadOptions, load};
 
 /// One model for each kind of attention: grouped heads and rotary positions, a window, biases, a layer
 /// without positions, normalised rows and outputs, layers with different angles, caps, normalised heads,
-/// learned positions.
-const DECODER_ONLY: [&str; 9] = [
+/// partly rotated heads, learned positions.
+const DECODER_ONLY: [&str; 10] = [
     "llama-llama3",
     "mistral-window",
     "qwen2",
@@ -25,6 +25,7 @@ const DECODER_ONLY: [&str; 9] = [
     "olmo3",
     "gemma2",
     "gemma3",
+    "phi3",
     "gpt2-by-depth",
 ];
 

@@ -89,6 +89,10 @@ pub(crate) struct LlamaTraits {
     pub(crate) has_reduced_norms: bool,
     pub(crate) factors: Factors,
     pub(crate) ropes: LayerRopes,
+    /// Whether the configuration may restrict the rotation to the first elements of each head.
+    pub(crate) has_partial_rope: bool,
+    /// Whether queries, keys and values are stored as one layer, and both inputs of the MLP as another.
+    pub(crate) is_fused: bool,
     /// Whether the output layer is the embedding table unless the configuration says otherwise.
     pub(crate) is_tied: bool,
 }
@@ -152,6 +156,8 @@ const LLAMA: LlamaTraits = LlamaTraits {
     has_reduced_norms: false,
     factors: Factors::Usual,
     ropes: LayerRopes::All,
+    has_partial_rope: false,
+    is_fused: false,
     is_tied: false,
 };
 const MISTRAL: LlamaTraits = LlamaTraits { window: Window::Always, ..LLAMA };
@@ -160,6 +166,8 @@ const QWEN3: LlamaTraits = LlamaTraits { window: Window::IfEnabled, qk_norm: Som
 const GRANITE: LlamaTraits = LlamaTraits { factors: Factors::Granite, ..LLAMA };
 const SMOLLM3: LlamaTraits =
     LlamaTraits { window: Window::WithoutRope, ropes: LayerRopes::Some, is_tied: true, ..LLAMA };
+const PHI3: LlamaTraits =
+    LlamaTraits { window: Window::Always, has_partial_rope: true, is_fused: true, ..LLAMA };
 const OLMO2: LlamaTraits =
     LlamaTraits { qk_norm: Some(QkNorm::Rows), norm_places: NormPlaces::After, ..LLAMA };
 const GEMMA2: LlamaTraits = LlamaTraits {
@@ -218,6 +226,7 @@ const FAMILIES: &[Family] = &[
     causal("Olmo3ForCausalLM", "olmo3", CausalVariant::Llama(OLMO3)),
     causal("Gemma2ForCausalLM", "gemma2", CausalVariant::Llama(GEMMA2)),
     causal("Gemma3ForCausalLM", "gemma3", CausalVariant::Llama(GEMMA3)),
+    causal("Phi3ForCausalLM", "phi3", CausalVariant::Llama(PHI3)),
     causal("GPT2LMHeadModel", "gpt2", CausalVariant::Gpt2),
     with_head(causal("LlamaForSequenceClassification", "llama-head", CausalVariant::Llama(LLAMA))),
     with_head(causal("MistralForSequenceClassification", "mistral-head", CausalVariant::Llama(MISTRAL))),
@@ -226,6 +235,7 @@ const FAMILIES: &[Family] = &[
     with_head(causal("SmolLM3ForSequenceClassification", "smollm3-head", CausalVariant::Llama(SMOLLM3))),
     with_head(causal("Olmo2ForSequenceClassification", "olmo2-head", CausalVariant::Llama(OLMO2))),
     with_head(causal("Olmo3ForSequenceClassification", "olmo3-head", CausalVariant::Llama(OLMO3))),
+    with_head(causal("Phi3ForSequenceClassification", "phi3-head", CausalVariant::Llama(PHI3))),
     with_head(causal("GPT2ForSequenceClassification", "gpt2-head", CausalVariant::Gpt2)),
     encoder("BertForSequenceClassification", "bert-head", EncoderVariant::Bert),
     encoder("RobertaForSequenceClassification", "roberta-head", EncoderVariant::Roberta),

@@ -159,12 +159,16 @@ impl Inputs<'_> {
         const KEYS: usize = 2;
         const DIM: usize = 16;
         let qkv = self.numbers(&[3, (QUERIES + 2 * KEYS) * DIM], 1, DType::F32)?;
-        let norms = QkNorms { q: self.head_norm(DIM, 2)?, k: self.head_norm(DIM, 3)? };
-        let rope = PassRope::new([0, 5, 9].into_iter(), &[1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01], 1.0);
+        let heads = QkNorms { q: self.head_norm(DIM, 2)?, k: self.head_norm(DIM, 3)? };
+        let all = QkNorms { q: self.head_norm(QUERIES * DIM, 4)?, k: self.head_norm(KEYS * DIM, 5)? };
+        let frequencies = [1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01];
+        let whole = PassRope::new([0, 5, 9].into_iter(), &frequencies, 1.0, DIM);
+        let half = PassRope::new([0, 5, 9].into_iter(), &frequencies[..4], 1.2, DIM);
         let slots = Tensor::new(&[4u32, 0, 2], self.device)?;
         let mut results = Vec::new();
-        let rows = QkNorms { q: self.head_norm(QUERIES * DIM, 4)?, k: self.head_norm(KEYS * DIM, 5)? };
-        for (qk_norms, rope) in [(None, None), (Some(&norms), Some(&rope)), (Some(&rows), Some(&rope))] {
+        for (qk_norms, rope) in
+            [(None, None), (Some(&heads), Some(&whole)), (Some(&all), Some(&whole)), (None, Some(&half))]
+        {
             let slab = Tensor::zeros((10, KEYS * DIM), self.kv, self.device)?;
             let rows = ProjectedRows { qkv: &qkv, queries: QUERIES, keys: KEYS, qk_norms, rope };
             results.extend(rows.store(&slab, &slots)?);

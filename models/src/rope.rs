@@ -1,7 +1,7 @@
 //! The angles of rotary positions, in all formats of `config.json`.
 //!
 //! Formulas: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071),
-//! the three frequency bands of Llama 3.1; each is computed as in Hugging Face.
+//! the three frequency bands of Llama 3.1, LongRoPE (arXiv 2402.13753); each is computed as in Hugging Face.
 
 use std::f64::consts::TAU;
 
@@ -15,19 +15,27 @@ use crate::ops::PassRope;
 pub struct Rotary {
     /// Radians per position, one for each pair.
     pub frequencies: Vec<f32>,
-    /// Factor of rotated pairs (YaRN).
+    /// Factor of rotated pairs (YaRN, LongRoPE).
     pub magnitude: f32,
+    /// Number of elements of a head. Those after the pairs are not rotated.
+    pub head_dim: usize,
 }
 
 impl Rotary {
     /// Creates rotations that keep the length of pairs.
     fn plain(frequencies: Vec<f64>) -> Self {
-        Self { frequencies: narrow(frequencies), magnitude: 1.0 }
+        Self::scaled(frequencies, 1.0)
+    }
+
+    /// Creates rotations of complete heads.
+    fn scaled(frequencies: Vec<f64>, magnitude: f64) -> Self {
+        let head_dim = 2 * frequencies.len();
+        Self { frequencies: narrow(frequencies), magnitude: magnitude as f32, head_dim }
     }
 
     /// Returns the angles of a pass's rows.
     pub(crate) fn pass(&self, positions: impl Iterator<Item = usize>) -> PassRope {
-        PassRope::new(positions, &self.frequencies, self.magnitude)
+        PassRope::new(positions, &self.frequencies, self.magnitude, self.head_dim)
     }
 }
 
@@ -49,6 +57,8 @@ pub(crate) struct StoredRope {
     mscale_all_dim: Option<f64>,
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
+    /// The divisor of the frequency of each pair within the training length (LongRoPE).
+    short_factor: Option<Vec<f64>>,
     /// The divisor of the frequency of each pair. Only GGUF files have them.
     frequency_factors: Option<Vec<f64>>,
 }
@@ -82,20 +92,48 @@ pub(crate) struct RopeShape {
 const FIELD: &str = "rope_scaling";
 
 impl StoredRope {
+    /// Adds values that transformers 4 stores next to `rope_scaling`.
+    pub(crate) fn or(self, partial_rotary_factor: Option<f64>, trained: Option<usize>) -> Self {
+        Self {
+            partial_rotary_factor: self.partial_rotary_factor.or(partial_rotary_factor),
+            original_max_position_embeddings: self.original_max_position_embeddings.or(trained),
+            ..self
+        }
+    }
+
     /// Returns the angles, and the number of positions that they support.
     ///
-    /// Within the training length, `dynamic` equals the default type. Beyond it, the angles of all positions
-    /// would depend on the length of the text, so that keys could not be cached. The context therefore ends
-    /// at the training length.
+    /// Within the training length, `dynamic` equals the default type, and `longrope` has one set of factors.
+    /// Beyond it, the angles of all positions would depend on the length of the text, so that keys could not
+    /// be cached. The context therefore ends at the training length.
     pub(crate) fn resolve(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+        if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
+            return Err(("partial_rotary_factor", "only 1 is supported".to_owned()));
+        }
+        self.resolve_pairs(shape)
+    }
+
+    /// Like [`Self::resolve`], for a model that may rotate only the first elements of each head.
+    pub(crate) fn resolve_partial(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+        let share = self.partial_rotary_factor.unwrap_or(1.0);
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(("partial_rotary_factor", format!("{share} is out of range")));
+        }
+        let rotated = (shape.head_dim as f64 * share) as usize;
+        if rotated < shape.head_dim && (rotated == 0 || !rotated.is_multiple_of(2)) {
+            let reason = format!("{rotated} of {} elements are not pairs", shape.head_dim);
+            return Err(("partial_rotary_factor", reason));
+        }
+        let (rotary, positions) = self.resolve_pairs(RopeShape { head_dim: rotated, ..shape })?;
+        Ok((Rotary { head_dim: shape.head_dim, ..rotary }, positions))
+    }
+
+    fn resolve_pairs(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
         if !shape.head_dim.is_multiple_of(2) {
             return Err(("head_dim", format!("{} is odd: rotary positions rotate pairs", shape.head_dim)));
         }
         if !(shape.theta.is_finite() && shape.theta > 1.0) {
             return Err(("rope_theta", format!("{} is out of range", shape.theta)));
-        }
-        if self.partial_rotary_factor.is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON) {
-            return Err(("partial_rotary_factor", "only 1 is supported".to_owned()));
         }
         match self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default") {
             "default" | "dynamic" => Ok((Rotary::plain(shape.frequencies()), shape.positions)),
@@ -106,9 +144,10 @@ impl StoredRope {
             }
             "llama3" => Ok((Rotary::plain(self.llama3(shape)?), shape.positions)),
             "yarn" => self.yarn(shape),
+            "longrope" | "su" => self.longrope(shape),
             "frequency_factors" => Ok((Rotary::plain(self.divided(shape)?), shape.positions)),
             other => {
-                let known = "default, linear, dynamic, llama3 and yarn are";
+                let known = "default, linear, dynamic, llama3, yarn and longrope are";
                 Err((FIELD, format!("rotary positions of type `{other}` are not supported; {known}")))
             }
         }
@@ -154,6 +193,37 @@ impl StoredRope {
         Ok(frequencies)
     }
 
+    fn longrope(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
+        let trained = self.original_max_position_embeddings.unwrap_or(shape.positions);
+        if trained < 2 {
+            let reason = format!("`original_max_position_embeddings` {trained} is out of range");
+            return Err((FIELD, reason));
+        }
+        let Some(factors) = &self.short_factor else {
+            return Err((FIELD, "has no `short_factor`".to_owned()));
+        };
+        if factors.len() != shape.head_dim / 2 {
+            let reason =
+                format!("`short_factor` has {} numbers for {} pairs", factors.len(), shape.head_dim / 2);
+            return Err((FIELD, reason));
+        }
+        let mut frequencies = Vec::new();
+        for (pair, factor) in factors.iter().enumerate() {
+            let factor = positive(Some(*factor), "short_factor")?;
+            frequencies.push(f64::from((factor as f32 * shape.period(pair)).recip()));
+        }
+        let stretch = match self.factor {
+            None => shape.positions as f64 / trained as f64,
+            given => positive(given, "factor")?,
+        };
+        let magnitude = match self.attention_factor {
+            Some(factor) => factor,
+            None if stretch <= 1.0 => 1.0,
+            None => (1.0 + stretch.ln() / (trained as f64).ln()).sqrt(),
+        };
+        Ok((Rotary::scaled(frequencies, magnitude), trained.min(shape.positions)))
+    }
+
     fn yarn(&self, shape: RopeShape) -> Result<(Rotary, usize), FieldError> {
         let trained = self.original_max_position_embeddings.unwrap_or(shape.positions);
         let factor = match self.factor {
@@ -179,8 +249,7 @@ impl StoredRope {
             let share = ((pair as f64 - low) / span).clamp(0.0, 1.0);
             *frequency = *frequency / factor * share + *frequency * (1.0 - share);
         }
-        let rotary = Rotary { frequencies: narrow(frequencies), magnitude: magnitude as f32 };
-        Ok((rotary, stretched(trained, factor).max(shape.positions)))
+        Ok((Rotary::scaled(frequencies, magnitude), stretched(trained, factor).max(shape.positions)))
     }
 }
 
@@ -190,10 +259,14 @@ impl RopeShape {
     fn frequencies(self) -> Vec<f64> {
         let mut frequencies = Vec::new();
         for pair in 0..self.head_dim / 2 {
-            let exponent = (2 * pair) as f32 / self.head_dim as f32;
-            frequencies.push(f64::from((self.theta as f32).powf(exponent).recip()));
+            frequencies.push(f64::from(self.period(pair).recip()));
         }
         frequencies
+    }
+
+    /// Returns `theta ^ (2p / head_dim)`: the number of positions per radian.
+    fn period(self, pair: usize) -> f32 {
+        (self.theta as f32).powf((2 * pair) as f32 / self.head_dim as f32)
     }
 
     /// Returns the pair, with a fraction, that rotates this many times over `trained` positions.

@@ -228,7 +228,8 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
     let mistralrs = || MISTRALRS_ARCHITECTURES.join(", ");
     match options.backend {
         BackendChoice::Native if options.isq.is_some() => {
-            Err("--isq is for mistral.rs; the native engine quantises with --dtype int8, q8_0 or q4_k".to_owned())
+            Err("--isq is for mistral.rs; the native engine quantises with --dtype int8, q8_0 or q4_k"
+                .to_owned())
         }
         BackendChoice::Native => Ok(Backend::Native),
         BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => Ok(Backend::Native),
@@ -333,7 +334,7 @@ mod tests {
         let load = LoadOptions { kv_cache_dtype: KvCacheDtype::Bf16, ..LoadOptions::default() };
         let options = BackendOptions { load, ..BackendOptions::default() };
         assert_eq!(choose("LlamaForCausalLM", false, &options), Ok(Backend::Native));
-        let error = choose("Phi3ForCausalLM", false, &options).unwrap_err();
+        let error = choose("PhiForCausalLM", false, &options).unwrap_err();
         assert!(error.contains("--kv-cache-dtype is for models that the native engine serves"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");

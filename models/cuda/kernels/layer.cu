@@ -62,19 +62,19 @@ template <typename T>
 __device__ inline void store_kv(
     const float *__restrict__ qkv,       // [R, (H + 2 * G) * D]: queries, keys, values
     const uint32_t *__restrict__ slots,  // [R]
-    const float *__restrict__ rope,      // [R, 2, D / 2]: cosines and sines, or null
+    const float *__restrict__ rope,      // [R, 2, P]: cosines and sines of the first P pairs of heads, or null
     const float *__restrict__ q_norm,    // [D], or [H * D] if rows are normalised, or null
     const float *__restrict__ k_norm,    // [D], or [G * D] if rows are normalised, or null
     float *__restrict__ q,               // [R, H * D]
     T *__restrict__ slab,                // [2 * capacity, G * D]: keys of all slots, then their values
-    float eps, int heads, int num_kv_heads, int dim, bool norms_rows, uint32_t capacity) {
+    float eps, int heads, int num_kv_heads, int dim, int pairs, bool norms_rows, uint32_t capacity) {
   const int lane = threadIdx.x % 32, head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
-  const int all = heads + 2 * num_kv_heads, pairs = dim / 2;
+  const int all = heads + 2 * num_kv_heads;
   if (head >= all) return;
   const float *x = qkv + (size_t(blockIdx.x) * all + head) * dim;
   const bool is_query = head < heads, is_key = !is_query && head < heads + num_kv_heads;
   const float *weight = is_query ? q_norm : is_key ? k_norm : nullptr;
-  const float *angles = rope && (is_query || is_key) ? rope + size_t(blockIdx.x) * dim : nullptr;
+  const float *angles = rope && (is_query || is_key) ? rope + size_t(blockIdx.x) * 2 * pairs : nullptr;
 
   float scale = 1.0f;
   if (weight) {
@@ -92,7 +92,7 @@ __device__ inline void store_kv(
   T *kv = slab + ((is_key ? 0 : size_t(capacity)) + slot) * num_kv_heads * dim + size_t(lane_of_keys) * dim;
   for (int at = lane; at < dim; at += 32) {
     float value = weight ? x[at] * scale * weight[at] : x[at];
-    if (angles) {
+    if (angles && at < 2 * pairs) {
       const bool is_left = at < pairs;
       const int pair = is_left ? at : at - pairs, other_at = is_left ? at + pairs : at - pairs;
       const float other = weight ? x[other_at] * scale * weight[other_at] : x[other_at];
@@ -168,8 +168,8 @@ KERNEL(256) add_f32(float *x, const float *y, int width, int is_one_row) { add(x
 #define STORE_KV(NAME, T)                                                                                        \
   KERNEL(256) store_kv_##NAME(const float *qkv, const uint32_t *slots, const float *rope, const float *q_norm,   \
                               const float *k_norm, float *q, T *slab, float eps, int heads, int num_kv_heads,    \
-                              int dim, int norms_rows, uint32_t capacity) {                                      \
-    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, norms_rows != 0,          \
+                              int dim, int pairs, int norms_rows, uint32_t capacity) {                           \
+    store_kv(qkv, slots, rope, q_norm, k_norm, q, slab, eps, heads, num_kv_heads, dim, pairs, norms_rows != 0,   \
              capacity);                                                                                          \
   }
 #define OF_TYPE(NAME, T)                                                                                           \

@@ -81,7 +81,8 @@ pub struct Projections<'a> {
     /// Number of query heads; may be 0.
     pub heads: usize,
     pub num_kv_heads: usize,
-    /// Cosines and sines of the rotation of queries and keys, f32 `[R, 2, D / 2]`.
+    /// Cosines and sines of the rotation of queries and keys, f32 `[R, 2, P]`. The elements of a head after
+    /// its P pairs are not rotated.
     pub rope: Option<&'a Tensor>,
     /// Weights f32 with which queries and keys are normalised before the rotation, by their root mean square:
     /// `[D]` for each head by itself, or `[H * D]` and `[G * D]` for all heads of a row together.
@@ -103,7 +104,11 @@ impl Projections<'_> {
             candle_core::bail!("{width} elements are not {num_kv_heads} heads")
         }
         let dim = width / num_kv_heads;
-        if columns != (heads + 2 * num_kv_heads) * dim || self.rope.is_some() && !dim.is_multiple_of(2) {
+        let pairs = match self.rope {
+            Some(rope) => rope.dims3()?.2,
+            None => 0,
+        };
+        if columns != (heads + 2 * num_kv_heads) * dim || 2 * pairs > dim {
             candle_core::bail!(
                 "{columns} columns are not {heads} + 2 * {num_kv_heads} heads of {dim} elements"
             )
@@ -118,7 +123,7 @@ impl Projections<'_> {
         let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", cached_suffix(dtype)?))?;
         call.tensor(self.qkv, DType::F32, rows * columns)?
             .tensor(slots, DType::U32, rows)?
-            .optional(self.rope, DType::F32, rows * dim)?
+            .optional(self.rope, DType::F32, rows * 2 * pairs)?
             .optional(self.q_norm, DType::F32, normed(heads))?
             .optional(self.k_norm, DType::F32, normed(num_kv_heads))?
             .optional(q.as_ref(), DType::F32, rows * heads * dim)?
@@ -127,6 +132,7 @@ impl Projections<'_> {
             .int(heads)?
             .int(num_kv_heads)?
             .int(dim)?
+            .int(pairs)?
             .int(usize::from(norms_rows))?
             .int(places / 2)?;
         let blocks = [rows, (heads + 2 * num_kv_heads).div_ceil(WARPS), 1];

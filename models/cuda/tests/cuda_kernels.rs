@@ -333,18 +333,18 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
     let slots = [8u32, 2, 0, 7, 3];
     let on_device = Tensor::new(&slots, &device).unwrap();
     let types = DTYPES.into_iter().chain([DType::F8E4M3]);
-    for (dtype, (heads, num_kv_heads, dim), (has_rope, has_norm, norms_rows)) in types.flat_map(|dtype| {
+    for (dtype, (heads, num_kv_heads, dim), (pairs, has_norm, norms_rows)) in types.flat_map(|dtype| {
         let shapes = [
-            ((4, 2, 8), (true, true, false)),
-            ((4, 2, 8), (true, true, true)),
-            ((2, 2, 70), (true, false, false)),
-            ((0, 3, 5), (false, false, false)),
+            ((4, 2, 8), (4, true, false)),
+            ((4, 2, 8), (3, true, true)),
+            ((2, 2, 70), (35, false, false)),
+            ((0, 3, 5), (0, false, false)),
         ];
         shapes.map(|(shape, options)| (dtype, shape, options))
     }) {
         let all = heads + 2 * num_kv_heads;
         let (qkv, qkv_numbers) = random(&[rows, all * dim], DType::F32, 5, &device);
-        let (rope, angles) = random(&[rows, 2, dim / 2], DType::F32, 6, &device);
+        let (rope, angles) = random(&[rows, 2, pairs.max(1)], DType::F32, 6, &device);
         let [q_normed, k_normed] = if norms_rows { [heads, num_kv_heads] } else { [1, 1] };
         let (q_norm, q_weights) = random(&[q_normed * dim], DType::F32, 7, &device);
         let (k_norm, k_weights) = random(&[k_normed * dim], DType::F32, 8, &device);
@@ -353,7 +353,7 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
             qkv: &qkv,
             heads,
             num_kv_heads,
-            rope: has_rope.then_some(&rope),
+            rope: (pairs > 0).then_some(&rope),
             q_norm: has_norm.then_some(&q_norm),
             k_norm: has_norm.then_some(&k_norm),
             eps,
@@ -375,13 +375,13 @@ fn keys_and_values_go_to_their_slots_and_queries_and_keys_are_normalised_and_rot
                     let weights = &weights[(head - from) * dim..];
                     x.iter_mut().zip(weights).for_each(|(x, weight)| *x *= weight / (mean + eps).sqrt());
                 }
-                if has_rope && !is_value {
-                    let (cos, sin) = angles[row * dim..][..dim].split_at(dim / 2);
-                    for pair in 0..dim / 2 {
+                if !is_value {
+                    let (cos, sin) = angles[row * 2 * pairs..][..2 * pairs].split_at(pairs);
+                    for pair in 0..pairs {
                         let left = x[pair];
-                        let right = x[pair + dim / 2];
+                        let right = x[pair + pairs];
                         x[pair] = left * cos[pair] - right * sin[pair];
-                        x[pair + dim / 2] = right * cos[pair] + left * sin[pair];
+                        x[pair + pairs] = right * cos[pair] + left * sin[pair];
                     }
                 }
                 if head < heads {

@@ -19,8 +19,8 @@ use crate::random::Random;
 use crate::{DtypeChoice, LoadOptions, LoadedModel, load, place};
 
 /// Decoder-only models without tokenizers.
-const CAUSAL: [&str; 7] =
-    ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window", "smollm3", "olmo2", "gemma3"];
+const CAUSAL: [&str; 8] =
+    ["qwen2", "gpt2-by-depth", "llama-biases", "mistral-window", "smollm3", "olmo2", "gemma3", "phi3"];
 
 /// Models with heads of labels, over an encoder or a decoder.
 const HEADS: [&str; 7] = [
@@ -340,6 +340,8 @@ fn a_row_is_bit_identical_alone_and_in_a_batch_with_rows_of_other_adapters() {
     for (name, dtypes) in [
         ("qwen2", &[DtypeChoice::F32, DtypeChoice::Int8, DtypeChoice::Bf16, DtypeChoice::Q8_0][..]),
         ("gpt2-by-depth", &[DtypeChoice::F32, DtypeChoice::Int8]),
+        ("olmo2", &[DtypeChoice::F32, DtypeChoice::Int8, DtypeChoice::Bf16]),
+        ("phi3", &[DtypeChoice::F32, DtypeChoice::Int8, DtypeChoice::Bf16]),
         ("t5-ce", &[DtypeChoice::F32, DtypeChoice::Int8]),
         ("t5gemma2", &[DtypeChoice::F32]),
         ("regresslm-hf-p10", &[DtypeChoice::F32]),

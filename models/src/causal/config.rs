@@ -37,6 +37,8 @@ pub struct CausalConfig {
     pub activation: Activation,
     /// Whether the feed-forward layers have a gate.
     pub gated: bool,
+    /// Whether queries, keys and values are stored as one layer, and both inputs of the MLP as another.
+    pub fused: bool,
     /// Whether queries, keys and values have a bias.
     pub input_bias: bool,
     /// Whether attention's output has a bias.

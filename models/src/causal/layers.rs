@@ -220,7 +220,11 @@ impl Loader<'_> {
         let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
         let (shape, bias) = ([intermediate, hidden], config.mlp_bias);
         let up = LayerName { name: format!("{layer}.{}", names.up), shape, bias };
-        let up = if config.gated {
+        let up = if config.fused {
+            let name = format!("{layer}.mlp.gate_up_proj");
+            let both = LayerName { name, shape: [2 * intermediate, hidden], bias };
+            MlpInput::Gated(self.combined(&[both], [intermediate; 2])?)
+        } else if config.gated {
             let gate = LayerName { name: format!("{layer}.mlp.gate_proj"), shape, bias };
             MlpInput::Gated(self.combined(&[gate, up], [intermediate; 2])?)
         } else {
@@ -237,6 +241,7 @@ impl Loader<'_> {
         let queries = config.query_width();
         let keys = config.key_width();
         let parts: &[_] = match config.naming {
+            Naming::Llama if config.fused => &[("self_attn.qkv_proj", queries + 2 * keys)],
             Naming::Llama => {
                 &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
             }

@@ -1,5 +1,5 @@
 //! Decoder-only models over contexts and paths: Llama, Mistral, Qwen2, Qwen3, dense Granite, SmolLM3,
-//! OLMo 2 and 3, Gemma 2 and 3, and GPT-2.
+//! OLMo 2 and 3, Gemma 2 and 3, Phi-3, and GPT-2.
 //!
 //! [`Causal`] is one [`BatchModel`](ntl_core::contract::BatchModel); the families differ only in the values
 //! of [`CausalConfig`]. A context contains the keys and values of all prompt tokens except the last, which is

@@ -36,6 +36,8 @@ struct StoredLlama {
     rope_local_base_freq: Option<f64>,
     rope_scaling: Option<StoredRope>,
     rope_parameters: Option<StoredRopes>,
+    partial_rotary_factor: Option<f64>,
+    original_max_position_embeddings: Option<usize>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     sliding_window: Option<usize>,
@@ -159,6 +161,7 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
         qk_norm: traits.qk_norm,
         activation: activation(activation_field, name.as_deref(), usual_activation)?,
         gated: true,
+        fused: traits.is_fused,
         input_bias: attention_bias || traits.has_qkv_bias,
         output_bias: attention_bias && !traits.has_qkv_bias,
         mlp_bias: stored.mlp_bias.unwrap_or(false),
@@ -241,7 +244,12 @@ fn rotary(traits: LlamaTraits, stored: &StoredLlama) -> Result<(PositionEncoding
             theta: rope.rope_theta.or(theta).unwrap_or(10_000.0),
             positions: stored.max_position_embeddings,
         };
-        let (rotary, positions) = rope.resolve(shape)?;
+        let (rotary, positions) = if traits.has_partial_rope {
+            let trained = stored.original_max_position_embeddings;
+            rope.clone().or(stored.partial_rotary_factor, trained).resolve_partial(shape)?
+        } else {
+            rope.resolve(shape)?
+        };
         rotaries.push(rotary);
         positions_max = positions_max.min(positions);
     }
@@ -326,6 +334,7 @@ fn gpt2(family: Family, stored: StoredGpt2) -> Result<CausalConfig, FieldError> 
         qk_norm: None,
         activation: activation("activation_function", name, Activation::GeluNew)?,
         gated: false,
+        fused: false,
         input_bias: true,
         output_bias: true,
         mlp_bias: true,

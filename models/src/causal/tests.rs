@@ -58,6 +58,22 @@ fn a_context_is_limited_by_its_positions() {
 }
 
 #[test]
+fn long_factors_are_left_out_and_the_context_ends_where_they_begin() {
+    let rope = json!({"type": "longrope", "short_factor": [1.0, 4.0], "long_factor": [1.0, 9.0]});
+    let old = json!({"hidden_size": 48, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 16,
+        "rope_scaling": rope});
+    let mut new = json!({"hidden_size": 48, "rope_parameters": rope});
+    new["rope_parameters"]["partial_rotary_factor"] = 0.5.into();
+    new["rope_parameters"]["original_max_position_embeddings"] = 16.into();
+    let [old, new] = [old, new].map(|change| read("Phi3ForCausalLM", &change, None).unwrap());
+    assert_eq!(old, new);
+    assert_eq!((old.head_dim, old.positions_max), (8, 16));
+    let PositionEncoding::Rotary(rotaries) = &old.positions else { panic!("{:?}", old.positions) };
+    let magnitude = (1.0 + 2f32.ln() / 16f32.ln()).sqrt();
+    assert_eq!(*rotaries, [Rotary { frequencies: vec![1.0, 0.0025], magnitude, head_dim: 8 }]);
+}
+
+#[test]
 fn windows_follow_the_family() {
     let some = Some(8);
     let none = None;
@@ -140,11 +156,16 @@ fn generation_config_determines_the_end_of_sequence_ids() {
 fn unsupported_configurations_are_rejected_with_the_field_s_name() {
     const LLAMA: &str = "LlamaForCausalLM";
     const GEMMA: &str = "Gemma3ForCausalLM";
+    const PHI3: &str = "Phi3ForCausalLM";
     for (architecture, change, field) in [
         (LLAMA, json!({"rope_scaling": {"rope_type": "longrope"}}), "rope_scaling"),
         (LLAMA, json!({"rope_scaling": {"rope_type": "linear"}}), "rope_scaling"),
         (LLAMA, json!({"rope_scaling": {"rope_type": "llama3", "factor": 0}}), "rope_scaling"),
         (LLAMA, json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "partial_rotary_factor"),
+        (PHI3, json!({"partial_rotary_factor": 0.1}), "partial_rotary_factor"),
+        (PHI3, json!({"partial_rotary_factor": 1.5}), "partial_rotary_factor"),
+        (PHI3, json!({"rope_scaling": {"type": "longrope", "short_factor": [1.0, 2.0]}}), "rope_scaling"),
+        (PHI3, json!({"rope_scaling": {"type": "longrope", "short_factor": [0.0]}}), "rope_scaling"),
         (LLAMA, json!({"rope_theta": -1.0}), "rope_theta"),
         (LLAMA, json!({"rope_theta": 0}), "rope_theta"),
         (LLAMA, json!({"rms_norm_eps": -1e-6}), "rms_norm_eps"),

@@ -11,7 +11,7 @@ use ntl_text::checkpoint::CheckpointFiles;
 use crate::support::{assert_close, flat, open_ids, score_ids};
 
 /// The names state the variants.
-const VARIANTS: [&str; 13] = [
+const VARIANTS: [&str; 14] = [
     "llama-linear",
     "llama-dynamic",
     "llama-llama3",
@@ -24,6 +24,7 @@ const VARIANTS: [&str; 13] = [
     "olmo3",
     "gemma2",
     "gemma3",
+    "phi3",
     "gpt2-by-depth",
 ];
 

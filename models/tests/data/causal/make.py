@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import (
-    Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
-    Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-    SmolLM3Config, SmolLM3ForCausalLM,
+    Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+    LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config,
+    Olmo3ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 TOKENS = 40
@@ -84,6 +85,15 @@ VARIANTS = {
                 sliding_attention=dict(rope_type="default", rope_theta=10_000.0),
                 full_attention=dict(rope_type="linear", factor=2.0, rope_theta=1000.0),
             ),
+        ),
+    ),
+    "phi3": (
+        Phi3ForCausalLM,
+        Phi3Config(
+            **SMALL | dict(num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256),
+            sliding_window=7, original_max_position_embeddings=64, partial_rotary_factor=0.75, pad_token_id=0,
+            tie_word_embeddings=True,
+            rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.5, 3.0], long_factor=[1.0, 4.0, 16.0]),
         ),
     ),
 }
