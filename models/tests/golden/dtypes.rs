@@ -20,8 +20,14 @@ over_fixtures! {
 
 const T5: [&str; 6] = ["t5-ce", "t5-ntl-was", "t5-rt", "t5-xval", "t5gemma", "t5gemma2"];
 /// Models that write numbers in dedicated tokens: exports, and PyTorch checkpoints.
-const TOKENS: [&str; 5] =
-    ["regresslm-hf-ieee", "regresslm-hf-p10", "regresslm-pt", "regresslm-pt-char", "regresslm-pt-gemma"];
+const TOKENS: [&str; 6] = [
+    "regresslm-hf-ieee",
+    "regresslm-hf-p10",
+    "regresslm-pt",
+    "regresslm-pt-char",
+    "regresslm-pt-gemma",
+    "regresslm-pt-gemma2",
+];
 const CAUSAL: [&str; 4] = ["llama-ntl", "gpt2", "granite", "qwen3"];
 
 /// The maximum root mean square error of logits as a share of their spread. The error is largest for random

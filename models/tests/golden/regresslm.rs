@@ -14,8 +14,9 @@ use ntl_core::sampling::SamplingParams;
 use ntl_engine::{Engine, EngineLimits, NoObserver};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_text::checkpoint::{CheckpointFiles, TruncationSide};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::corrupted::{change_json, files_of};
 use crate::support::{Fixtures, assert_close, flat, ids, numbers, read_golden, reference, score, tokens};
 
 const CHECKPOINTS: [(&str, &str, NumberEncoding); 4] = [
@@ -70,13 +71,16 @@ fn a_tiny_model_gives_the_enumerated_distributions_of_both_numbers() {
     }
 }
 
-/// All values of all numbers of an answer, from `data/tiny/regresslm_torch.py`. The first model has vanilla
-/// layers, special values and padding between its two numbers, the second one T5Gemma's encoder.
+/// All values of all numbers of an answer, from `data/tiny/regresslm_torch.py` and, for the last model, from
+/// the original code (`regresslm_original.py`). The first model has vanilla layers, special values and
+/// padding between its two numbers, the others T5Gemma's encoders.
 #[test]
 fn tiny_pytorch_models_give_the_enumerated_distributions_and_separate_masses() {
-    for (name, encoding) in
-        [("regresslm-pt", NumberEncoding::P10), ("regresslm-pt-gemma", NumberEncoding::Normalized)]
-    {
+    for (name, encoding) in [
+        ("regresslm-pt", NumberEncoding::P10),
+        ("regresslm-pt-gemma", NumberEncoding::Normalized),
+        ("regresslm-pt-gemma2", NumberEncoding::Normalized),
+    ] {
         let folder = Fixtures::Tiny.folder(name);
         let (json, tensors) = read_golden(&folder);
         let mut loaded = open(&folder);
@@ -105,6 +109,18 @@ fn tiny_pytorch_models_give_the_enumerated_distributions_and_separate_masses() {
     }
 }
 
+#[test]
+fn all_layers_of_an_encoder_attend_to_all_positions_on_request() {
+    let folder = Fixtures::Tiny.folder("regresslm-pt-gemma2");
+    let (golden, tensors) = read_golden(&folder);
+    let mut files = files_of(&folder);
+    change_json(&mut files, "ntl.json", "/encoder/all_global_attn", &json!(true));
+    let mut loaded = load(&CheckpointFiles::memory("m", files), LoadOptions::default()).unwrap();
+    for case in golden["cases"].as_array().unwrap() {
+        check_logits_of(&mut loaded, case, &tensors, "global");
+    }
+}
+
 fn complete_tree(is_masked: bool) -> NumberJob {
     let method = NumberMethod::Tree { tolerance: 1e-12, nodes_max: 65_536, precision: None };
     NumberJob { is_masked, ..NumberJob::new(method) }
@@ -112,12 +128,17 @@ fn complete_tree(is_masked: bool) -> NumberJob {
 
 /// Compares the logits of a case's greedy answer.
 fn check_logits(loaded: &mut LoadedModel, case: &Value, tensors: &HashMap<String, Tensor>) {
+    check_logits_of(loaded, case, tensors, "case");
+}
+
+/// Like [`check_logits`], with tensors whose names begin with `kind`.
+fn check_logits_of(loaded: &mut LoadedModel, case: &Value, tensors: &HashMap<String, Tensor>, kind: &str) {
     let greedy = ids(&case["greedy"]);
     let input = tokens(&[&[0], &greedy[..greedy.len() - 1]].concat(), &[]);
     let (logits, _) = score(&mut *loaded.model, &[prompt_of(case)], &[input]);
     let got: Vec<f32> = (0..logits.rows()).flat_map(|row| logits.row(row).to_vec()).collect();
     let id = case["id"].as_str().unwrap();
-    assert_close(&got, &flat(&tensors[&format!("case.{id}.logits")]), 1e-4, id);
+    assert_close(&got, &flat(&tensors[&format!("{kind}.{id}.logits")]), 1e-4, id);
 }
 
 /// Compares a distribution with `[value, probability]` of all values.

@@ -75,11 +75,23 @@ fn wrong_descriptions_are_rejected_by_field() {
         [("/encoder/type", json!("mamba"), "`mamba`"), ("/encoder/type", json!("PERFORMER"), "`PERFORMER`")]
     {
         let message = described("regresslm-pt", pointer, &value);
-        assert!(message.contains(name) && message.contains("vanilla and t5gemma are"), "{message}");
+        assert!(message.contains(name) && message.contains("vanilla, t5gemma and t5gemma2 are"), "{message}");
     }
     for (pointer, field) in [("/encoder/config/hidden_size", "encoder"), ("/encoder/config", "encoder")] {
         let message = described("regresslm-pt-gemma", pointer, &Value::Null);
         assert!(message.contains(&format!("DIR/ntl.json: field `{field}`: missing field")), "{message}");
+    }
+    let message = described("regresslm-pt-gemma2", "/encoder/config/text_config", &Value::Null);
+    assert!(message.contains("DIR/ntl.json: field `encoder`: missing field"), "{message}");
+    for (pointer, value) in [
+        ("head_dim", json!(7)),
+        ("num_hidden_layers", json!(99_999_999_999_u64)),
+        ("sliding_window", json!(0)),
+    ] {
+        let message =
+            described("regresslm-pt-gemma2", &format!("/encoder/config/text_config/{pointer}"), &value);
+        let field = format!("DIR/ntl.json: field `encoder.config.text_config.{pointer}`");
+        assert!(message.contains(&field), "{message}");
     }
     let message = described("regresslm-pt-gemma", "/encoder/config/head_dim", &json!(7));
     assert!(message.contains("DIR/ntl.json: field `encoder.config.head_dim`"), "{message}");

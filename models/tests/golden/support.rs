@@ -35,7 +35,7 @@ impl Fixtures {
     pub(crate) fn only(self, names: &[&'static str]) -> impl Iterator<Item = &'static str> {
         let lacks: &[&str] = match self {
             Self::Tiny => &["t5-ntl-mse", "t5-rt-ntl", "llama-ce", "regresslm-hf-ieee", "regresslm-pt-char"],
-            Self::Reference => &["regresslm-pt-gemma"],
+            Self::Reference => &["regresslm-pt-gemma", "regresslm-pt-gemma2"],
         };
         let lacks_large = matches!(self, Self::Reference) && !cfg!(shared_fixtures);
         let names = names.iter().copied();

@@ -359,7 +359,7 @@ fn assert_enumerated(found: &Value, want: &Value) {
 /// The first model has two numbers, the second one also values that are not finite.
 #[tokio::test]
 async fn tiny_regresslms_answer_with_the_enumerated_distribution_of_every_number() {
-    for name in ["regresslm-hf-p10", "regresslm-pt", "regresslm-pt-gemma"] {
+    for name in ["regresslm-hf-p10", "regresslm-pt", "regresslm-pt-gemma", "regresslm-pt-gemma2"] {
         let (app, cases) = tiny(name);
         for case in &cases[..2] {
             for (kind, normalize) in [("masked", true), ("raw", false)] {

@@ -120,7 +120,8 @@ pub(super) const CONFIG: Target = Target {
             .filter(|folder| ![REGRESSLM, REGRESSLM_HEAD].contains(folder))
             .map(|folder| (*folder, "tokenizer_config.json"));
         let inner = [(REGRESSLM, "p10_vocab.json"), (REGRESSLM, "encoder_tokenizer/tokenizer_config.json")];
-        let described = ["regresslm-pt", "regresslm-pt-gemma"].map(|folder| (folder, "ntl.json"));
+        let described =
+            ["regresslm-pt", "regresslm-pt-gemma", "regresslm-pt-gemma2"].map(|folder| (folder, "ntl.json"));
         let pairs = configs.chain(tokenizers).chain(inner).chain(described);
         let mut corpus: Vec<_> = pairs
             .map(|(folder, file)| named(&format!("{folder}/{file}"), &tiny(&[folder], file)[0]))

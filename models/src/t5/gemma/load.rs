@@ -120,12 +120,7 @@ impl Reader<'_> {
         };
         let head = whole.head(HEAD, head, [decoder.vocab_size, decoder.hidden_size]);
         let image_end = match self.config.image_end_id {
-            Some(id) => {
-                let name = "embed_tokens.eoi_embedding";
-                let exact = self.loader(names.encoder, encoder, &exact);
-                let vector = exact.tensor(name, &[encoder.hidden_size])?;
-                Some((id, vector.reshape((1, encoder.hidden_size)).map_err(device_error)?))
-            }
+            Some(id) => Some(from_prompts.image_end(id)?),
             None => None,
         };
         let parts = Parts {
@@ -177,6 +172,14 @@ impl StackConfig {
 impl Loader<'_, StackConfig> {
     pub(in crate::t5) fn table(&self) -> LoadResult<Weight> {
         self.weight("embed_tokens", [self.config.vocab_size, self.config.hidden_size])
+    }
+
+    /// Reads the embedding f32 `[1, hidden]` that a token has instead of the table's.
+    pub(in crate::t5) fn image_end(&self, id: u32) -> LoadResult<(u32, Tensor)> {
+        let exact = self.place.exact();
+        let width = self.config.hidden_size;
+        let vector = Loader { place: &exact, ..*self }.tensor("embed_tokens.eoi_embedding", &[width])?;
+        Ok((id, vector.reshape((1, width)).map_err(device_error)?))
     }
 
     pub(in crate::t5) fn encoder(&self) -> LoadResult<Encoder> {

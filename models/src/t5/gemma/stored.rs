@@ -28,8 +28,9 @@ struct Stored<E> {
 
 /// The encoder of T5Gemma 2, whose text stack is one of its parts.
 #[derive(Deserialize)]
-struct StoredEncoder {
-    text_config: StoredStack,
+pub(in crate::t5) struct StoredSecondEncoder {
+    pub(in crate::t5) text_config: StoredStack,
+    pub(in crate::t5) eoi_token_index: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +101,7 @@ impl GemmaConfig {
         let (stored, stack) = match version {
             GemmaVersion::One => (files.require_json::<Stored<StoredStack>>(CONFIG_FILE)?, "encoder"),
             GemmaVersion::Two => {
-                let stored: Stored<StoredEncoder> = files.require_json(CONFIG_FILE)?;
+                let stored: Stored<StoredSecondEncoder> = files.require_json(CONFIG_FILE)?;
                 (stored.flattened(), "encoder.text_config")
             }
         };
@@ -185,7 +186,7 @@ impl GemmaConfig {
     }
 }
 
-impl Stored<StoredEncoder> {
+impl Stored<StoredSecondEncoder> {
     fn flattened(self) -> Stored<StoredStack> {
         Stored {
             encoder: self.encoder.text_config,
@@ -251,7 +252,19 @@ impl Stored<StoredStack> {
 }
 
 impl StoredStack {
-    /// Returns the encoder of a RegressLM.
+    /// Lets all layers attend to all positions.
+    pub(in crate::t5) fn remove_windows(&mut self) -> Result<(), FieldError> {
+        let layers = check_count("num_hidden_layers", self.num_hidden_layers)?;
+        self.layer_types = Some(vec!["full_attention".to_owned(); layers]);
+        Ok(())
+    }
+
+    /// Returns the encoder of a T5Gemma 2.
+    pub(in crate::t5) fn second_encoder(&self) -> Result<StackConfig, FieldError> {
+        self.resolve(GemmaVersion::Two, Side::Encoder)
+    }
+
+    /// Returns the encoder of a RegressLM with a T5Gemma 1.
     pub(in crate::t5) fn regresslm_encoder(&self) -> Result<StackConfig, FieldError> {
         let mut encoder = self.resolve(GemmaVersion::One, Side::Encoder)?;
         encoder.heads.cap = None;

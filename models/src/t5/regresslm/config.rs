@@ -3,6 +3,7 @@
 use ntl_core::numbers::TokenNotation;
 use ntl_text::tokenizer::Vocabulary;
 
+use crate::families::GemmaVersion;
 use crate::ops::Heads;
 use crate::rope::Rotary;
 use crate::t5::gemma::StackConfig;
@@ -35,8 +36,16 @@ pub(crate) struct WeightsFile {
 }
 
 pub(crate) enum EncoderShape {
-    Vanilla { layers: LayersShape, rotary: Rotary },
-    Gemma(StackConfig),
+    Vanilla {
+        layers: LayersShape,
+        rotary: Rotary,
+    },
+    Gemma {
+        version: GemmaVersion,
+        stack: StackConfig,
+        /// The end of an image, whose embedding is a separate vector.
+        image_end_id: Option<u32>,
+    },
 }
 
 /// Shape of a stack of PyTorch's layers.
@@ -69,7 +78,7 @@ impl EncoderShape {
     pub(super) fn d_model(&self) -> usize {
         match self {
             Self::Vanilla { layers, .. } => layers.d_model,
-            Self::Gemma(shape) => shape.hidden_size,
+            Self::Gemma { stack, .. } => stack.hidden_size,
         }
     }
 
@@ -77,7 +86,7 @@ impl EncoderShape {
     pub(super) fn vocab_size(&self) -> usize {
         match self {
             Self::Vanilla { layers, .. } => layers.vocab_size,
-            Self::Gemma(shape) => shape.vocab_size,
+            Self::Gemma { stack, .. } => stack.vocab_size,
         }
     }
 }

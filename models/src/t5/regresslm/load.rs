@@ -5,7 +5,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult, OWN_FILE};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig};
 use crate::adapter::{AdaptableLayers, ModelAdapters};
-use crate::families::Family;
+use crate::families::{Family, GemmaVersion};
 use crate::ops::{
     Activation, Linear, Mlp, MlpInput, Norm, Placement, StoredLinear, device_error, is_placeholder,
 };
@@ -71,10 +71,15 @@ impl Reader<'_> {
                 let embeddings = Embeddings::plain(table, shape.vocab_size);
                 (embeddings, loader.rotary_encoder(rotary.clone())?, shape.sizes())
             }
-            EncoderShape::Gemma(shape) => {
-                let prefix = &format!("{root}encoder.encoder.");
-                let loader = Loader { weights, config: shape, place, prefix, adaptable };
-                (shape.embeddings(loader.table()?, None), loader.encoder()?, shape.sizes())
+            EncoderShape::Gemma { version, stack, image_end_id } => {
+                let part = match version {
+                    GemmaVersion::One => "",
+                    GemmaVersion::Two => "text_model.",
+                };
+                let prefix = &format!("{root}encoder.encoder.{part}");
+                let loader = Loader { weights, config: stack, place, prefix, adaptable };
+                let image_end = image_end_id.map(|id| loader.image_end(id)).transpose()?;
+                (stack.embeddings(loader.table()?, image_end), loader.encoder()?, stack.sizes())
             }
         };
         let prefix = &format!("{root}decoder.");

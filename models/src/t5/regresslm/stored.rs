@@ -12,9 +12,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::config::{EncoderShape, LayersShape, TorchConfig, WeightsFile};
+use crate::families::GemmaVersion;
 use crate::rope::{RopeShape, Rotary, StoredRope};
 use crate::t5::config::required;
-use crate::t5::gemma::{StackConfig, StoredStack};
+use crate::t5::gemma::{StackConfig, StoredSecondEncoder, StoredStack};
 use crate::weights::is_plain_name;
 
 /// The token that pads and starts sequences; its id is 0.
@@ -58,10 +59,13 @@ struct StoredEncoder {
     fields: Map<String, Value>,
 }
 
-/// The fields of an encoder of T5Gemma.
+/// The fields of an encoder of a T5Gemma, whose `config` has the shape of its version.
 #[derive(Deserialize)]
-struct StoredGemma {
-    config: StoredStack,
+struct StoredGemma<C> {
+    config: C,
+    /// Whether the layers with windows attend to all positions, too.
+    #[serde(default)]
+    all_global_attn: bool,
 }
 
 /// The layers of a stack.
@@ -195,16 +199,39 @@ impl StoredEncoder {
                 Ok(EncoderShape::Vanilla { layers, rotary })
             }
             "t5gemma" => {
-                let StoredGemma { config } = self.read_fields()?;
-                check_sizes(&[("vocab_size", self.vocab_size)]).map_err(within("encoder"))?;
-                let encoder = config.regresslm_encoder().map_err(within("encoder.config"))?;
-                Ok(EncoderShape::Gemma(StackConfig { vocab_size: self.vocab_size, ..encoder }))
+                let mut stored: StoredGemma<StoredStack> = self.read_fields()?;
+                if stored.all_global_attn {
+                    stored.config.remove_windows().map_err(within("encoder.config"))?;
+                }
+                let stack = stored.config.regresslm_encoder().map_err(within("encoder.config"))?;
+                self.gemma(GemmaVersion::One, stack, None)
+            }
+            "t5gemma2" => {
+                let mut stored: StoredGemma<StoredSecondEncoder> = self.read_fields()?;
+                let StoredSecondEncoder { text_config, eoi_token_index } = &mut stored.config;
+                if stored.all_global_attn {
+                    text_config.remove_windows().map_err(within("encoder.config.text_config"))?;
+                }
+                let stack = text_config.second_encoder().map_err(within("encoder.config.text_config"))?;
+                self.gemma(GemmaVersion::Two, stack, *eoi_token_index)
             }
             _ => {
-                let reason = format!("`{}` is not supported; vanilla and t5gemma are", self.kind);
+                let reason = format!("`{}` is not supported; vanilla, t5gemma and t5gemma2 are", self.kind);
                 Err(wrong("encoder.type", reason))
             }
         }
+    }
+
+    /// Training resized the vocabulary of the configuration.
+    fn gemma(
+        &self,
+        version: GemmaVersion,
+        stack: StackConfig,
+        image_end_id: Option<u32>,
+    ) -> Result<EncoderShape, Wrong> {
+        check_sizes(&[("vocab_size", self.vocab_size)]).map_err(within("encoder"))?;
+        let stack = StackConfig { vocab_size: self.vocab_size, ..stack };
+        Ok(EncoderShape::Gemma { version, stack, image_end_id })
     }
 
     fn read_fields<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
@@ -282,6 +309,7 @@ impl StoredTokenizer {
                 Some(file) => Err(("file", format!("`{file}` is not a file name"))),
                 None => Err(("file", "missing".to_owned())),
             },
+            "huggingface" => Ok(Vocabulary::Library),
             "character" => Ok(Vocabulary::Characters {
                 characters: required("chars", self.chars)?,
                 pad: self.pad_id,
@@ -289,7 +317,8 @@ impl StoredTokenizer {
                 first: self.first_char_id,
             }),
             other => {
-                let reason = format!("`{other}` is not supported; sentencepiece and character are");
+                let reason =
+                    format!("`{other}` is not supported; sentencepiece, huggingface and character are");
                 Err(("kind", reason))
             }
         }

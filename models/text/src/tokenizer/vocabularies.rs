@@ -1,4 +1,4 @@
-//! Tokenizers that add no special tokens, of checkpoints without a tokenizer's directory.
+//! The tokenizers of prompts of RegressLM's PyTorch models.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,15 @@ use super::pieces::{Piece, PieceKind, PieceTable, Segment, Spelling};
 use super::sentencepiece::PrefixIndex;
 use super::slow::SlowTokenizer;
 use super::{Source, Tokenizer};
-use crate::checkpoint::{CheckpointFiles, LoadError, TruncationSide};
+use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType, TruncationSide};
 
 /// A vocabulary of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vocabulary {
     /// A SentencePiece model.
     SentencePiece { file: String },
+    /// The `tokenizer.json` of the checkpoint.
+    Library,
     /// Every character is a token; the first one has the id `first`.
     Characters { characters: String, pad: u32, unknown: u32, first: u32 },
 }
@@ -45,6 +47,15 @@ impl Tokenizer {
         described: &str,
     ) -> Result<Self, LoadError> {
         let (source, table, pad, unknown) = match vocabulary {
+            Vocabulary::Library => {
+                let tokenizer = Self::open_as(files, Some(TokenizerType::Auto))?;
+                return Ok(Self {
+                    model_max_length: Some(prompt_tokens_max),
+                    truncation_side: Some(TruncationSide::Right),
+                    chat: None,
+                    ..tokenizer
+                });
+            }
             Vocabulary::SentencePiece { file } => {
                 let (tokenizer, table) = SlowTokenizer::without_special_tokens(files, file)?;
                 let unknown = table.id("<unk>");
