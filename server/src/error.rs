@@ -70,7 +70,7 @@ pub(crate) enum AppError {
     Quota(#[from] QuotaExceeded),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// An error of one of several prompts, such as `prompt[2]`.
+    /// An error of a prompt that has another name in the request, such as `prompt[2]` or `input`.
     #[error("`{param}`: {error}")]
     OfPrompt { param: String, error: Box<AppError> },
     #[error("the server failed while answering this request")]
@@ -191,6 +191,9 @@ struct Row {
     retry_after_seconds: Option<u32>,
 }
 
+/// The field of prompts in completions.
+const PROMPT: &str = "prompt";
+
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 const OVERLOADED: &str = "overloaded_error";
@@ -223,13 +226,20 @@ impl AppError {
         Self::invalid(param, format!("`{param}` {}", message.as_ref()))
     }
 
-    /// Names the prompt that an error of the request is about, if the request has several. `field` lists the
-    /// prompts.
+    /// Names the prompt that an error of the request is about, if the request has several, or if the error
+    /// says that the only one is too long. `field` lists the prompts.
     pub(crate) fn of_prompt(self, field: &str, index: usize, count: usize) -> Self {
-        if count < 2 || matches!(self, Self::Invalid { .. }) || self.row().status != StatusCode::BAD_REQUEST {
+        if matches!(self, Self::Invalid { .. }) || self.row().status != StatusCode::BAD_REQUEST {
             return self;
         }
-        Self::OfPrompt { param: format!("{field}[{index}]"), error: Box::new(self) }
+        let param = match self {
+            _ if count > 1 => format!("{field}[{index}]"),
+            Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } if field != PROMPT => {
+                field.to_owned()
+            }
+            _ => return self,
+        };
+        Self::OfPrompt { param, error: Box::new(self) }
     }
 
     pub(crate) fn body(&self) -> ErrorBody {
@@ -240,7 +250,7 @@ impl AppError {
             Self::ModelNotFound(_) => Some("model".to_owned()),
             Self::ResponseTooLarge { fields, .. } => fields.first().map(|&field| field.to_owned()),
             Self::Engine(EngineError::PromptTooLong { .. }) | Self::TextTooLong { .. } => {
-                Some("prompt".to_owned())
+                Some(PROMPT.to_owned())
             }
             Self::Engine(EngineError::ContextTooLong { .. }) => Some("max_tokens".to_owned()),
             _ => None,
@@ -401,6 +411,12 @@ mod tests {
         assert_eq!(body.message, format!("`prompt[2]`: {}", long()));
         assert_eq!(error.row().status, StatusCode::BAD_REQUEST);
         assert_eq!(long().of_prompt("prompt", 0, 1).body().error.param.as_deref(), Some("max_tokens"));
+        let bytes = || AppError::TextTooLong { bytes: 9, bytes_max: 8, tokens_max: 4 };
+        for (field, message) in [("prompt", bytes().to_string()), ("input", format!("`input`: {}", bytes()))]
+        {
+            let body = bytes().of_prompt(field, 0, 1).body().error;
+            assert_eq!((body.param.as_deref(), body.message), (Some(field), message));
+        }
         // Errors that are not about the prompt stay as they are.
         for error in
             [AppError::Draining, AppError::Engine(EngineError::Dead), AppError::field("n", "is wrong")]

@@ -15,7 +15,7 @@ use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::apis::WITHOUT_EFFECT;
+use crate::apis::{RESPONSES_SHARED, WITHOUT_EFFECT};
 use crate::paths;
 
 const KEY: &str = "key";
@@ -91,8 +91,8 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post].into_iter().filter_map(Option::as_mut)
 }
 
-/// Lists all fields of completions and chats: those without effect as well, and for chats those that they
-/// share with completions. There are no others.
+/// Lists all fields of completions, chats and responses: those without effect as well, and those that chats
+/// and responses share with completions. There are no others.
 fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let RefOr::T(Schema::Object(completion)) = CompletionRequest::schema() else { return };
     let about = "Accepted for clients of other servers; changes nothing.";
@@ -110,7 +110,8 @@ fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let mut shared = completion;
     shared.properties.remove("prompt");
     close(&ChatRequest::name(), &shared);
-    close(&ResponsesRequest::name(), &Object::new());
+    shared.properties.retain(|name, _| RESPONSES_SHARED.contains(&name.as_str()));
+    close(&ResponsesRequest::name(), &shared);
 }
 
 /// Adds the examples of a path, an operation id (no path has two methods), the response headers, and the API

@@ -39,7 +39,7 @@ use crate::answer::{Piece, ShownNumber, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::ReportOptions;
 use crate::served::ServedModel;
-pub(crate) use fields::{WITHOUT_EFFECT, model_calibration};
+pub(crate) use fields::{RESPONSES_SHARED, WITHOUT_EFFECT, model_calibration};
 use number::NumberFormat;
 use tokens::{finite_logprob, number_of};
 

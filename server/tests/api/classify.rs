@@ -180,7 +180,8 @@ async fn faulty_fields_are_named() {
     assert_eq!(ok(&app, "/classify", body).await["usage"]["prompt_tokens"], 128);
     // RoBERTa's positions begin after the padding's.
     for (name, max) in [("bert-classes", 128), ("roberta-regression", 126), ("modernbert-mean", 128)] {
-        let (_, message) = refused(&head(name), "/classify", json!({"input": long})).await;
+        let (param, message) = refused(&head(name), "/classify", json!({"input": long})).await;
+        assert_eq!(param, "input", "{message}");
         assert!(message.contains(&format!("the model takes at most {max}")), "{message}");
     }
     let (_, message) = refused(&head("gpt2-classes"), "/classify", json!({"messages": messages})).await;

@@ -186,7 +186,19 @@ fn chat_probe(field: &str) -> Option<Probe> {
 
 fn response_probe(field: &str) -> Option<Probe> {
     let tool = json!({"type": "function", "name": "7"});
+    let endless = json!({"ignore_eos": true, "max_output_tokens": 40});
     match field {
+        "include_stop_str_in_output"
+        | "logit_bias"
+        | "min_p"
+        | "stop_token_ids"
+        | "structured_outputs"
+        | "top_k" => text_probe(field),
+        "frequency_penalty" | "presence_penalty" => probe_with(endless, json!(2)),
+        "repetition_penalty" => probe_with(endless, json!(10)),
+        "skip_special_tokens" => probe_with(endless, json!(false)),
+        "ignore_eos" => probe(json!(true)),
+        "stop" => probe_with(json!({"structured_outputs": {"choice": ["12"]}}), json!("2")),
         "input" => probe(json!("345")),
         "instructions" => probe(json!("9")),
         "text" => probe(json!({"format": {"type": "json_schema", "schema": {"const": 77}}})),

@@ -105,7 +105,7 @@ async fn predictions_are_the_labels_of_texts_and_pairs_in_the_order_of_their_sco
     let left = ok(&app, "/predict", of(json!({"truncate": true, "truncation_direction": "left"}))).await;
     assert_ne!(right, left);
     let refused = post(&app, "/predict", of(json!({}))).await;
-    assert_eq!(refused.error()["message"], "prompt has 410 tokens, the model takes at most 128");
+    assert_eq!(refused.error()["message"], "`inputs`: prompt has 410 tokens, the model takes at most 128");
 }
 
 #[tokio::test]

@@ -30,10 +30,10 @@ pub(super) use number_fields::{message_tokens, wants_number};
 use number_method::TextBefore;
 use text::TextFields;
 pub(super) use text::{LOGPROB_IDS_MAX, N_MAX};
-pub(crate) use unsupported::WITHOUT_EFFECT;
+pub(crate) use unsupported::{RESPONSES_SHARED, WITHOUT_EFFECT};
 pub(super) use unsupported::{
-    RESPONSES_SHARED, check_chat, check_completion, check_message, check_part, check_response_item,
-    check_response_part, check_responses,
+    check_chat, check_completion, check_message, check_part, check_response_item, check_response_part,
+    check_responses,
 };
 
 /// Maximum number of texts in one request: prompts times `n`, or times rationales.

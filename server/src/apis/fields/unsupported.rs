@@ -121,7 +121,7 @@ const RESPONSES_FIELDS: [(&str, Neutral); 11] = [
 ];
 
 /// Fields of completions that responses have as well, as in vLLM.
-pub(in crate::apis) const RESPONSES_SHARED: [&str; 13] = [
+pub(crate) const RESPONSES_SHARED: [&str; 13] = [
     "cache_salt",
     "frequency_penalty",
     "ignore_eos",
