@@ -6,7 +6,9 @@ mod examples;
 
 use std::collections::BTreeMap;
 
-use ntl_api::{ChatRequest, CompletionRequest, ErrorBody, FINGERPRINT_HEADER, ResponsesRequest};
+use ntl_api::{
+    ChatRequest, CompletionRequest, ErrorBody, FINGERPRINT_HEADER, ResponsesEvent, ResponsesRequest,
+};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
@@ -54,6 +56,10 @@ fn describe(mut routes: OpenApi, keys: ApiKeyUse) -> OpenApi {
     }
     let mut schemas = routes.components.take().expect("routes have schemas").schemas;
     close_bodies(&mut schemas);
+    // Event streams have them in texts, which no schema refers to.
+    let mut events = vec![(ResponsesEvent::name().into_owned(), ResponsesEvent::schema())];
+    ResponsesEvent::schemas(&mut events);
+    schemas.extend(events);
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
     let mut components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)

@@ -69,11 +69,11 @@ pub use number::{
 pub use predict::{PredictInputs, PredictRequest, PredictResponse, PredictText, Prediction};
 pub use rerank::{RerankDocument, RerankRequest, RerankResponse, RerankResult, RerankText};
 pub use responses::{
-    IncompleteDetails, InputTokensDetails, OutputTokensDetails, ResponsesAllowedChoice, ResponsesContent,
-    ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesFormat, ResponsesFunctionChoice,
-    ResponsesInput, ResponsesInputItem, ResponsesOutputItem, ResponsesOutputPart, ResponsesPart,
-    ResponsesReasoning, ResponsesRequest, ResponsesResponse, ResponsesSettings, ResponsesStatus,
-    ResponsesText, ResponsesTool, ResponsesToolChoice, ResponsesUsage,
+    IncompleteDetails, InputTokensDetails, NamedStreamEvent, OutputTokensDetails, ResponsesAllowedChoice,
+    ResponsesContent, ResponsesError, ResponsesEvent, ResponsesEventBody, ResponsesFormat,
+    ResponsesFunctionChoice, ResponsesInput, ResponsesInputItem, ResponsesOutputItem, ResponsesOutputPart,
+    ResponsesPart, ResponsesReasoning, ResponsesRequest, ResponsesResponse, ResponsesSettings,
+    ResponsesStatus, ResponsesText, ResponsesTool, ResponsesToolChoice, ResponsesUsage,
 };
 pub use score::{
     CandidateLosses, CandidateScore, CandidateScores, Loss, LossName, ReductionName, Score, ScoreItem,

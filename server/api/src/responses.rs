@@ -439,6 +439,15 @@ pub struct OutputTokensDetails {
     pub reasoning_tokens: u64,
 }
 
+/// A named server-sent event, as a client reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NamedStreamEvent {
+    /// The `type` of the event.
+    pub event: String,
+    /// A `ResponsesEvent` as JSON.
+    pub data: String,
+}
+
 /// An event of a streamed response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResponsesEvent {

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use ntl_api::{ResponsesEvent, ResponsesRequest, ResponsesResponse};
+use ntl_api::{NamedStreamEvent, ResponsesRequest, ResponsesResponse};
 
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, remote_texts_of};
@@ -22,7 +22,7 @@ use crate::state::AppState;
 #[utoipa::path(post, path = RESPONSES, tag = "completions", request_body = ResponsesRequest, responses(
     (status = 200, description = "The response", content(
         (ResponsesResponse = "application/json"),
-        (ResponsesEvent = "text/event-stream"),
+        (NamedStreamEvent = "text/event-stream"),
     )),
     AppError,
 ))]

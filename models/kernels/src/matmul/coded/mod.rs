@@ -211,6 +211,10 @@ impl Kernel {
     }
 
     /// Computes `out` `[rows, WIDTH]`. Takes a step ahead with each group.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "only the kernels of x86-64 read ahead")
+    )]
     fn set_tile(self, tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
         match self {
             Self::Portable(portable) => portable.set_tile(tile, panel, out),
