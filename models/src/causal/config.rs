@@ -179,15 +179,6 @@ impl CausalConfig {
         if !(self.multipliers.logits.is_finite() && self.multipliers.logits > 0.0) {
             return Err(("logits_scaling", format!("{} is out of range", self.multipliers.logits)));
         }
-        for (field, cap) in
-            [("attn_logit_softcapping", self.caps.scores), ("final_logit_softcapping", self.caps.logits)]
-        {
-            if let Some(cap) = cap
-                && !(cap.is_finite() && cap > 0.0)
-            {
-                return Err((field, format!("{cap} is out of range")));
-            }
-        }
         if let Some(id) = self.bos_id
             && id as usize >= self.vocab_size
         {

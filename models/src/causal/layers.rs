@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 use ntl_kernels::Codes;
 use ntl_text::checkpoint::LoadResult;
 
@@ -46,12 +46,13 @@ impl Loader<'_> {
     pub(super) fn norm(&self, name: &str, width: usize) -> LoadResult<Norm> {
         let norm = self.config.norm;
         let bias = if norm.centred { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        let mut weight = self.tensor(&format!("{name}.weight"), &[width])?;
-        if self.config.has_reduced_norms {
-            // In f32, since 16-bit types would round the sum.
-            let complete = weight.to_dtype(DType::F32).and_then(|weight| weight + 1.0);
-            weight = complete.map_err(device_error)?;
-        }
+        let name = format!("{name}.weight");
+        let weight = if self.config.has_reduced_norms {
+            // 16-bit types would round the sum.
+            (self.tensor_as(&name, &[width], &self.place.exact())? + 1.0).map_err(device_error)?
+        } else {
+            self.tensor(&name, &[width])?
+        };
         let norm = Norm::new(&weight, bias.as_ref(), norm.eps).map_err(device_error)?;
         Ok(norm.rounded_to(self.place.dtype))
     }

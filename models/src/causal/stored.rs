@@ -1,7 +1,7 @@
 //! Reads the `config.json` of a family into a [`CausalConfig`]. Defaults come from the Hugging Face classes.
 
 use ntl_text::checkpoint::{
-    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_count,
+    CONFIG_FILE, CheckpointFiles, FieldError, LayerType, LoadError, TokenIds, check_cap, check_count,
     check_not_quantised, layer_types,
 };
 use ntl_text::labels::read_labels;
@@ -52,8 +52,8 @@ struct StoredLlama {
     residual_multiplier: Option<f64>,
     logits_scaling: Option<f64>,
     query_pre_attn_scalar: Option<f64>,
-    attn_logit_softcapping: Option<f32>,
-    final_logit_softcapping: Option<f32>,
+    attn_logit_softcapping: Option<f64>,
+    final_logit_softcapping: Option<f64>,
     use_bidirectional_attention: Option<bool>,
     #[serde(flatten)]
     common: StoredCommon,
@@ -140,6 +140,9 @@ fn llama(family: Family, traits: LlamaTraits, stored: StoredLlama) -> Result<Cau
     stored.common.check()?;
     let (positions, positions_max) = rotary(traits, &stored)?;
     let layers = layers(traits, &stored)?;
+    if traits.factors == Factors::Gemma && stored.use_bidirectional_attention == Some(true) {
+        return Err(("use_bidirectional_attention", "only false is supported".to_owned()));
+    }
     let (activation_field, name, usual_activation) = match traits.factors {
         Factors::Gemma => ("hidden_activation", &stored.hidden_activation, Activation::GeluNew),
         Factors::Usual | Factors::Granite => ("hidden_act", &stored.hidden_act, Activation::Silu),
@@ -190,13 +193,13 @@ impl StoredLlama {
     }
 
     fn caps(&self, factors: Factors) -> Result<Caps, FieldError> {
-        if factors != Factors::Gemma {
-            return Ok(Caps::default());
+        match factors {
+            Factors::Usual | Factors::Granite => Ok(Caps::default()),
+            Factors::Gemma => Ok(Caps {
+                scores: check_cap("attn_logit_softcapping", self.attn_logit_softcapping)?,
+                logits: check_cap("final_logit_softcapping", self.final_logit_softcapping)?,
+            }),
         }
-        if self.use_bidirectional_attention == Some(true) {
-            return Err(("use_bidirectional_attention", "only false is supported".to_owned()));
-        }
-        Ok(Caps { scores: self.attn_logit_softcapping, logits: self.final_logit_softcapping })
     }
 
     /// Returns the factor of the scores of attention.

@@ -3,8 +3,8 @@
 //!
 //! A block has 32 elements (Q4_0, Q4_1, Q5_0, Q5_1) or 256 elements (Q4_K, Q5_K, Q6_K).
 
+use candle_core::Tensor;
 use candle_core::quantized::QTensor;
-use candle_core::{Result, Tensor};
 use half::f16;
 use ntl_kernels::{CodeBits, Codes};
 use ntl_text::checkpoint::FileReader;
@@ -42,7 +42,7 @@ pub(super) struct StoredCodes {
 
 impl StoredCodes {
     /// Reads the codes, in the order of safetensors checkpoints.
-    pub(super) fn read(&self, reader: &FileReader<'_>) -> std::result::Result<Codes, ConvertError> {
+    pub(super) fn read(&self, reader: &FileReader<'_>) -> Result<Codes, ConvertError> {
         let (stored, count) = (self.stored, self.shape[0] * self.shape[1]);
         let mut codes = vec![0; count];
         let mut params = vec![[0.0; 2]; count / GROUP];
@@ -75,7 +75,7 @@ pub(super) fn quantised_type(inputs: usize, is_table: bool) -> Option<GgmlType> 
 }
 
 /// Quantises a weight f32 `[out, in]`. Returns `None` if its inputs are not whole blocks.
-pub(crate) fn quantised(weight: &Tensor, is_table: bool) -> Result<Option<Codes>> {
+pub(crate) fn quantised(weight: &Tensor, is_table: bool) -> candle_core::Result<Option<Codes>> {
     let (outputs, inputs) = weight.dims2()?;
     let Some(kind) = quantised_type(inputs, is_table) else { return Ok(None) };
     let Some(bits) = bits(kind) else { return Ok(None) };
@@ -90,7 +90,7 @@ pub(crate) fn quantised(weight: &Tensor, is_table: bool) -> Result<Option<Codes>
         Ok((codes, params))
     });
     let mut together = Codes { bits, codes: Vec::new(), params: Vec::new() };
-    for (codes, params) in parts.collect::<Result<Vec<_>>>()? {
+    for (codes, params) in parts.collect::<candle_core::Result<Vec<_>>>()? {
         together.codes.extend(codes);
         together.params.extend(params);
     }
@@ -104,7 +104,7 @@ fn fill(
     stored: GgmlType,
     codes: &mut [u8],
     params: &mut [[f32; 2]],
-) -> std::result::Result<(), ConvertError> {
+) -> Result<(), ConvertError> {
     let size = codes.len() / stored.block_elements() * stored.block_bytes();
     let bytes = reader.part(from, size as u64).map_err(ConvertError::Read)?;
     decode_all(stored, &bytes, codes, params);
@@ -120,7 +120,7 @@ fn decode_all(stored: GgmlType, bytes: &[u8], codes: &mut [u8], params: &mut [[f
     }
 }
 
-fn check(params: &[[f32; 2]]) -> std::result::Result<(), ConvertError> {
+fn check(params: &[[f32; 2]]) -> Result<(), ConvertError> {
     match params.iter().position(|params| !params.iter().all(|param| param.is_finite())) {
         Some(group) => {
             let value = params[group].into_iter().find(|param| !param.is_finite()).unwrap_or_default();

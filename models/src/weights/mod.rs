@@ -23,8 +23,8 @@ use table::{Entry, StoredType};
 pub(crate) use blocks::quantised;
 pub(crate) use shards::is_plain_name;
 
-/// How the names of decoder-only models' tables of tokens end.
-const TABLES: [&str; 3] = ["embed_tokens.weight", "lm_head.weight", "wte.weight"];
+/// The last part of the names of decoder-only models' tables of tokens, in safetensors and in GGUF files.
+const TABLES: [&str; 5] = ["embed_tokens", "lm_head", "wte", "token_embd", "output"];
 
 /// The weights of a checkpoint, still in their files.
 pub struct Weights<'a> {
@@ -86,8 +86,9 @@ impl<'a> Weights<'a> {
                 (CodedWeights::None, _, _) => None,
                 (_, StoredType::Blocks(stored), _) => Some(*stored),
                 (CodedWeights::All, _, &[_, inputs]) => {
-                    let is_table = TABLES.iter().any(|table| name.ends_with(table));
-                    blocks::quantised_type(inputs, is_table)
+                    let module = name.strip_suffix(".weight").unwrap_or(name);
+                    let last = module.rsplit('.').next().unwrap_or(module);
+                    blocks::quantised_type(inputs, TABLES.contains(&last))
                 }
                 (_, _, _) => None,
             };

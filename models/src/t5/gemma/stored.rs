@@ -3,7 +3,7 @@
 
 use ntl_text::checkpoint::{
     CONFIG_FILE, CheckpointFiles, FieldError, GENERATION_FILE, LayerType, LoadError, LoadResult, TokenIds,
-    check_count, check_epsilon, check_not_quantised, check_sizes, layer_types,
+    check_cap, check_count, check_epsilon, check_not_quantised, check_sizes, layer_types,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -170,7 +170,7 @@ impl GemmaConfig {
         decoder.vocab_size = tokens;
         let field = "backbone_config.decoder.final_logit_softcapping";
         let cap = stored_decoder.final_logit_softcapping.unwrap_or(Some(30.0));
-        let cap = checked_cap(field, cap).map_err(|(field, reason)| field_error(files, field, reason))?;
+        let cap = check_cap(field, cap).map_err(|(field, reason)| field_error(files, field, reason))?;
         Ok(Self {
             family: Family::of(files)?,
             encoder,
@@ -240,7 +240,7 @@ impl Stored<StoredStack> {
                 (GemmaVersion::One, true) => Tables::TiedHead,
                 (GemmaVersion::One, false) => Tables::Separate,
             },
-            logits_cap: checked_cap("decoder.final_logit_softcapping", cap)?,
+            logits_cap: check_cap("decoder.final_logit_softcapping", cap)?,
             image_end_id: if is_second { self.eoi_token_index } else { None },
             start_id,
             eos_ids: generation
@@ -316,7 +316,7 @@ impl StoredStack {
                 queries: self.num_attention_heads,
                 keys: self.num_key_value_heads,
                 scale: self.query_pre_attn_scalar.powf(-0.5) as f32,
-                cap: checked_cap("attn_logit_softcapping", cap)?,
+                cap: check_cap("attn_logit_softcapping", cap)?,
             },
             head_dim: self.head_dim,
             has_head_norms: is_second,
@@ -393,13 +393,6 @@ impl StoredStack {
             positions: self.max_position_embeddings,
         };
         rope.resolve(shape).map(|(rotary, _)| rotary)
-    }
-}
-
-fn checked_cap(field: &'static str, cap: Option<f64>) -> Result<Option<f32>, FieldError> {
-    match cap {
-        Some(cap) if !(cap.is_finite() && cap > 0.0) => Err((field, format!("{cap} is out of range"))),
-        cap => Ok(cap.map(|cap| cap as f32)),
     }
 }
 

@@ -7,7 +7,6 @@ made by `RegressLM.from_t5gemma_encoder` from a T5Gemma 2, whose vocabulary is r
 files are those of regresslm_torch.py, with logits of the same weights with `all_global_attn` in addition.
 """
 
-import copy
 import json
 import shutil
 import tempfile
@@ -23,6 +22,8 @@ from regresslm_torch import NORMALIZED
 HERE = Path(__file__).parent
 NAME = "regresslm-pt-gemma2"
 INPUT_MAX = 20
+# The original's form of NORMALIZED.
+VOCAB = vocabs.DecoderVocab(tokenizers.NormalizedTokenizer(base=3, length=3))
 PROMPTS = [("short", "a"), ("other", "3 pears are 4"), ("cut", "Work out 12 - 3 + 45; Work out 9"), ("image", "a<end_of_image> 7")]
 
 
@@ -42,17 +43,10 @@ def base(folder):
     return model_folder
 
 
-class Numbers:
-    """The description of an answer that regresslm_torch.py enumerates, next to the original's vocabulary."""
-
-    described = NORMALIZED
-    vocab = vocabs.DecoderVocab(tokenizers.NormalizedTokenizer(base=3, length=3))
-
-
 def original(model_folder, all_global_attn):
     torch.manual_seed(7)
     made = rlm.RegressLM.from_t5gemma_encoder(
-        model_name=str(model_folder), decoder_vocab=Numbers.vocab, max_input_len=INPUT_MAX, num_decoder_layers=2,
+        model_name=str(model_folder), decoder_vocab=VOCAB, max_input_len=INPUT_MAX, num_decoder_layers=2,
         all_global_attn=all_global_attn)
     return made.model
 
@@ -82,11 +76,11 @@ def main():
         global_model = original(model_folder, True)
         global_model.load_state_dict(model.state_dict())
         encoder_config = model.encoder_decoder.encoder.encoder.config.to_dict()
-        names = [Numbers.vocab.itos[id] for id in range(len(Numbers.vocab))]
+        names = [VOCAB.itos[id] for id in range(len(VOCAB))]
         assert names == NORMALIZED["tokens"], names
     target = HERE / NAME
     (target / "golden").mkdir(parents=True, exist_ok=True)
-    torch.save({"model_state": copy.deepcopy(model.state_dict()), "global_step": 7}, target / "checkpoint.pt")
+    torch.save({"model_state": model.state_dict(), "global_step": 7}, target / "checkpoint.pt")
     for name in ["tokenizer.json", "tokenizer_config.json"]:
         shutil.copy(HERE / "t5gemma2" / name, target)
     vocabulary = model.cfg.encoder_vocab

@@ -93,6 +93,14 @@ pub fn check_epsilon(field: &'static str, eps: f64) -> Result<(), FieldError> {
     if (0.0..1.0).contains(&eps) { Ok(()) } else { Err((field, format!("{eps} is out of range"))) }
 }
 
+/// Returns a soft cap, if there is one, in the precision of the models.
+pub fn check_cap(field: &'static str, cap: Option<f64>) -> Result<Option<f32>, FieldError> {
+    match cap {
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => Err((field, format!("{cap} is out of range"))),
+        cap => Ok(cap.map(|cap| cap as f32)),
+    }
+}
+
 /// Checks a number of layers, or the size of a head, before anything is allocated for it.
 pub fn check_count(field: &'static str, size: usize) -> Result<usize, FieldError> {
     const COUNT_MAX: usize = 1 << 16;

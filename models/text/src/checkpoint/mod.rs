@@ -15,7 +15,7 @@ mod yaml;
 
 pub use config::{
     CONFIG_FILE, FieldError, GENERATION_FILE, LayerType, OWN_FILE, TokenIds, architecture,
-    architecture_field, check_count, check_epsilon, check_not_quantised, check_sizes, eos_ids,
+    architecture_field, check_cap, check_count, check_epsilon, check_not_quantised, check_sizes, eos_ids,
     generation_eos_ids, layer_types,
 };
 pub use error::{LoadError, LoadResult};
