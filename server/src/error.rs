@@ -292,7 +292,7 @@ impl AppError {
                 // OpenAI's types.
                 let kind = match exceeded.limit.unit() {
                     Unit::Requests => "requests",
-                    Unit::Tokens => "tokens",
+                    Unit::Tokens | Unit::UpstreamTokens => "tokens",
                 };
                 (S::TOO_MANY_REQUESTS, kind, Some("rate_limit_exceeded"), Some(exceeded.seconds()))
             }

@@ -27,6 +27,8 @@ pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 pub(crate) enum Unit {
     Requests,
     Tokens,
+    /// Tokens of prompts and answers of other engines.
+    UpstreamTokens,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +37,17 @@ pub(crate) enum Limit {
     RequestsPerDay,
     TokensPerMinute,
     TokensPerDay,
+    UpstreamBudget,
 }
 
 impl Limit {
-    const ALL: [Self; 4] =
-        [Self::RequestsPerMinute, Self::RequestsPerDay, Self::TokensPerMinute, Self::TokensPerDay];
+    const ALL: [Self; 5] = [
+        Self::RequestsPerMinute,
+        Self::RequestsPerDay,
+        Self::TokensPerMinute,
+        Self::TokensPerDay,
+        Self::UpstreamBudget,
+    ];
 
     /// The name of the flag, and of the setting of a key in `--api-key-file`.
     pub(crate) fn name(self) -> &'static str {
@@ -48,6 +56,17 @@ impl Limit {
             Self::RequestsPerDay => "requests-per-day",
             Self::TokensPerMinute => "tokens-per-minute",
             Self::TokensPerDay => "tokens-per-day",
+            Self::UpstreamBudget => "upstream-budget",
+        }
+    }
+
+    fn units(self) -> &'static str {
+        match self {
+            Self::RequestsPerMinute => "requests per minute",
+            Self::RequestsPerDay => "requests per day",
+            Self::TokensPerMinute => "tokens per minute",
+            Self::TokensPerDay => "tokens per day",
+            Self::UpstreamBudget => "tokens of other engines per day",
         }
     }
 
@@ -59,6 +78,7 @@ impl Limit {
         match self {
             Self::RequestsPerMinute | Self::RequestsPerDay => Unit::Requests,
             Self::TokensPerMinute | Self::TokensPerDay => Unit::Tokens,
+            Self::UpstreamBudget => Unit::UpstreamTokens,
         }
     }
 
@@ -66,7 +86,7 @@ impl Limit {
     fn period(self) -> u128 {
         let seconds = match self {
             Self::RequestsPerMinute | Self::TokensPerMinute => 60,
-            Self::RequestsPerDay | Self::TokensPerDay => 24 * 60 * 60,
+            Self::RequestsPerDay | Self::TokensPerDay | Self::UpstreamBudget => 24 * 60 * 60,
         };
         Duration::from_secs(seconds).as_nanos()
     }
@@ -96,11 +116,11 @@ enum Maximum {
 /// The limits of a key, in the order of `Limit::ALL`. `None` is the default of the server, or no limit in
 /// this default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Quota([Option<Maximum>; 4]);
+pub struct Quota([Option<Maximum>; 5]);
 
 impl Quota {
     /// The default of the server. The limits have the order of `Limit::ALL`.
-    pub(crate) fn default_of(limits: [Option<NonZeroU64>; 4]) -> Self {
+    pub(crate) fn default_of(limits: [Option<NonZeroU64>; 5]) -> Self {
         Self(limits.map(|units| units.map(Maximum::Units)))
     }
 
@@ -158,7 +178,7 @@ impl Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the quota of this API key is {max} {}, and it is used up; try again in {} s",
-    .limit.name().replace('-', " "),
+    .limit.units(),
     self.seconds()
 )]
 pub(crate) struct QuotaExceeded {
@@ -247,6 +267,19 @@ impl KeyState {
         self.buckets = buckets;
     }
 
+    /// Fails if a limit of these units is used up, with the one that takes longest to refill.
+    fn check(&self, units: &[Unit]) -> Result<(), QuotaExceeded> {
+        let mut longest: Option<QuotaExceeded> = None;
+        for bucket in &self.buckets {
+            let wait = bucket.wait();
+            let is_longer = wait > longest.map_or(Duration::ZERO, |longest| longest.wait);
+            if is_longer && units.contains(&bucket.limit.unit()) {
+                longest = Some(QuotaExceeded { limit: bucket.limit, max: bucket.max, wait });
+            }
+        }
+        longest.map_or(Ok(()), Err)
+    }
+
     fn is_full(&self) -> bool {
         self.buckets.iter().all(|bucket| bucket.used == 0)
     }
@@ -296,25 +329,19 @@ impl KeyQuota {
         let mut keys = self.quotas.keys();
         let state = self.refilled(&mut keys);
         state.set_limits(&self.buckets);
-        let mut longest = None;
-        for bucket in &state.buckets {
-            let exceeded = QuotaExceeded { limit: bucket.limit, max: bucket.max, wait: bucket.wait() };
-            if exceeded.wait > longest.map_or(Duration::ZERO, |longest: QuotaExceeded| longest.wait) {
-                longest = Some(exceeded);
-            }
-        }
-        match longest {
-            Some(exceeded) => Err(exceeded),
-            None => {
-                add(state, Unit::Requests, 1);
-                Ok(())
-            }
-        }
+        state.check(&[Unit::Requests, Unit::Tokens])?;
+        add(state, Unit::Requests, 1);
+        Ok(())
     }
 
-    /// Counts tokens that were used.
-    pub(crate) fn add_tokens(&self, tokens: u64) {
-        add(self.refilled(&mut self.quotas.keys()), Unit::Tokens, tokens);
+    /// Fails if the budget of tokens of other engines is used up.
+    pub(crate) fn check_upstream(&self) -> Result<(), QuotaExceeded> {
+        self.refilled(&mut self.quotas.keys()).check(&[Unit::UpstreamTokens])
+    }
+
+    /// Counts units that were used.
+    pub(crate) fn add(&self, unit: Unit, units: u64) {
+        add(self.refilled(&mut self.quotas.keys()), unit, units);
     }
 
     /// The limit of this unit with the fewest remaining ones.
@@ -417,9 +444,9 @@ mod tests {
         let time = Time::start();
         let quota = of(&quotas(&time, &["tokens-per-minute=60"]), 1, &[]).unwrap();
         assert_eq!(wait(&quota), 0);
-        quota.add_tokens(59);
+        quota.add(Unit::Tokens, 59);
         assert_eq!(wait(&quota), 0, "one token is left");
-        quota.add_tokens(181);
+        quota.add(Unit::Tokens, 181);
         let rate = quota.rate(Unit::Tokens).unwrap();
         assert_eq!((rate.remaining, rate.reset), (0, Duration::from_secs(240)));
         assert_eq!(wait(&quota), 181);
@@ -432,6 +459,24 @@ mod tests {
         time.pass(Duration::from_secs(1));
         assert_eq!(wait(&quota), 0);
         assert_eq!(quota.rate(Unit::Requests), None);
+    }
+
+    #[test]
+    fn a_budget_for_other_engines_stops_their_models_only() {
+        let time = Time::start();
+        let quota = of(&quotas(&time, &["upstream-budget=86400", "tokens-per-day=10"]), 1, &[]).unwrap();
+        assert_eq!((wait(&quota), quota.check_upstream()), (0, Ok(())));
+        quota.add(Unit::UpstreamTokens, 86_401);
+        let exceeded = quota.check_upstream().unwrap_err();
+        assert_eq!(
+            exceeded.to_string(),
+            "the quota of this API key is 86400 tokens of other engines per day, and it is used up; try again in \
+             2 s"
+        );
+        assert_eq!(wait(&quota), 0);
+        assert_eq!(quota.rate(Unit::Tokens).unwrap().remaining, 10);
+        time.pass(Duration::from_secs(2));
+        assert_eq!(quota.check_upstream(), Ok(()));
     }
 
     #[test]
@@ -472,7 +517,7 @@ mod tests {
         assert_eq!(wait(&after), 0);
         assert_eq!(after.rate(Unit::Requests).unwrap().remaining, 1);
         // The tokens of a request that began under the earlier limits.
-        before.add_tokens(4);
+        before.add(Unit::Tokens, 4);
         assert_eq!(after.rate(Unit::Tokens).unwrap().remaining, 6);
     }
 
@@ -483,7 +528,7 @@ mod tests {
         for number in 0..100 {
             assert_eq!(wait(&of(&quotas, number, &[]).unwrap()), 0);
         }
-        of(&quotas, 7, &[]).unwrap().add_tokens(1000);
+        of(&quotas, 7, &[]).unwrap().add(Unit::Tokens, 1000);
         assert_eq!(quotas.keys().len(), 100);
         time.pass(Duration::from_secs(60));
         assert_eq!(wait(&of(&quotas, 100, &[]).unwrap()), 0);
@@ -495,7 +540,7 @@ mod tests {
         let time = Time::start();
         let most = format!("tokens-per-day={UNITS_MAX}");
         let quota = of(&quotas(&time, &[]), 1, &[&most, "tokens-per-minute=1"]).unwrap();
-        quota.add_tokens(u64::MAX);
+        quota.add(Unit::Tokens, u64::MAX);
         assert_eq!(wait(&quota), u32::MAX);
         time.pass(Duration::from_secs(u64::from(u32::MAX)));
         assert_eq!(quota.rate(Unit::Tokens).unwrap().remaining, 0);

@@ -16,9 +16,12 @@ pub struct Cost {
     /// Model steps that computed the positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<u64>,
-    /// Answers that the server requested from another engine.
+    /// Requests of the server to another engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
+    /// Tokens of their prompts and answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,17 +42,19 @@ impl Cost {
             draws: sum(self.draws, other.draws),
             passes: sum(self.passes, other.passes),
             requests: sum(self.requests, other.requests),
+            engine_tokens: sum(self.engine_tokens, other.engine_tokens),
             prompt_tokens: sum(self.prompt_tokens, other.prompt_tokens),
             completion_tokens: sum(self.completion_tokens, other.completion_tokens),
         }
     }
 
-    fn figures(self) -> [(&'static str, Option<u64>); 6] {
+    fn figures(self) -> [(&'static str, Option<u64>); 7] {
         [
             ("positions", self.positions),
             ("draws", self.draws),
             ("passes", self.passes),
             ("requests", self.requests),
+            ("engine_tokens", self.engine_tokens),
             ("prompt_tokens", self.prompt_tokens),
             ("completion_tokens", self.completion_tokens),
         ]

@@ -309,7 +309,8 @@ impl CompletionResponse {
 impl Choice {
     fn cost(&self, usage: &Value) -> Cost {
         let mut cost = Cost {
-            requests: usage["x_requests"].as_u64(),
+            requests: usage["x_engine"]["requests"].as_u64(),
+            engine_tokens: engine_tokens(&usage["x_engine"]),
             prompt_tokens: usage["prompt_tokens"].as_u64(),
             completion_tokens: usage["completion_tokens"].as_u64(),
             ..Cost::default()
@@ -327,6 +328,11 @@ impl Choice {
         }
         cost
     }
+}
+
+/// The tokens of prompts and answers that another engine computed.
+fn engine_tokens(engine: &Value) -> Option<u64> {
+    Some(engine["prompt_tokens"].as_u64()?.saturating_add(engine["completion_tokens"].as_u64()?))
 }
 
 /// Body of `/v1/score` responses.

@@ -17,9 +17,9 @@ pub use client::{
     ApiKey, BaseUrl, ClientError, Code, IDLE_CONNECTIONS_MAX, InvalidKey, InvalidUrl, UpstreamError,
 };
 pub use engine::{
-    Ahead, ChatAnswer, ChatEnd, ChatJob, ChatQuery, ChatWanted, LookAhead, NextTokenAnswer, NextTokenQuery,
-    NextTokenStep, NextTokens, QueryContext, RemoteEngine, RemoteLimits, SampledOptions, SpentTokens,
-    TextDelta, TextEnd, TextQuery, TextTurn,
+    Ahead, ChatAnswer, ChatEnd, ChatJob, ChatQuery, ChatWanted, EngineMeter, EngineUsage, LookAhead,
+    NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine, RemoteLimits,
+    SampledOptions, TextDelta, TextEnd, TextQuery, TextTurn,
 };
 pub use replicas::{NoObserver, UpstreamObserver};
 pub use upstream::{

@@ -22,8 +22,8 @@ use ntl_engine::{CacheBudget, Engine, EngineLimits, NoObserver};
 use ntl_models::{LoadOptions, LoadedModel, load};
 use ntl_remote::wire::{Alternatives, Batch, answers, openai};
 use ntl_remote::{
-    Ahead, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextEnd, TextQuery, TokenTexts,
+    Ahead, EngineMeter, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext,
+    RemoteEngine, RemoteLimits, TextDelta, TextEnd, TextQuery, TokenTexts,
 };
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::guide::{Constraint, GuideCompiler, Whitespace};
@@ -212,7 +212,7 @@ async fn remotely(
 ) -> (NumberOutcome, Vec<(usize, usize)>) {
     let (engine, upstream) = remote(files, look_ahead);
     let jobs = vec![Job::new(prompt.clone(), Request::Number(job.clone()))];
-    let mut events = engine.submit_all(jobs).unwrap().pop().unwrap();
+    let mut events = engine.submit_all(jobs, &EngineMeter::default()).unwrap().pop().unwrap();
     match events.next().await {
         Some(Event::Number(outcome)) => (outcome, upstream.requests.lock().unwrap().clone()),
         other => panic!("{other:?}"),
@@ -382,7 +382,8 @@ async fn compare_structured(schema: &Value) -> Vec<usize> {
     assert!(want.numbers.iter().any(|number| number.value.is_some()), "{}", want.text);
 
     let (engine, upstream) = remote(&files, LookAhead::default());
-    let mut jobs = engine.submit_all(vec![Job::new(prompt, Request::Text(job))]).unwrap();
+    let mut jobs =
+        engine.submit_all(vec![Job::new(prompt, Request::Text(job))], &EngineMeter::default()).unwrap();
     let mut got = Structured::default();
     while let Some(event) = jobs[0].next().await {
         got.read(event);
@@ -501,7 +502,7 @@ async fn bounds_hold_with_few_alternatives_whose_texts_name_digits_and_are_narro
         let method = NumberMethod::Tree { tolerance, nodes_max: 4096, precision: None };
         let job = NumberJob { values: rating(), ..NumberJob::new(method) };
         let job = Job::new(vec![1, 10, 14, prompt], Request::Number(job));
-        match engine.submit_all(vec![job]).unwrap()[0].next().await {
+        match engine.submit_all(vec![job], &EngineMeter::default()).unwrap()[0].next().await {
             Some(Event::Number(outcome)) => outcome.distribution,
             other => panic!("{other:?}"),
         }

@@ -26,8 +26,8 @@ use ntl_core::scripted::Reported;
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, EndReason, EngineObserver, JobEvents, NoObserver};
 use ntl_remote::{
-    LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine,
-    RemoteLimits, TextDelta, TextEnd, TextQuery, TextTurn,
+    EngineMeter, LookAhead, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext,
+    RemoteEngine, RemoteLimits, TextDelta, TextEnd, TextQuery, TextTurn,
 };
 
 /// 0 is unused, 1 ends a text; `=4` holds a marker and a digit.
@@ -233,7 +233,7 @@ fn number_job() -> NumberJob {
 }
 
 fn submit(engine: &RemoteEngine, job: Job) -> JobEvents {
-    engine.submit_all(vec![job]).unwrap().pop().unwrap()
+    engine.submit_all(vec![job], &EngineMeter::default()).unwrap().pop().unwrap()
 }
 
 async fn events(engine: &RemoteEngine, job: Job) -> Vec<Event> {
@@ -616,14 +616,20 @@ async fn jobs_and_the_queue_are_limited() {
     let limits = RemoteLimits { jobs_max: 3, queue_max: 3, ..RemoteLimits::default() };
     let jobs = |count| vec![job(Request::Number(number_job())); count];
     let (engine, upstream) = engine(rating(false), limits);
-    assert!(matches!(engine.submit_all(jobs(4)), Err(EngineError::Overloaded { waiting: 0 })));
-    let mut receivers = engine.submit_all(jobs(3)).unwrap();
-    assert!(matches!(engine.submit_all(jobs(1)), Err(EngineError::Overloaded { waiting: 3 })));
+    assert!(matches!(
+        engine.submit_all(jobs(4), &EngineMeter::default()),
+        Err(EngineError::Overloaded { waiting: 0 })
+    ));
+    let mut receivers = engine.submit_all(jobs(3), &EngineMeter::default()).unwrap();
+    assert!(matches!(
+        engine.submit_all(jobs(1), &EngineMeter::default()),
+        Err(EngineError::Overloaded { waiting: 3 })
+    ));
     for receiver in &mut receivers {
         assert!(matches!(receiver.next().await, Some(Event::Number(_))));
     }
     assert_eq!(upstream.running_max.load(Ordering::SeqCst), 2);
-    assert!(engine.submit_all(jobs(3)).is_ok(), "slots of the queue were lost");
+    assert!(engine.submit_all(jobs(3), &EngineMeter::default()).is_ok(), "slots of the queue were lost");
 }
 
 #[tokio::test]
@@ -632,7 +638,7 @@ async fn the_jobs_of_one_client_delay_no_job_of_another() {
     let behaviour = Behaviour::HangsFor(1);
     let (engine, upstream) = engine(Scripted { behaviour, ..rating(false) }, limits);
     let of = |client| Job { client, ..job(Request::Number(number_job())) };
-    let many = engine.submit_all(vec![of(1); 20]).unwrap();
+    let many = engine.submit_all(vec![of(1); 20], &EngineMeter::default()).unwrap();
     until(|| upstream.running.load(Ordering::SeqCst) == 3).await;
     for client in [2, 3, 2] {
         assert!(matches!(last(&engine, of(client)).await, Event::Number(_)));
@@ -654,7 +660,7 @@ async fn jobs_that_do_not_fit_into_the_memory_wait_and_the_first_job_of_a_client
     drop(running);
     // Three quarters hold three jobs, and the reserve holds one.
     let (engine, upstream) = engine_within(4 * job_bytes, upstream(), RemoteLimits::default());
-    let mut many = engine.submit_all(vec![of(1); 10]).unwrap();
+    let mut many = engine.submit_all(vec![of(1); 10], &EngineMeter::default()).unwrap();
     until(|| upstream.running.load(Ordering::SeqCst) == 3).await;
     assert!(matches!(last(&engine, of(2)).await, Event::Number(_)));
     assert_eq!(engine.cache_use().running, 3 * job_bytes);
@@ -672,7 +678,10 @@ async fn a_job_that_is_larger_than_the_memory_is_rejected_and_a_tree_gets_a_smal
     assert!(matches!(last(&engine, wide()).await, Event::Number(_)));
     assert!(engine.cache_use().running == 0);
     let (engine, _) = engine_within(8 << 10, rating(false), RemoteLimits::default());
-    assert!(matches!(engine.submit_all(vec![wide()]), Err(EngineError::TooLarge { .. })));
+    assert!(matches!(
+        engine.submit_all(vec![wide()], &EngineMeter::default()),
+        Err(EngineError::TooLarge { .. })
+    ));
 }
 
 #[tokio::test]
@@ -725,11 +734,14 @@ async fn jobs_that_reports_cannot_serve_are_rejected_with_the_reason() {
         (job(Request::Text(TextJob { logit_bias: [(3, 1.0)].into(), ..two_ratings(1) })), "`logit_bias`"),
         (job(Request::Beams(beams)), "beam"),
     ] {
-        match engine.submit_all(vec![job]) {
+        match engine.submit_all(vec![job], &EngineMeter::default()) {
             Err(EngineError::Unsupported(message)) => assert!(message.contains(reason), "{message}"),
             other => panic!("{reason}: {other:?}"),
         }
     }
     let long = Job { prompt: vec![3; 17].into(), ..number() };
-    assert!(matches!(engine.submit_all(vec![long]), Err(EngineError::PromptTooLong { got: 17, max: 16 })));
+    assert!(matches!(
+        engine.submit_all(vec![long], &EngineMeter::default()),
+        Err(EngineError::PromptTooLong { got: 17, max: 16 })
+    ));
 }

@@ -419,9 +419,22 @@ pub struct Usage {
     /// The same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_tokens_details: Option<CompletionTokensDetails>,
-    /// The same: the number of answers.
+    /// The work of another engine, if one computes the model and probabilities or samples were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub x_requests: Option<u64>,
+    pub x_engine: Option<EngineTokens>,
+}
+
+/// The work of another engine for a request, as it reports it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EngineTokens {
+    /// Number of requests to it.
+    pub requests: u64,
+    /// Tokens of the prompts of all of them.
+    pub prompt_tokens: u64,
+    /// The part of them that came from its cache, if it reports that.
+    pub cached_tokens: u64,
+    /// Tokens that it wrote.
+    pub completion_tokens: u64,
 }
 
 /// Details of the tokens of prompts.

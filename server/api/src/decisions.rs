@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
+use crate::completions::EngineTokens;
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
 use crate::object::read_from_objects;
 use crate::text_or_list::TextOrList;
@@ -365,8 +366,8 @@ pub struct DecisionsUsage {
     pub output_tokens: u64,
     pub output_tokens_details: DecisionsOutputDetails,
     pub total_tokens: u64,
-    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
-    pub x_requests: Option<u64>,
+    /// The work of another engine, if one computes the model.
+    pub x_engine: Option<EngineTokens>,
 }
 
 impl DecisionsUsage {
@@ -377,7 +378,7 @@ impl DecisionsUsage {
             output_tokens: 0,
             output_tokens_details: DecisionsOutputDetails { reasoning_tokens: 0 },
             total_tokens: input_tokens,
-            x_requests: None,
+            x_engine: None,
         }
     }
 }

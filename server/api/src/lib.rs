@@ -39,8 +39,9 @@ pub use chat::{
 pub use classify::{Classification, ClassificationRequest, ClassificationResponse, Pooled, PoolingResponse};
 pub use completions::{
     Choice, CompletionRequest, CompletionResponse, CompletionTokensDetails, EarlyStoppingOption,
-    FinishReasonName, Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs, PromptTokensDetails,
-    Prompts, ResponseFormat, Stop, StopReasonValue, StreamEvent, StreamOptions, StructuredOutputs, Usage,
+    EngineTokens, FinishReasonName, Logprobs, NamedSchema, Never, PromptLogprob, PromptLogprobs,
+    PromptTokensDetails, Prompts, ResponseFormat, Stop, StopReasonValue, StreamEvent, StreamOptions,
+    StructuredOutputs, Usage,
 };
 pub use decision_calibration::{CalibratedDecision, CalibratedKind, DecisionCalibration};
 pub use decisions::{

@@ -8,6 +8,7 @@ use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::chat::ChatTokenLogprobs;
+use crate::completions::EngineTokens;
 use crate::number::{LocatedNumber, Number, NumberRequest};
 use crate::object::read_from_objects;
 use crate::tools::{FunctionDefinition, ToolChoiceMode};
@@ -421,6 +422,9 @@ pub struct ResponsesUsage {
     pub output_tokens_details: OutputTokensDetails,
     /// Sum of both.
     pub total_tokens: u64,
+    /// The work of another engine, if one computes the model and probabilities or samples were requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_engine: Option<EngineTokens>,
 }
 
 /// Parts of the prompt.

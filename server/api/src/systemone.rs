@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
+use crate::completions::EngineTokens;
 use crate::decisions::{OptionSet, ReadName};
 use crate::in_order::InOrder;
 use crate::number::{Number, NumberInterval, NumberMass, ObjectiveOption};
@@ -172,9 +173,9 @@ pub struct SystemOneUsage {
     pub input_tokens: u64,
     /// 0, unless answers were sampled: the model writes nothing.
     pub output_tokens: u64,
-    /// Number of answers that another engine sampled, if it did. The tokens are those that it reports.
+    /// The work of another engine, if one computes the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub x_requests: Option<u64>,
+    pub x_engine: Option<EngineTokens>,
 }
 
 /// The body of an error of this route.

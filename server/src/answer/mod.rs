@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use ntl_api::{LocatedField, LocatedNumber, MethodName, Number};
 use ntl_core::Prompt;
-use ntl_core::contract::{EngineUsage, Event, FieldOutcome, FinishReason, StopReason, TokenText};
+use ntl_core::contract::{Event, FieldOutcome, FinishReason, StopReason, TokenText};
 use ntl_core::text::{TextDecoder, TextStream};
 use ntl_text::tools::{ToolParser, ToolPart};
 
-use crate::request::{CallParsing, GenerationRequest, ReportOptions};
+use crate::request::{CallParsing, EngineWork, GenerationRequest, ReportOptions};
 
 /// The new part of one choice.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -101,8 +101,8 @@ pub(crate) struct PromptReport {
 pub(crate) struct TokenCounts {
     pub(crate) prompt: usize,
     pub(crate) completion: usize,
-    /// The work of another engine that sampled answers. Its tokens are part of the others.
-    pub(crate) engine: Option<EngineUsage>,
+    /// The work of another engine, if one computes the model.
+    pub(crate) engine: Option<EngineWork>,
 }
 
 impl Piece {
@@ -338,12 +338,13 @@ impl Assembler {
         Some(piece)
     }
 
-    /// Counts the work of another engine.
-    pub(crate) fn count_engine(&mut self, usage: EngineUsage) {
-        let tokens = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        self.counts.prompt = self.counts.prompt.saturating_add(tokens(usage.prompt_tokens));
-        self.counts.completion = self.counts.completion.saturating_add(tokens(usage.completion_tokens));
-        self.counts.engine.get_or_insert_default().add(usage);
+    /// Sets the work of another engine for the whole request.
+    pub(crate) fn set_engine(&mut self, work: EngineWork) {
+        if let Some(usage) = work.of_samples() {
+            self.counts.prompt = usize::try_from(usage.prompt_tokens).unwrap_or(usize::MAX);
+            self.counts.completion = usize::try_from(usage.completion_tokens).unwrap_or(usize::MAX);
+        }
+        self.counts.engine = Some(work);
     }
 
     /// The tokens of the prompts, and those decoded so far.

@@ -87,7 +87,7 @@ impl Labels {
     }
 
     /// The response of vLLM, which has the probability of the first label.
-    pub(crate) fn first(&self, outcomes: &[ScoreOutcome], model: &str, prompt_tokens: usize) -> LabelScores {
+    pub(crate) fn first(&self, outcomes: &[ScoreOutcome], model: &str, tokens: TokenCounts) -> LabelScores {
         let mut data = Vec::with_capacity(outcomes.len());
         for (index, outcome) in (0..).zip(outcomes) {
             let score = self.probabilities(outcome).first().copied().unwrap_or_default();
@@ -99,7 +99,7 @@ impl Labels {
             created: crate::unix_seconds(),
             model: model.to_owned(),
             data,
-            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: None }),
+            usage: usage(tokens),
         }
     }
 
@@ -108,12 +108,12 @@ impl Labels {
         &self,
         outcomes: &[ScoreOutcome],
         model: &str,
-        prompt_tokens: usize,
+        tokens: TokenCounts,
     ) -> LabelProbabilities {
         LabelProbabilities {
             scores: outcomes.iter().map(|outcome| self.probabilities(outcome)).collect(),
             model: model.to_owned(),
-            usage: usage(TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: None }),
+            usage: usage(tokens),
             object: "scoring".to_owned(),
         }
     }

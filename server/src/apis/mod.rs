@@ -25,19 +25,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ntl_api::{
-    ChatToken, ChatTokenLogprobs, CompletionTokensDetails, FinishReasonName, LocatedField, LocatedNumber,
-    PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
+    ChatToken, ChatTokenLogprobs, CompletionTokensDetails, EngineTokens, FinishReasonName, LocatedField,
+    LocatedNumber, PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReasonValue, Usage,
 };
-use ntl_core::contract::{
-    self, EngineUsage, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText,
-};
+use ntl_core::contract::{self, FinishReason, NumberOutcome, StopReason, TokenLogprob, TokenText};
 use ntl_core::text::TextDecoder;
+use ntl_remote::EngineUsage;
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::answer::{Piece, ShownNumber, TokenCounts, TokenReport};
 use crate::error::AppError;
-use crate::request::ReportOptions;
+use crate::request::{EngineWork, ReportOptions};
 use crate::served::ServedModel;
 pub(crate) use fields::{RESPONSES_SHARED, WITHOUT_EFFECT, model_calibration};
 use number::NumberFormat;
@@ -233,17 +232,22 @@ impl AnswerContext {
 fn usage(counts: TokenCounts) -> Usage {
     let prompt_tokens = counts.prompt as u64;
     let completion_tokens = counts.completion as u64;
-    let engine = counts.engine;
+    let sampled = counts.engine.and_then(EngineWork::of_samples);
     Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens + completion_tokens,
-        prompt_tokens_details: engine
+        prompt_tokens_details: sampled
             .map(|EngineUsage { cached_tokens, .. }| PromptTokensDetails { cached_tokens }),
-        completion_tokens_details: engine
+        completion_tokens_details: sampled
             .map(|EngineUsage { reasoning_tokens, .. }| CompletionTokensDetails { reasoning_tokens }),
-        x_requests: engine.map(|usage| usage.requests),
+        x_engine: counts.engine.map(engine_tokens),
     }
+}
+
+fn engine_tokens(work: EngineWork) -> EngineTokens {
+    let EngineUsage { requests, prompt_tokens, cached_tokens, completion_tokens, .. } = work.usage;
+    EngineTokens { requests, prompt_tokens, cached_tokens, completion_tokens }
 }
 
 fn stop_reason(reason: StopReason) -> StopReasonValue {

@@ -8,7 +8,7 @@ use ntl_api::{
     MethodName, Number, NumberDraws, NumberInterval, NumberMass, ObjectiveName, ObjectiveOption, Quantile,
     SpecialMass, SupportPoint,
 };
-use ntl_core::contract::{self, NumberAnswers, NumberOutcome, RefusedText};
+use ntl_core::contract::{self, NumberOutcome, RefusedText};
 use ntl_core::guide::FieldValues;
 use ntl_core::numbers::{
     self, Distribution, Estimation, Interval, ListedValues, NumberValues, SampledDistribution, SchemaNumbers,
@@ -172,7 +172,7 @@ impl NumberFormat {
             support: support(estimated.most_probable(self.support), outcome.answers.as_deref()),
             mass: NumberMass {
                 special: self.has_special_values.then(|| special(found.special())),
-                samples: outcome.answers.as_ref().map(|answers| answers.samples.samples() as u64),
+                samples: outcome.answers.as_ref().map(|answers| answers.samples() as u64),
                 ..mass(found.mass())
             },
             bounds: self.bounds(outcome, has_estimate),
@@ -305,7 +305,7 @@ impl NumberFormat {
     fn bounds(&self, outcome: &NumberOutcome, has_estimate: bool) -> Bounds {
         let found = &outcome.distribution;
         if let Some(answers) = &outcome.answers {
-            return self.confidence_bounds(&answers.samples, has_estimate);
+            return self.confidence_bounds(answers, has_estimate);
         }
         if !self.knows_open_mass() {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
@@ -478,10 +478,10 @@ fn ends(interval: Interval) -> Option<[f64; 2]> {
     Some([plain(interval.low)?, plain(interval.high)?])
 }
 
-fn support(leaves: Vec<&numbers::Leaf>, answers: Option<&NumberAnswers>) -> Vec<SupportPoint> {
+fn support(leaves: Vec<&numbers::Leaf>, answers: Option<&NumberSamples>) -> Vec<SupportPoint> {
     let mut support = Vec::with_capacity(leaves.len());
     for leaf in leaves {
-        let bounds = answers.map(|answers| answers.samples.probability_bounds(leaf.value));
+        let bounds = answers.map(|answers| answers.probability_bounds(leaf.value));
         support.push(SupportPoint {
             value: leaf.value + 0.0,
             text: leaf.text.clone(),

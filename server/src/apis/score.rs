@@ -16,7 +16,7 @@ use super::number::plain;
 use super::tokens::finite_logprob;
 use crate::answer::TokenCounts;
 use crate::error::{AppError, check, in_range};
-use crate::request::{PromptInput, ScoreInput, ScoreTokens, TargetTokens};
+use crate::request::{EngineWork, PromptInput, ScoreInput, ScoreTokens, TargetTokens};
 
 const ITEMS_MAX: usize = 1024;
 const LAMBDA: f64 = 0.3;
@@ -169,13 +169,13 @@ pub(super) fn input(text: TextOrIds) -> PromptInput {
 }
 
 /// Counts the tokens of prompts and targets.
-pub(crate) fn usage(items: &[ScoreTokens]) -> Usage {
+pub(crate) fn usage(items: &[ScoreTokens], engine: Option<EngineWork>) -> Usage {
     let (mut prompt, mut completion) = (0, 0);
     for item in items {
         prompt += item.prompt.len();
         completion += item.targets.iter().map(|target| target.tokens.len() - target.of_prompt).sum::<usize>();
     }
-    super::usage(TokenCounts { prompt, completion, engine: None })
+    super::usage(TokenCounts { prompt, completion, engine })
 }
 
 impl ScoreLosses {

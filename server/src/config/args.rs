@@ -263,7 +263,7 @@ pub(crate) struct NetworkArgs {
     )]
     pub(crate) api_keys: Vec<String>,
     /// File with more API keys, one per line, as KEY, NAME KEY or NAME KEY LIMIT=VALUE ...; log lines show
-    /// the name. A LIMIT is the name of one of the four flags below, for this key alone, and its VALUE a
+    /// the name. A LIMIT is the name of one of the five flags below, for this key alone, and its VALUE a
     /// number or none. Lines that begin with # are comments. SIGHUP reads the file again
     #[arg(long, env = "NTL_API_KEY_FILE", value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
@@ -281,6 +281,11 @@ pub(crate) struct NetworkArgs {
     /// Maximum number of tokens of an API key in a day [default: no limit]
     #[arg(long, env = "NTL_TOKENS_PER_DAY", value_name = "TOKENS", value_parser = quota_units())]
     pub(crate) tokens_per_day: Option<NonZeroU64>,
+    /// Maximum number of tokens of an API key in a day, of prompts and answers, that engines of --upstream
+    /// compute; once they are used, the server rejects further requests for their models with 429 [default:
+    /// no limit]
+    #[arg(long, env = "NTL_UPSTREAM_BUDGET", value_name = "TOKENS", value_parser = quota_units())]
+    pub(crate) upstream_budget: Option<NonZeroU64>,
     /// Name of this server in the `Host` header of requests, such as example.com, or * for any; may be given
     /// several times. The server rejects other names with 403, except localhost, loopback addresses and the
     /// address that the client connected to [default: other names are rejected only on a loopback address

@@ -57,6 +57,7 @@ pub(super) fn quota(network: &NetworkArgs) -> Quota {
         network.requests_per_day,
         network.tokens_per_minute,
         network.tokens_per_day,
+        network.upstream_budget,
     ])
 }
 

@@ -17,6 +17,7 @@ use ntl_api::MethodName;
 use ntl_core::contract::{ModelInfo, NumberOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::{CacheUse, EndReason, EngineObserver};
+use ntl_remote::EngineUsage;
 use prometheus::{IntGauge, Registry};
 
 use crate::error::Rejection;
@@ -119,6 +120,18 @@ impl ModelMetrics {
     pub(crate) fn decision(&self, kind: &str, mass: Mass) {
         self.shared.ntl_decisions_total.with_label_values(&[self.model.as_str(), kind]).inc();
         self.ntl_decision_mass.observe(mass.closed);
+    }
+
+    /// Counts the tokens that another engine reports.
+    pub(crate) fn upstream_work(&self, usage: EngineUsage) {
+        for (kind, tokens) in [
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("completion", usage.completion_tokens),
+        ] {
+            let labels = [self.model.as_str(), kind];
+            self.shared.ntl_upstream_tokens_total.with_label_values(&labels).inc_by(tokens);
+        }
     }
 
     pub(crate) fn number(&self, method: MethodName, outcome: &NumberOutcome) {

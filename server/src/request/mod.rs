@@ -7,6 +7,7 @@
 mod calibration;
 mod calls;
 mod decision;
+mod engine_work;
 mod labels;
 mod profile;
 mod prompt;
@@ -26,6 +27,7 @@ use ntl_text::guide::{Constraint, TokenRules};
 pub(crate) use calibration::{IntervalSettings, ModelCalibration, matching};
 pub(crate) use calls::{CallParsing, ToolSupport};
 pub(crate) use decision::{MODEL_ALIASES, default_decision_template};
+pub(crate) use engine_work::EngineWork;
 pub(crate) use labels::LabelPrompts;
 pub(crate) use profile::{AnswerSampling, ModelProfile};
 pub(crate) use prompt::{PromptInput, Truncation, into_prompts};

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::quota::KeyQuota;
+use crate::quota::{KeyQuota, QuotaExceeded, Unit};
 
 /// The label of a request that names a model which is not served.
 const UNKNOWN: &str = "unknown";
@@ -69,10 +69,22 @@ impl RequestRecord {
         let _ = self.quota.set(quota);
     }
 
+    /// Fails if the key has used up its budget of tokens of other engines.
+    pub(crate) fn check_budget(&self) -> Result<(), QuotaExceeded> {
+        self.quota.get().map_or(Ok(()), KeyQuota::check_upstream)
+    }
+
+    /// Counts tokens of prompts and answers of another engine.
+    pub(crate) fn use_budget(&self, tokens: u64) {
+        if let Some(quota) = self.quota.get() {
+            quota.add(Unit::UpstreamTokens, tokens);
+        }
+    }
+
     /// Counts tokens of a response that did not end, which are in no metric and no log line.
     pub(crate) fn use_quota(&self, tokens: u64) {
         if let Some(quota) = self.quota.get() {
-            quota.add_tokens(tokens);
+            quota.add(Unit::Tokens, tokens);
         }
     }
 

@@ -9,8 +9,8 @@ use ntl_api::{
     AnswersOrPrompts, DecisionPrompt, DecisionPrompts, DecisionsRequest, DecisionsResponse, SystemOneError,
     SystemOneRequest, SystemOneResponse,
 };
-use ntl_core::contract::{EngineUsage, Job};
-use ntl_remote::{ChatJob, SpentTokens};
+use ntl_core::contract::Job;
+use ntl_remote::ChatJob;
 use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{DECISIONS, SYSTEMONE};
-use crate::request::{MODEL_ALIASES, ModelProfile, RequestRecord, Requester};
+use crate::request::{EngineWork, MODEL_ALIASES, ModelProfile, RequestRecord, Requester};
 use crate::response_budget::{RequestMemory, ReservedResponse};
 use crate::served::{RequestEvents, ServedModel};
 use crate::state::AppState;
@@ -154,8 +154,8 @@ async fn run(
         jobs.push(Job { cache_salt, ..Job::new(prompt, request) });
     }
     let events = model.submit(decision.field, jobs, requester)?;
-    let (figures, _) = figures(&decision, &questions, events).await?;
-    Ok(Answers { decision, figures, tokens: DecisionTokens { input: input_tokens, engine: None } })
+    let (figures, engine) = figures(&decision, &questions, events).await?;
+    Ok(Answers { decision, figures, tokens: DecisionTokens { input: input_tokens, engine } })
 }
 
 /// Samples answers to all questions.
@@ -186,24 +186,23 @@ async fn sampled(
     let mut jobs = Vec::with_capacity(chats.len());
     for PreparedChat { question, chat, wanted, .. } in chats {
         questions.push((question, true));
-        let (chat, deadline, spent) = (Arc::new(chat), None, SpentTokens::default());
         // The same question has the same samples, if the engine takes seeds.
-        jobs.push(ChatJob { chat, max_tokens, seed: 0, wanted, deadline, client, spent });
+        jobs.push(ChatJob { chat: Arc::new(chat), max_tokens, seed: 0, wanted, deadline: None, client });
     }
     let events = model.submit_chats(decision.field, jobs, requester)?;
     let (figures, engine) = figures(&decision, &questions, events).await?;
-    let tokens = DecisionTokens { input: engine.prompt_tokens, engine: Some(engine) };
+    let tokens = DecisionTokens { input: engine.map_or(0, |work| work.usage.prompt_tokens), engine };
     let answers = Answers { decision, figures, tokens };
     Ok(Outcome { client, kind: OutcomeKind::Answers(answers), bytes, reserved })
 }
 
 /// Waits for the results of all prompts. `questions` has the question of each prompt, and whether the prompt
-/// lists the options. Also returns the work of another engine that sampled answers.
+/// lists the options. Also returns the work of another engine, if one computes the model.
 async fn figures(
     decision: &Decision,
     questions: &[(usize, bool)],
     mut events: RequestEvents,
-) -> Result<(Vec<Figures>, EngineUsage), AppError> {
+) -> Result<(Vec<Figures>, Option<EngineWork>), AppError> {
     let mut results: Vec<Option<_>> = questions.iter().map(|_| None).collect();
     while let Some((index, event)) = events.next().await? {
         results[index] = Some(event);
@@ -214,9 +213,6 @@ async fn figures(
         by_question[question].is_unlisted |= !is_listed;
         by_question[question].add(event.ok_or(AppError::Internal)?);
     }
-    let mut usage = EngineUsage::default();
-    by_question.iter().for_each(|results| usage.add(results.usage()));
-    events.count_engine(usage);
     let figures = decision.figures(by_question)?;
     for (question, figures) in decision.questions.iter().zip(&figures) {
         events.count_decision(question.kind_name(), figures.mass());
@@ -224,7 +220,7 @@ async fn figures(
             events.count_number(shown.method, &shown.outcome, 0);
         }
     }
-    Ok((figures, usage))
+    Ok((figures, events.engine_work()))
 }
 
 impl Outcome {

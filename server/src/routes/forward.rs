@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{ApiRequest, RawRequest};
-use super::engine_usage::EngineUsage;
+use super::passed_usage::PassedUsage;
 use super::resolve;
 use super::stream::NO_BUFFERING;
 use crate::apis::forwarded::{ForwardedRequest, forwarded_request};
@@ -73,6 +73,7 @@ pub(super) async fn forward(
     let Value::Object(mut fields) = body else { return Err(AppError::Internal) };
     let name = fields.get("model").and_then(Value::as_str).map(str::to_owned);
     let model = resolve(app, name.as_deref(), &requester.record)?;
+    requester.record.check_budget()?;
     let upstream = &remote.upstream;
     fields.insert("model".to_owned(), upstream.facts().model.clone().into());
     fields.remove("number");
@@ -105,7 +106,7 @@ pub(super) async fn forward(
     };
     turn.release_memory();
     let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
-    let usage = EngineUsage::new(is_stream, hides_usage);
+    let usage = PassedUsage::new(is_stream, hides_usage);
     let record = requester.record;
     let passing = Passing { response, usage, prompt, turn: Some(turn), model, record, deadline };
     Ok(passing.into_response())
@@ -200,13 +201,14 @@ impl UnreportedPrompt {
 impl Drop for UnreportedPrompt {
     fn drop(&mut self) {
         self.record.use_quota(self.tokens);
+        self.record.use_budget(self.tokens);
     }
 }
 
 /// A response that passes from the engine to the client. Its tokens are counted when it is dropped.
 struct Passing {
     response: Forwarded,
-    usage: EngineUsage,
+    usage: PassedUsage,
     prompt: UnreportedPrompt,
     /// `None` once the response has ended.
     turn: Option<TextTurn>,
@@ -275,6 +277,7 @@ impl Drop for Passing {
         }
         let (prompt, completion) = self.usage.tokens();
         self.model.count_tokens(&self.record, prompt, completion);
+        self.record.use_budget(prompt.saturating_add(completion));
     }
 }
 

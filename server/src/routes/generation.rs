@@ -7,7 +7,7 @@ use ntl_core::Prompt;
 use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::guide::Guide;
 use ntl_core::text::TextDecoder;
-use ntl_remote::{ChatJob, ChatWanted, SpentTokens};
+use ntl_remote::{ChatJob, ChatWanted};
 use ntl_text::guide::TokenRules;
 use ntl_text::tokenizer::Tokenizer;
 
@@ -119,7 +119,6 @@ pub(super) async fn answer_chat<A: AnswerWriter>(
         wanted: ChatWanted::Number(Box::new(number)),
         deadline: None,
         client: requester.client.id,
-        spent: SpentTokens::default(),
     };
     let events = model.submit_chats("messages", vec![job], requester)?;
     respond(&request, choices(1, 1), Pieces::new(writer, events, assembler), reserved).await

@@ -7,6 +7,7 @@ use ntl_core::contract::{Event, Job, ScoreOutcome};
 
 use super::body::ApiRequest;
 use super::resolve;
+use crate::answer::TokenCounts;
 use crate::apis::labels::{LabelForm, label_request};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
@@ -55,10 +56,12 @@ pub(super) async fn respond(
     }
     outcomes.sort_unstable_by_key(|&(index, _)| index);
     let outcomes: Vec<ScoreOutcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+    let tokens =
+        TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: events.engine_work() };
     json_body::build(client, estimate, move || {
         let body = match form {
-            LabelForm::Vllm => JsonBody::of(&labels.first(&outcomes, &model.name, prompt_tokens)),
-            LabelForm::Sglang => JsonBody::of(&labels.all(&outcomes, &model.name, prompt_tokens)),
+            LabelForm::Vllm => JsonBody::of(&labels.first(&outcomes, &model.name, tokens)),
+            LabelForm::Sglang => JsonBody::of(&labels.all(&outcomes, &model.name, tokens)),
         };
         Ok(body?.into_response(reserved))
     })

@@ -27,7 +27,12 @@ impl<A: AnswerWriter> Pieces<A> {
     /// Returns the next piece, or `None` after the last one. Nothing is lost if the future is dropped early.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, AppError> {
         while self.pending.is_empty() {
-            let Some((prompt, event)) = self.events.next().await? else { return Ok(None) };
+            let Some((prompt, event)) = self.events.next().await? else {
+                if let Some(work) = self.events.engine_work() {
+                    self.assembler.set_engine(work);
+                }
+                return Ok(None);
+            };
             let pieces = match event {
                 Event::Number(outcome) => self.number(prompt, &outcome).into_iter().collect(),
                 Event::Field(field) => self.field(prompt, &field).into_iter().collect(),
@@ -50,19 +55,9 @@ impl<A: AnswerWriter> Pieces<A> {
     /// Returns the piece with a number. The search's whole distribution, which may be large, is dropped.
     fn number(&mut self, prompt: usize, outcome: &NumberOutcome) -> Option<Piece> {
         let shown = self.writer.context().shown_number(outcome)?;
-        let tokens = match &outcome.answers {
-            Some(answers) => {
-                self.events.count_engine(answers.usage);
-                self.events.count_number(shown.method, outcome, 0);
-                self.assembler.count_engine(answers.usage);
-                0
-            }
-            None => {
-                let tokens = outcome.text_tokens + shown.tokens;
-                self.events.count_number(shown.method, outcome, tokens);
-                tokens
-            }
-        };
+        // The engine reports the tokens of sampled answers.
+        let tokens = if outcome.answers.is_some() { 0 } else { outcome.text_tokens + shown.tokens };
+        self.events.count_number(shown.method, outcome, tokens);
         let reason = outcome.first_text_end.unwrap_or(FinishReason::Stop);
         Some(self.assembler.number(prompt, reason, shown, tokens))
     }

@@ -41,7 +41,6 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
     let estimate = size.bytes;
     let reserved = memory.into_response(size)?;
     losses.check_tokens(&items)?;
-    let usage = usage(&items);
     let job = |(index, item): (usize, &ScoreTokens)| {
         let request = losses.request(index, &item.targets, &model.number_tokens);
         Job { cache_salt: requester.client.cache_salt(None), ..Job::new(item.prompt.clone(), request) }
@@ -55,6 +54,7 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
         }
     }
     outcomes.sort_unstable_by_key(|&(index, _)| index);
+    let usage = usage(&items, events.engine_work());
     json_body::build(reserved.client(), estimate, move || {
         let item = |(index, outcome): (usize, _)| {
             losses.item(index, &items[index].targets, &outcome, &*model.decoder)

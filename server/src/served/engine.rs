@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ntl_core::contract::{Adapter, EngineError, Job, ModelInfo};
 use ntl_engine::{CacheUse, Engine, JobEvents};
-use ntl_remote::{RemoteEngine, Upstream};
+use ntl_remote::{EngineMeter, RemoteEngine, Upstream};
 
 #[derive(Clone)]
 pub(super) enum ServedEngine {
@@ -29,10 +29,15 @@ impl ServedEngine {
         }
     }
 
-    pub(super) fn submit_all(&self, jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
+    /// `meter` counts the work of another engine.
+    pub(super) fn submit_all(
+        &self,
+        jobs: Vec<Job>,
+        meter: &EngineMeter,
+    ) -> Result<Vec<JobEvents>, EngineError> {
         match self {
             Self::Local(engine) => engine.submit_all(jobs),
-            Self::Remote(remote) => remote.jobs.submit_all(jobs),
+            Self::Remote(remote) => remote.jobs.submit_all(jobs, meter),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The events of all jobs of one request as one stream, timed and counted on the way.
 //!
-//! Invariants: dropping [`RequestEvents`] cancels the jobs that still run, and counts their tokens so far in
-//! the quota of the client; the wait ends at the deadline even if the engine hangs.
+//! Invariants: dropping [`RequestEvents`] cancels the jobs that still run, and counts their tokens so far and
+//! the work of another engine in the quota of the client; the wait ends at the deadline even if the engine
+//! hangs.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -12,15 +13,15 @@ use futures::StreamExt;
 use futures::future::Either;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
-use ntl_core::contract::{EngineError, EngineUsage, Event, NumberOutcome};
+use ntl_core::contract::{EngineError, Event, NumberOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::JobEvents;
-use ntl_remote::SpentTokens;
+use ntl_remote::EngineMeter;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::error::AppError;
 use crate::metrics::ModelMetrics;
-use crate::request::Requester;
+use crate::request::{EngineWork, Requester};
 
 /// The engine notices a deadline between two steps. A request gives up by itself this much later, in case a
 /// step hangs.
@@ -45,14 +46,25 @@ pub(crate) struct RequestEvents {
     first: Option<(usize, Event)>,
     /// The tokens of texts that have not ended, by prompt and choice.
     unfinished: HashMap<(usize, u32), usize>,
-    /// The work of an engine that samples answers, unless it is counted already.
-    spent: SpentTokens,
+    /// Counts the work of another engine, if one computes the model.
+    engine: Option<EngineMeter>,
+    /// Whether that engine samples answers.
+    is_sampled: bool,
+    /// The tokens of sampled answers that are counted already.
+    counted_tokens: u64,
 }
 
 impl Drop for RequestEvents {
     fn drop(&mut self) {
-        let tokens: usize = self.unfinished.values().sum();
-        self.requester.record.use_quota(tokens as u64 + self.spent.total());
+        let mut tokens = self.unfinished.values().sum::<usize>() as u64;
+        if let Some(EngineWork { usage, is_sampled }) = self.engine_work() {
+            if is_sampled {
+                tokens += usage.tokens().saturating_sub(self.counted_tokens);
+            }
+            self.metrics.upstream_work(usage);
+            self.requester.record.use_budget(usage.tokens());
+        }
+        self.requester.record.use_quota(tokens);
     }
 }
 
@@ -83,14 +95,23 @@ impl RequestEvents {
             has_begun: false,
             first: None,
             unfinished: HashMap::new(),
-            spent: SpentTokens::default(),
+            engine: None,
+            is_sampled: false,
+            counted_tokens: 0,
         }
     }
 
-    /// Counts the work of an engine that samples answers also if the jobs do not end.
-    pub(super) fn with_spent(mut self, spent: SpentTokens) -> Self {
-        self.spent = spent;
+    /// `meter` counts the work of another engine for the jobs.
+    pub(super) fn over_engine(mut self, meter: EngineMeter, is_sampled: bool) -> Self {
+        self.engine = Some(meter);
+        self.is_sampled = is_sampled;
         self
+    }
+
+    /// The work of another engine so far; `None` if none computes the model.
+    pub(crate) fn engine_work(&self) -> Option<EngineWork> {
+        let usage = self.engine.as_ref()?.total();
+        Some(EngineWork { usage, is_sampled: self.is_sampled })
     }
 
     /// Waits for the first event, which [`RequestEvents::next`] then returns.
@@ -113,7 +134,10 @@ impl RequestEvents {
             }
         };
         match next {
-            None => Ok(None),
+            None => {
+                self.count_sampled();
+                Ok(None)
+            }
             Some((prompt, Event::Failed(error))) => {
                 Err(AppError::from(error).of_prompt(self.field, prompt, self.count))
             }
@@ -130,9 +154,13 @@ impl RequestEvents {
         self.count_completion(tokens);
     }
 
-    /// Counts the work of another engine that sampled answers.
-    pub(crate) fn count_engine(&self, usage: EngineUsage) {
-        self.spent.subtract(usage);
+    /// Counts the tokens of sampled answers, which the engine reports, once all have arrived.
+    fn count_sampled(&mut self) {
+        let Some(usage) = self.engine_work().and_then(EngineWork::of_samples) else { return };
+        if self.counted_tokens > 0 {
+            return;
+        }
+        self.counted_tokens = usage.tokens();
         self.metrics.ntl_prompt_tokens_total.inc_by(usage.prompt_tokens);
         self.requester.record.add_prompt_tokens(usage.prompt_tokens);
         self.metrics.ntl_generation_tokens_total.inc_by(usage.completion_tokens);

@@ -9,7 +9,7 @@ use ntl_core::guide::{Guide, GuideError};
 use ntl_core::losses::{NumberTokens, PlacedDigit};
 use ntl_core::text::TextDecoder;
 use ntl_engine::{CacheBudget, Engine, EngineLimits, EngineObserver};
-use ntl_remote::{ChatJob, NextTokens, RemoteEngine, RemoteLimits, SpentTokens};
+use ntl_remote::{ChatJob, EngineMeter, NextTokens, RemoteEngine, RemoteLimits};
 use ntl_text::chat::TextTemplate;
 use ntl_text::guide::GuideCompiler;
 use ntl_text::tokenizer::Tokenizer;
@@ -299,11 +299,17 @@ impl ServedModel {
             (job.deadline, job.client) = (deadline, client.id);
             job.adapter = adapter.cloned();
         }
-        let events = self.engine.submit_all(jobs)?;
+        let meter = EngineMeter::default();
+        let is_remote = self.engine.remote().is_some();
+        if is_remote {
+            requester.record.check_budget()?;
+        }
+        let events = self.engine.submit_all(jobs, &meter)?;
         self.metrics.ntl_prompt_tokens_total.inc_by(prompt_tokens);
         requester.record.add_prompt_tokens(prompt_tokens);
         let jobs = events.into_iter().zip(sequences);
-        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)))
+        let events = RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics));
+        Ok(if is_remote { events.over_engine(meter, false) } else { events })
     }
 
     /// Gives jobs that sample answers of chats to the engine elsewhere, one for each entry of the list
@@ -317,14 +323,16 @@ impl ServedModel {
         let Some(remote) = self.engine.remote() else { return Err(AppError::Internal) };
         let Requester { client, started, time_max, .. } = requester;
         let deadline = Some((started + time_max, time_max));
-        let spent = SpentTokens::default();
+        requester.record.check_budget()?;
+        let meter = EngineMeter::default();
         let mut sampled = Vec::with_capacity(jobs.len());
         for job in jobs {
-            sampled.push(ChatJob { deadline, client: client.id, spent: spent.clone(), ..job });
+            sampled.push(ChatJob { deadline, client: client.id, ..job });
         }
-        let events = remote.jobs.submit_chats(sampled)?;
+        let events = remote.jobs.submit_chats(sampled, &meter)?;
         let jobs = events.into_iter().map(|events| (events, 1));
-        Ok(RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics)).with_spent(spent))
+        let events = RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics));
+        Ok(events.over_engine(meter, true))
     }
 }
 

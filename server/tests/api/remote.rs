@@ -249,6 +249,79 @@ async fn the_tokens_of_texts_are_counted_for_the_key_and_the_model() {
 }
 
 #[tokio::test]
+async fn the_work_of_the_engine_is_in_the_usage_and_in_the_metrics() {
+    let engine = Engine::start().await;
+    let app = server(&engine, &[]).await;
+    let mut total = (0, 0);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "4 + 3 =", "number": true})),
+        ("/v1/completions", json!({"prompt": ["4 + 3 =", "1 + 1 ="], "number": {"scale": [1, 9]}})),
+        (
+            "/v1/completions",
+            json!({"prompt": "4 + 3 =", "number": {"after": "=", "rationales": 2}, "max_tokens": 3}),
+        ),
+        ("/v1/score", json!({"items": [{"prompt": "4 + 3 =", "target": "7"}]})),
+        ("/generative_scoring", json!({"query": "4", "items": ["5"], "label_token_ids": [5, 6]})),
+        (
+            "/v1/decisions",
+            json!({"input": "4", "questions": [{"type": "predicate", "instructions": "Is it even?"}]}),
+        ),
+        (
+            "/v1/systemone",
+            json!({"state": "4", "questions": {"a": {"type": "noul", "instructions": "Is it even?"}}}),
+        ),
+    ] {
+        let answer = send(&app, "a", path, &body).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let sent = engine.bodies();
+        let mut prompt_tokens = 0;
+        for request in &sent {
+            let ids = |prompt: &Value| prompt.as_array().map_or(0, Vec::len) as u64;
+            let prompt = &request["prompt"];
+            prompt_tokens += match prompt[0] {
+                Value::Array(_) => prompt.as_array().unwrap().iter().map(ids).sum(),
+                _ => ids(prompt),
+            };
+        }
+        let work = &answer.json()["usage"]["x_engine"];
+        assert_eq!(work["requests"], sent.len(), "{path} {body}: {work}");
+        assert_eq!(work["prompt_tokens"], prompt_tokens, "{path} {body}: {work}");
+        total.0 += prompt_tokens;
+        total.1 += work["completion_tokens"].as_u64().unwrap();
+    }
+    for (kind, tokens) in [("prompt", total.0), ("completion", total.1)] {
+        let series = format!("ntl_upstream_tokens_total{{kind=\"{kind}\",model=\"toy\"}}");
+        assert_eq!(metric(&app, &series).await as u64, tokens, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_without_budget_for_the_engine_gets_no_more_of_its_work() {
+    let engine = Engine::start().await;
+    let app = server(&engine, &["--upstream-budget=20"]).await;
+    let number = json!({"prompt": "4 + 3 =", "number": true});
+    assert_eq!(send(&app, "a", "/v1/completions", &number).await.status, 200);
+    let questions = json!([{"type": "predicate", "instructions": "Is it even?"}]);
+    for (path, body) in [
+        ("/v1/completions", number.clone()),
+        ("/v1/completions", json!({"prompt": "4 + 3 =", "max_tokens": 2})),
+        ("/v1/chat/completions", json!({"messages": []})),
+        ("/v1/score", json!({"items": [{"prompt": "4", "target": "5"}]})),
+        ("/v1/decisions", json!({"input": "4", "questions": questions})),
+    ] {
+        let refused = send(&app, "a", path, &body).await;
+        assert_eq!(refused.status, 429, "{path}: {}", refused.text);
+        assert_eq!(refused.error()["code"], "rate_limit_exceeded");
+        let message = refused.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("is 20 tokens of other engines per day, and it is used up"), "{message}");
+        assert!(refused.header(header::RETRY_AFTER).is_some());
+    }
+    let tokenized = send(&app, "a", "/tokenize", &json!({"prompt": "x"})).await;
+    assert_eq!(tokenized.status, 200, "it needs no engine");
+    assert_eq!(send(&app, "b", "/v1/completions", &number).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_quota_counts_the_tokens_of_the_engine_and_estimates_a_prompt_that_it_does_not_report() {
     let engine = Engine::start().await;
     let app = server(&engine, &["--output-tokens-max=30", "--tokens-per-day=1000000"]).await;

@@ -107,8 +107,9 @@ async fn a_number_is_read_from_sampled_answers_with_bounds_and_the_usage_of_the_
     assert!(0.3 < low && low < 0.5 && 0.5 < high && high < 0.7, "{support}");
     let reason = number["reason"].as_str().unwrap();
     assert_eq!(reason, "the engine takes no temperature: its answers are sampled at its default");
-    let usage = json!({"prompt_tokens": 360, "completion_tokens": 200, "total_tokens": 560, "x_requests": 40,
-        "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 160}});
+    let usage = json!({"prompt_tokens": 360, "completion_tokens": 200, "total_tokens": 560,
+        "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 160},
+        "x_engine": {"requests": 40, "prompt_tokens": 360, "cached_tokens": 0, "completion_tokens": 200}});
     assert_eq!(body["usage"], usage);
     assert_eq!(engine.arrived.load(Ordering::SeqCst), 40);
     assert_eq!(metric(&app, "ntl_prompt_tokens_total{model=\"judge\"}").await as u64, 360);
@@ -144,7 +145,7 @@ async fn sampling_stops_early_and_a_stream_has_the_number_at_once() {
     let app = server(&engine).await;
     let options = json!({"scale": [1, 5], "samples": 1000, "precision": 2});
     let body = post(&app, "/v1/chat/completions", rate(options.clone())).await.json();
-    let samples = body["usage"]["x_requests"].as_u64().unwrap();
+    let samples = body["usage"]["x_engine"]["requests"].as_u64().unwrap();
     assert!([16, 32, 64].contains(&samples), "{body}");
     assert_eq!(body["choices"][0]["number"]["mass"]["samples"], samples);
     let mut stream = rate(options);
@@ -155,7 +156,7 @@ async fn sampling_stops_early_and_a_stream_has_the_number_at_once() {
         chunks.iter().filter(|chunk| chunk["choices"][0]["number"].is_object()).collect();
     assert_eq!(with_number.len(), 1, "{chunks:?}");
     // The order of the answers decides when the bounds are narrow.
-    let samples = chunks.last().unwrap()["usage"]["x_requests"].as_u64().unwrap();
+    let samples = chunks.last().unwrap()["usage"]["x_engine"]["requests"].as_u64().unwrap();
     assert!([16, 32, 64].contains(&samples), "{chunks:?}");
 }
 
@@ -182,14 +183,14 @@ async fn decisions_are_counted_over_answers_with_exact_bounds() {
     assert_eq!(answers[2]["distribution"]["method"], "sample", "{body}");
     let usage = &body["usage"];
     assert_eq!(
-        (&usage["x_requests"], &usage["input_tokens"], &usage["output_tokens"]),
+        (&usage["x_engine"]["requests"], &usage["input_tokens"], &usage["output_tokens"]),
         (&json!(240), &json!(2160), &json!(1200))
     );
     let question = json!({"hot": {"type": "noul", "instructions": "Is it hot?"}});
     let body = json!({"state": "A cup.", "questions": question, "x_samples": 8});
     let body = post(&app, "/v1/systemone", body).await.json();
     assert_eq!(
-        (&body["usage"]["x_requests"], &body["answers"]["hot"]["x_mass"]["samples"]),
+        (&body["usage"]["x_engine"]["requests"], &body["answers"]["hot"]["x_mass"]["samples"]),
         (&json!(8), &json!(8))
     );
     let dry = json!({"input": "A cup.", "questions": [{"type": "predicate", "instructions": "Is it hot?"}], "x_dry_run": true});

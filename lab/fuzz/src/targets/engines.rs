@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use ntl_remote::wire::{Alternatives, Batch, answers, llama_cpp, merge, openai, vllm, written};
+use ntl_remote::wire::{Alternatives, Batch, answers, llama_cpp, merge, openai, usage, vllm, written};
 use ntl_remote::{Ahead, TokenTexts, byte_tokenizer};
 use ntl_text::tokenizer::Tokenizer;
 
@@ -81,6 +81,7 @@ fn llama_cpp_response(name: &str, value: &str) -> String {
 /// them panics.
 fn engines(input: &[u8]) -> Outcome {
     let Some((kind, body)) = split_named(input) else { return Outcome::Refused };
+    let _ = (usage::of_openai(body), usage::of_llama_cpp(body));
     let (engine, what) = kind.split_once(' ').unwrap_or((kind, ""));
     if engine == "text" || what == "text" {
         let read =

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::answers::NumberAnswers;
 use super::error::EngineError;
 use super::options::OptionsOutcome;
 use crate::guide::SchemaField;
 use crate::losses::DigitScore;
 use crate::numbers::{Distribution, SampledDistribution};
+use crate::samples::NumberSamples;
 use crate::token::TokenLogprob;
 
 /// A token with log-probabilities.
@@ -139,7 +139,7 @@ pub struct NumberOutcome {
     /// the marker.
     pub first_text_end: Option<FinishReason>,
     /// The answers of another engine that the distribution was estimated from.
-    pub answers: Option<Box<NumberAnswers>>,
+    pub answers: Option<Box<NumberSamples>>,
 }
 
 impl NumberOutcome {

@@ -6,7 +6,6 @@
 //! one root, a number distribution is a tree: all of them are rows of the same step.
 
 mod adapter;
-mod answers;
 mod candidates;
 mod error;
 mod event;
@@ -21,7 +20,6 @@ pub use crate::numbers::Terminator;
 pub use crate::report::{NextTokenReport, ReportError};
 pub use crate::token::{Prompt, Token, TokenLogprob};
 pub use adapter::Adapter;
-pub use answers::{EngineUsage, NumberAnswers, OptionAnswers, SampledAnswers};
 pub use candidates::CandidatesJob;
 pub use error::{EngineError, ModelError};
 pub use event::{

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::answers::OptionAnswers;
 use crate::numbers::{Interval, Mass, sorted_unique};
+use crate::samples::OptionSamples;
 use crate::token::Token;
 
 /// Options to read. An option's probability is that of its tokens, followed by one of the ids that end an
@@ -133,19 +133,17 @@ pub struct OptionsOutcome {
     /// Number of decoder positions that the result uses.
     pub nodes: usize,
     /// The answers of another engine that the masses were estimated from.
-    pub answers: Option<OptionAnswers>,
+    pub answers: Option<OptionSamples>,
 }
 
 impl OptionsOutcome {
-    /// The shares of sampled answers.
-    pub fn of_answers(answers: OptionAnswers) -> Self {
-        let samples = &answers.samples;
+    /// The shares of answers with this many tokens.
+    pub fn of_answers(samples: OptionSamples, tokens: usize) -> Self {
         let total = samples.samples().max(1) as f64;
         let closed: Vec<f64> = samples.counts().iter().map(|&count| count as f64 / total).collect();
         let all: Arc<[u32]> = (0..closed.len() as u32).collect();
         let open = vec![OpenMass { mass: samples.open(), options: all }];
-        let nodes = usize::try_from(answers.usage.completion_tokens).unwrap_or(usize::MAX);
-        Self { closed, open, nodes, answers: Some(answers) }
+        Self { closed, open, nodes: tokens, answers: Some(samples) }
     }
 
     /// All mass. Sums of many products may exceed 1 by rounding.
@@ -170,7 +168,7 @@ impl OptionsOutcome {
     /// confidence bounds.
     pub fn bounds(&self) -> Vec<Interval> {
         if let Some(answers) = &self.answers {
-            return answers.samples.probability_bounds();
+            return answers.probability_bounds();
         }
         let mut reachable = vec![0.0; self.closed.len()];
         for open in &self.open {
@@ -193,7 +191,7 @@ impl OptionsOutcome {
     /// confidence bounds.
     pub fn expected_index_bounds(&self) -> Interval {
         if let Some(answers) = &self.answers {
-            return answers.samples.expected_index_bounds();
+            return answers.expected_index_bounds();
         }
         let last = self.closed.len().saturating_sub(1) as f64;
         let mirrored: Vec<f64> = self.closed.iter().rev().copied().collect();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ntl_core::contract::{
-    AfterMarker, EngineError, EngineUsage, Event, NumberJob, NumberMethod, NumberOutcome, OptionsOutcome,
-    Precision, RefusedText, SampledAnswers,
+    AfterMarker, EngineError, Event, NumberJob, NumberMethod, NumberOutcome, OptionsOutcome, Precision,
+    RefusedText,
 };
 use ntl_core::numbers::{NumberReading, NumberRules};
 use ntl_core::samples::{Looks, NumberSamples, OptionNames, OptionReading, OptionSamples};
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::client::ClientEvents;
 use super::requests::Requests;
-use super::{ChatAnswer, ChatEnd, ChatQuery, SpentTokens};
+use super::{ChatAnswer, ChatEnd, ChatQuery, EngineUsage};
 
 /// Number of refused texts that are reported, and of their characters.
 const REFUSED_MAX: usize = 3;
@@ -39,7 +39,6 @@ pub struct ChatJob {
     pub deadline: Option<(Instant, Duration)>,
     /// See [`Job::client`](ntl_core::contract::Job::client).
     pub client: u64,
-    pub spent: SpentTokens,
 }
 
 #[derive(Debug, Clone)]
@@ -99,12 +98,10 @@ async fn options_of(
     job: &ChatJob,
     options: &SampledOptions,
 ) -> Result<OptionsOutcome, EngineError> {
-    let mut usage = EngineUsage::default();
+    let mut tokens: u64 = 0;
     let mut readings = Vec::with_capacity(options.samples);
-    for answer in
-        requests.chats(job.queries(0..options.samples), None, &job.spent).await?.into_iter().flatten()
-    {
-        usage.add(answer.usage);
+    for answer in requests.chats(job.queries(0..options.samples), None).await?.into_iter().flatten() {
+        tokens = tokens.saturating_add(answer.usage.completion_tokens);
         readings.push(match answer.end {
             ChatEnd::Refused => OptionReading::Invalid,
             end => options.names.read(&answer.text, end == ChatEnd::Cut),
@@ -113,7 +110,7 @@ async fn options_of(
     let looks = Looks::once(options.samples, options.orders);
     let look = looks.iter().next().ok_or_else(no_samples)?;
     let samples = OptionSamples::new(&readings, options.names.len(), look);
-    Ok(OptionsOutcome::of_answers(SampledAnswers { samples, usage }))
+    Ok(OptionsOutcome::of_answers(samples, usize::try_from(tokens).unwrap_or(usize::MAX)))
 }
 
 fn no_samples() -> EngineError {
@@ -141,7 +138,7 @@ async fn number_of(
             break;
         }
         let first = reader.readings.len();
-        for answer in requests.chats(job.queries(first..look.samples), end, &job.spent).await? {
+        for answer in requests.chats(job.queries(first..look.samples), end).await? {
             is_late |= answer.is_none();
             reader.read(answer.as_ref());
         }
@@ -162,7 +159,7 @@ async fn number_of(
     Ok(NumberOutcome {
         truncated: !is_precise && (is_late || precision.is_some()),
         refused: if number.reports_refused { reader.refused() } else { Vec::new() },
-        answers: Some(Box::new(SampledAnswers { samples, usage })),
+        answers: Some(Box::new(samples)),
         ..outcome
     })
 }

@@ -18,10 +18,10 @@ mod client;
 mod decode;
 pub(crate) mod gate;
 pub(crate) mod job_bytes;
+mod meter;
 mod next_tokens;
 mod requests;
 mod run;
-mod spent;
 mod structured;
 mod text_turn;
 
@@ -36,11 +36,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use chats::{ChatJob, ChatWanted, SampledOptions};
 pub use decode::LookAhead;
+pub use meter::{EngineMeter, EngineUsage};
 pub use next_tokens::{
     Ahead, ChatAnswer, ChatEnd, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens,
     QueryContext, TextDelta, TextEnd, TextQuery,
 };
-pub use spent::SpentTokens;
 pub use text_turn::TextTurn;
 
 use gate::FairGate;
@@ -121,11 +121,12 @@ impl RemoteEngine {
     }
 
     /// Queues the jobs of one request: all of them or none. Must be called in a tokio runtime with timers.
+    /// `meter` counts the work for them.
     ///
     /// # Errors
     /// If a prompt is too long, a job may need more memory than there is, reports are not enough for a job,
     /// or the queue has too few free slots.
-    pub fn submit_all(&self, mut jobs: Vec<Job>) -> Result<Vec<JobEvents>, EngineError> {
+    pub fn submit_all(&self, mut jobs: Vec<Job>, meter: &EngineMeter) -> Result<Vec<JobEvents>, EngineError> {
         jobs.iter_mut().try_for_each(|job| self.shared.check(job))?;
         let mut works = Vec::with_capacity(jobs.len());
         for mut job in jobs {
@@ -133,24 +134,29 @@ impl RemoteEngine {
             let prompt = std::mem::take(&mut job.prompt).ids().collect();
             works.push((Work::Tokens { job: Box::new(job), prompt }, bytes));
         }
-        self.start(works)
+        self.start(works, meter)
     }
 
     /// Queues jobs that sample answers: all of them or none. Must be called in a tokio runtime with timers.
+    /// `meter` counts the work for them.
     ///
     /// # Errors
     /// If the queue has too few free slots.
-    pub fn submit_chats(&self, jobs: Vec<ChatJob>) -> Result<Vec<JobEvents>, EngineError> {
+    pub fn submit_chats(
+        &self,
+        jobs: Vec<ChatJob>,
+        meter: &EngineMeter,
+    ) -> Result<Vec<JobEvents>, EngineError> {
         let mut works = Vec::with_capacity(jobs.len());
         for job in jobs {
             let bytes = chat_job_bytes(&job);
             works.push((Work::Chat(Box::new(job)), bytes));
         }
-        self.start(works)
+        self.start(works, meter)
     }
 
     /// Starts the tasks of one request. Each work comes with the memory that it needs.
-    fn start(&self, works: Vec<(Work, u64)>) -> Result<Vec<JobEvents>, EngineError> {
+    fn start(&self, works: Vec<(Work, u64)>, meter: &EngineMeter) -> Result<Vec<JobEvents>, EngineError> {
         let shared = &self.shared;
         let wanted = works.iter().map(|(work, _)| work.sequences()).fold(0, u32::saturating_add);
         let mut slots = shared.queue_slots(wanted)?;
@@ -166,7 +172,9 @@ impl RemoteEngine {
             let number = shared.submitted.fetch_add(1, Ordering::Relaxed);
             let request_begun = Arc::clone(&request_begun);
             let shared = Arc::clone(shared);
-            let task = JobTask { shared, work, bytes, number, events, read, queued, slot, request_begun };
+            let meter = meter.clone();
+            let task =
+                JobTask { shared, work, bytes, number, meter, events, read, queued, slot, request_begun };
             tokio::spawn(task.run());
             jobs.push(receiver);
         }

@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use ntl_core::contract::{EngineError, EngineUsage, LogitsRequest, NextTokenReport};
+use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
 use ntl_core::sampling::SamplingParams;
 use serde_json::{Map, Value};
+
+use super::meter::{EngineMeter, EngineUsage};
 
 /// A query for the distribution of the token after `prompt` and `path`.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,7 +65,7 @@ pub struct NextTokenStep {
 }
 
 /// The job that queries belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct QueryContext {
     /// Clients share the requests to the engine round-robin.
     pub client: u64,
@@ -77,6 +79,8 @@ pub struct QueryContext {
     pub needs_all_ids: bool,
     /// The response is of no use after this.
     pub deadline: Option<Instant>,
+    /// Counts each response.
+    pub meter: EngineMeter,
 }
 
 /// Text to write after a prompt.

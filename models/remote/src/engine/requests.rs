@@ -8,8 +8,7 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use ntl_core::contract::EngineError;
 
 use super::{
-    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, SpentTokens, TextDelta,
-    TextQuery,
+    ChatAnswer, ChatQuery, NextTokenAnswer, NextTokenQuery, QueryContext, Shared, TextDelta, TextQuery,
 };
 
 pub(super) struct Requests<'a> {
@@ -32,7 +31,7 @@ impl<'a> Requests<'a> {
         self.sent.fetch_add(1, Ordering::Relaxed);
         let count = queries.len();
         self.shared.observer.on_step(count);
-        let context = QueryContext { is_alone: self.shared.jobs.taken() == 1, ..self.context };
+        let context = QueryContext { is_alone: self.shared.jobs.taken() == 1, ..self.context.clone() };
         let answers = self.shared.upstream.ask(context, queries).await?;
         if answers.len() == count {
             Ok(answers)
@@ -45,7 +44,7 @@ impl<'a> Requests<'a> {
     /// Writes a text.
     pub(super) fn write(&self, query: TextQuery) -> BoxStream<'a, Result<TextDelta, EngineError>> {
         self.sent.fetch_add(1, Ordering::Relaxed);
-        self.shared.upstream.write(self.context, query)
+        self.shared.upstream.write(self.context.clone(), query)
     }
 
     /// Returns one answer for each query, in their order. An answer that does not arrive before `end` is
@@ -54,14 +53,13 @@ impl<'a> Requests<'a> {
         &self,
         queries: Vec<ChatQuery>,
         end: Option<Instant>,
-        spent: &SpentTokens,
     ) -> Result<Vec<Option<ChatAnswer>>, EngineError> {
         self.shared.observer.on_step(queries.len());
         let mut answers: Vec<Option<ChatAnswer>> = queries.iter().map(|_| None).collect();
         let mut running = FuturesUnordered::new();
         for (index, query) in queries.into_iter().enumerate() {
             self.sent.fetch_add(1, Ordering::Relaxed);
-            let answer = self.shared.upstream.chat(self.context, query);
+            let answer = self.shared.upstream.chat(self.context.clone(), query);
             running.push(async move { (index, answer.await) });
         }
         let late = async {
@@ -77,7 +75,6 @@ impl<'a> Requests<'a> {
                 next = running.next() => {
                     let Some((index, answer)) = next else { return Ok(answers) };
                     let answer = answer?;
-                    spent.add(answer.usage);
                     if let Some(place) = answers.get_mut(index) {
                         *place = Some(answer);
                     }

@@ -19,7 +19,7 @@ use super::decode::{LookAhead, decode};
 use super::gate::{FairGate, Permit};
 use super::requests::Requests;
 use super::structured::structured_texts;
-use super::{QueryContext, Shared};
+use super::{EngineMeter, QueryContext, Shared};
 
 /// The work of a job.
 pub(super) enum Work {
@@ -63,6 +63,8 @@ pub(super) struct JobTask {
     pub(super) bytes: u64,
     /// Distinguishes the jobs of one engine.
     pub(super) number: u64,
+    /// Counts the work for its request.
+    pub(super) meter: EngineMeter,
     pub(super) events: EventSender,
     /// Notified when the client has read events.
     pub(super) read: Arc<Notify>,
@@ -76,7 +78,7 @@ pub(super) struct JobTask {
 
 impl JobTask {
     pub(super) async fn run(self) {
-        let Self { shared, work, bytes, number, events, read, queued, slot, request_begun } = self;
+        let Self { shared, work, bytes, number, meter, events, read, queued, slot, request_begun } = self;
         let client = ClientEvents { events, read };
         let sequences = work.sequences() as usize;
         let done = async {
@@ -89,8 +91,8 @@ impl JobTask {
             shared.observer.on_start(queued.elapsed());
             let changes = shared.upstream.weight_changes();
             let events = match &work {
-                Work::Tokens { job, prompt } => shared.serve(job, prompt, number, &client).await?,
-                Work::Chat(job) => vec![shared.sample(job, number, &client).await?],
+                Work::Tokens { job, prompt } => shared.serve(job, prompt, number, meter, &client).await?,
+                Work::Chat(job) => vec![shared.sample(job, number, meter, &client).await?],
             };
             if shared.upstream.weight_changes() == changes {
                 return Ok(events);
@@ -189,6 +191,7 @@ impl Shared {
         job: &Job,
         prompt: &Arc<[u32]>,
         number: u64,
+        meter: EngineMeter,
         client: &ClientEvents,
     ) -> Result<Vec<Event>, EngineError> {
         let context = QueryContext {
@@ -201,8 +204,9 @@ impl Shared {
                 Request::Number(_) | Request::Text(_) | Request::Options(_)
             ),
             deadline: job.deadline.map(|(at, _)| at),
+            meter,
         };
-        let requests = Requests::new(self, context);
+        let requests = Requests::new(self, context.clone());
         match &job.request {
             Request::Number(number) => {
                 let outcome = match &number.after {
@@ -216,7 +220,7 @@ impl Shared {
                 Ok(vec![Event::Number(NumberOutcome { forward_passes: requests.sent(), ..outcome })])
             }
             Request::Text(text) => {
-                structured_texts(|| Requests::new(self, context), prompt, text, client).await
+                structured_texts(|| Requests::new(self, context.clone()), prompt, text, client).await
             }
             request => {
                 let mut decoding = self.vocabulary.reported_decoding(request)?;
@@ -232,7 +236,13 @@ impl Shared {
 
 impl Shared {
     /// Samples the answers of a job, and returns its last event.
-    async fn sample(&self, job: &ChatJob, number: u64, client: &ClientEvents) -> Result<Event, EngineError> {
+    async fn sample(
+        &self,
+        job: &ChatJob,
+        number: u64,
+        meter: EngineMeter,
+        client: &ClientEvents,
+    ) -> Result<Event, EngineError> {
         let context = QueryContext {
             client: job.client,
             affinity: number,
@@ -240,6 +250,7 @@ impl Shared {
             is_alone: false,
             needs_all_ids: false,
             deadline: job.deadline.map(|(at, _)| at),
+            meter,
         };
         sampled(&Requests::new(self, context), job, client).await
     }

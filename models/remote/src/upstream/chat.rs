@@ -31,6 +31,8 @@ impl Upstream {
             let answer = chat::read(&bytes).map_err(|error| client.not_understood(&base, &error))?;
             Ok(ChatAnswer { text: client.without_key(&answer.text), ..answer })
         });
-        Ok(answer.await?)
+        let answer = answer.await?;
+        context.meter.add(answer.usage);
+        Ok(answer)
     }
 }

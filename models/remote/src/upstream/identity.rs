@@ -149,7 +149,7 @@ async fn probe(
     let ahead = &Ahead::NONE;
     let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: tokenizer.len() };
     let request = RowRequest::new(facts, tokenizer, batch, &[row], None);
-    let rows = request.send(client, base, texts).await?;
+    let (rows, _) = request.send(client, base, texts).await?;
     Ok(rows.into_iter().flatten().next())
 }
 

@@ -106,7 +106,7 @@ impl Upstream {
     }
 
     /// The slots of a llama.cpp for rows of a tree. Trees are numbered, and go to the replicas round-robin.
-    fn slots(&self, context: QueryContext, rows: &[Row]) -> Vec<Option<usize>> {
+    fn slots(&self, context: &QueryContext, rows: &[Row]) -> Vec<Option<usize>> {
         let Some(slots) = &self.slots else { return vec![None] };
         let replicas = self.replicas.pool.len().max(1);
         let home = usize::try_from(context.affinity).unwrap_or(0) / replicas % slots.len();

@@ -6,14 +6,16 @@ use serde_json::json;
 use super::row::{Row, with_prompt, with_rows};
 use super::{EngineFacts, EngineKind};
 use crate::client::{BaseUrl, Client, UpstreamError};
+use crate::engine::EngineUsage;
 use crate::wire::texts::TokenTexts;
-use crate::wire::{Batch, Rows, check, llama_cpp, openai, vllm};
+use crate::wire::{Batch, Rows, check, llama_cpp, openai, usage, vllm};
 
 pub(super) struct RowRequest<'a> {
     kind: EngineKind,
     batch: Batch<'a>,
     route: &'static str,
     body: Vec<u8>,
+    prompt_tokens: u64,
     /// Maximum size of the response.
     bytes_max: usize,
 }
@@ -46,7 +48,9 @@ impl<'a> RowRequest<'a> {
             let texts: Vec<_> = rows.iter().map(|row| row.text(tokenizer)).collect();
             with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
         };
-        Self { kind: *kind, batch, route, body, bytes_max: batch.bytes_max(entry_bytes) }
+        let prompt_tokens = rows.iter().map(|row| row.len() as u64).sum();
+        let bytes_max = batch.bytes_max(entry_bytes);
+        Self { kind: *kind, batch, route, body, prompt_tokens, bytes_max }
     }
 
     /// Sends it to a replica. `texts`: for engines that report texts.
@@ -55,7 +59,7 @@ impl<'a> RowRequest<'a> {
         client: &Client,
         base: &BaseUrl,
         texts: &TokenTexts,
-    ) -> Result<Rows, UpstreamError> {
+    ) -> Result<(Rows, EngineUsage), UpstreamError> {
         let bytes = client.post_bytes(base, self.route, self.body.clone(), self.bytes_max).await?;
         let rows = match self.kind {
             EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &self.batch),
@@ -65,6 +69,20 @@ impl<'a> RowRequest<'a> {
         // A report that is not a distribution becomes an error here, so that another replica gets the
         // request.
         let rows = rows.and_then(|rows| check(&rows).map(|()| rows));
-        rows.map_err(|error| client.not_understood(base, &error))
+        let rows = rows.map_err(|error| client.not_understood(base, &error))?;
+        Ok((rows, self.usage(&bytes)))
+    }
+
+    /// The tokens that the engine reports with a response. If it reports none, those that it had to compute.
+    fn usage(&self, response: &[u8]) -> EngineUsage {
+        let reported = match self.kind {
+            EngineKind::LlamaCpp => usage::of_llama_cpp(response),
+            _ => usage::of_openai(response),
+        };
+        let steps = self.batch.rows * (1 + self.batch.ahead.tokens);
+        let (prompt_tokens, completion_tokens) = (self.prompt_tokens, steps as u64);
+        let computed =
+            EngineUsage { requests: 1, prompt_tokens, completion_tokens, ..EngineUsage::default() };
+        reported.unwrap_or(computed)
     }
 }

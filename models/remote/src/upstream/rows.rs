@@ -47,7 +47,7 @@ impl Upstream {
         context: QueryContext,
         queries: Vec<NextTokenQuery>,
     ) -> Result<Vec<NextTokenAnswer>, EngineError> {
-        let asking = self.all_groups(context, queries);
+        let asking = self.all_groups(&context, queries);
         let answers = match context.deadline {
             Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), asking).await,
             None => Ok(asking.await),
@@ -59,7 +59,7 @@ impl Upstream {
 
     async fn all_groups(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         queries: Vec<NextTokenQuery>,
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
         let mut groups: Vec<(Kind, Vec<NumberedRow>)> = Vec::new();
@@ -96,7 +96,7 @@ impl Upstream {
     /// Returns the answers to queries of the same kind.
     async fn group(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         kind: &Kind,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
@@ -123,7 +123,7 @@ impl Upstream {
     /// Sends texts. Nothing is reported about rows that no text stands for.
     async fn spelled_rows(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         ahead: &Ahead,
         alternatives: Alternatives<'_>,
         rows: &[Row],
@@ -150,7 +150,7 @@ impl Upstream {
     /// Requests given ids, in groups that the engine accepts.
     async fn id_groups(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         ahead: &Ahead,
         ids: &Arc<[u32]>,
         rows: &[Row],
@@ -167,7 +167,7 @@ impl Upstream {
     /// bias.
     async fn biased_ids(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         ids: &[u32],
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
@@ -202,7 +202,7 @@ impl Upstream {
     /// Requests more and more of the most probable tokens, until few others are missing.
     async fn growing_counts(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         kind: &Kind,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
@@ -228,7 +228,7 @@ impl Upstream {
     /// Sends rows in requests of a bounded size. Returns their positions.
     async fn rows(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         ahead: &Ahead,
         alternatives: Alternatives<'_>,
         rows: &[Row],
@@ -252,7 +252,7 @@ impl Upstream {
     /// Sends one request to one replica after another. `slot`: for llama.cpp.
     async fn exchange(
         &self,
-        context: QueryContext,
+        context: &QueryContext,
         slot: Option<usize>,
         rows: &[Row],
         batch: Batch<'_>,
@@ -266,7 +266,9 @@ impl Upstream {
         let answer = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
             request.send(self.client(), &base, &self.texts).await
         });
-        answer.await
+        let (rows, usage) = answer.await?;
+        context.meter.add(usage);
+        Ok(rows)
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::row::{Row, with_prompt};
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
-use crate::engine::{QueryContext, TextDelta, TextEnd, TextQuery};
+use crate::engine::{EngineUsage, QueryContext, TextDelta, TextEnd, TextQuery};
 use crate::wire::written::{self, TextFields, Written};
 
 /// Maximum size of a token of text in a response, as JSON, with its id.
@@ -28,7 +28,7 @@ impl Upstream {
         query: TextQuery,
     ) -> impl Stream<Item = Result<TextDelta, EngineError>> + Send {
         futures::stream::once(async move {
-            let writing = self.written(context, &query);
+            let writing = self.written(&context, &query);
             let written = match context.deadline {
                 Some(deadline) => tokio::time::timeout_at(Instant::from_std(deadline), writing).await,
                 None => Ok(writing.await),
@@ -41,7 +41,7 @@ impl Upstream {
         })
     }
 
-    async fn written(&self, context: QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
+    async fn written(&self, context: &QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
         let kind = self.facts.kind;
         let model = &self.facts.model;
         // Before the body is made, so that no more bodies exist than requests are sent.
@@ -76,7 +76,15 @@ impl Upstream {
             let read = read.map_err(|error| client.not_understood(&base, &error))?;
             Ok(Written { text: client.without_key(&read.text), ..read })
         });
-        written.await
+        let written = written.await?;
+        let computed = EngineUsage {
+            requests: 1,
+            prompt_tokens: row.len() as u64,
+            completion_tokens: written.ids.as_ref().map_or(0, Vec::len) as u64,
+            ..EngineUsage::default()
+        };
+        context.meter.add(written.usage.unwrap_or(computed));
+        Ok(written)
     }
 
     /// The text of a row for an engine that accepts texts only.
@@ -88,7 +96,7 @@ impl Upstream {
     }
 
     fn delta(&self, written: Written, query: &TextQuery) -> Result<TextDelta, EngineError> {
-        let Written { mut text, ids, end } = written;
+        let Written { mut text, ids, end, .. } = written;
         let Some(ids) = ids else {
             let found = query.stop.as_ref().and_then(|stop| Some((text.find(stop)?, stop)));
             let mut whole = text.clone();

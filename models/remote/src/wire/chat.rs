@@ -1,18 +1,15 @@
 //! `POST /v1/chat/completions` of any OpenAI-style server: whole answers, without probabilities.
 
-use ntl_core::contract::EngineUsage;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::WireError;
-use crate::engine::{ChatAnswer, ChatEnd, ChatQuery};
+use super::usage::of_openai;
+use crate::engine::{ChatAnswer, ChatEnd, ChatQuery, EngineUsage};
 
 /// Bytes of a token of an answer or of its reasoning in a response, and the rest of a response.
 const TOKEN_BYTES: usize = 64;
 const REST_BYTES: usize = 1 << 20;
-
-/// Maximum number of tokens that a response counts, also if the engine reports more.
-const TOKENS_MAX: u64 = 1 << 32;
 
 /// The end of reasoning in an answer, and its beginning.
 const THINK_END: &str = "</think>";
@@ -66,7 +63,6 @@ pub fn bytes_max(query: &ChatQuery) -> usize {
 #[derive(Deserialize)]
 struct Response {
     choices: Vec<Choice>,
-    usage: Option<Usage>,
 }
 
 #[derive(Deserialize)]
@@ -95,29 +91,9 @@ struct Part {
     text: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct CompletionDetails {
-    reasoning_tokens: Option<u64>,
-}
-
 /// Reads a response. Only the first answer counts, since one was requested.
 pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
-    let Response { choices, usage } = serde_json::from_slice(bytes)?;
+    let Response { choices } = serde_json::from_slice(bytes)?;
     let Some(choice) = choices.into_iter().next() else {
         return Err(WireError::Text("it has no answer"));
     };
@@ -135,7 +111,8 @@ pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
             texts.filter_map(|part| part.text).collect()
         }
     };
-    Ok(ChatAnswer { text: without_reasoning(text), end, usage: counted(usage.unwrap_or_default()) })
+    let usage = of_openai(bytes).unwrap_or(EngineUsage { requests: 1, ..EngineUsage::default() });
+    Ok(ChatAnswer { text: without_reasoning(text), end, usage })
 }
 
 /// The text after reasoning. Many engines report reasoning apart, and some leave it in the text.
@@ -144,18 +121,6 @@ fn without_reasoning(text: String) -> String {
         Some((_, answer)) => answer.to_owned(),
         None if text.trim_start().starts_with(THINK) => String::new(),
         None => text,
-    }
-}
-
-fn counted(usage: Usage) -> EngineUsage {
-    let cached = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
-    let reasoning = usage.completion_tokens_details.and_then(|details| details.reasoning_tokens);
-    EngineUsage {
-        requests: 1,
-        prompt_tokens: usage.prompt_tokens.min(TOKENS_MAX),
-        cached_tokens: cached.unwrap_or(0).min(TOKENS_MAX),
-        completion_tokens: usage.completion_tokens.min(TOKENS_MAX),
-        reasoning_tokens: reasoning.unwrap_or(0).min(TOKENS_MAX),
     }
 }
 

@@ -8,6 +8,7 @@ pub mod chat;
 pub mod llama_cpp;
 pub mod openai;
 pub mod texts;
+pub mod usage;
 pub mod vllm;
 pub mod written;
 

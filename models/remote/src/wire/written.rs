@@ -4,8 +4,8 @@ use ntl_core::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{WireError, salt_text};
-use crate::engine::{TextEnd, TextQuery};
+use super::{WireError, salt_text, usage};
+use crate::engine::{EngineUsage, TextEnd, TextQuery};
 
 /// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias
 /// is added in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if the sum is
@@ -20,6 +20,8 @@ pub struct Written {
     pub ids: Option<Vec<u32>>,
     /// `None` if the engine does not say whether it stopped at the string or at the end of sequence.
     pub end: Option<TextEnd>,
+    /// `None` if the engine reports no tokens.
+    pub usage: Option<EngineUsage>,
 }
 
 /// The fields of `/v1/completions` that an engine knows.
@@ -90,7 +92,7 @@ pub fn read_completion(bytes: &[u8]) -> Result<Written, WireError> {
         (Some("stop"), _) => None,
         _ => return Err(WireError::Text("the text has no `finish_reason` of `stop` or `length`")),
     };
-    Ok(Written { text: choice.text, ids: choice.token_ids, end })
+    Ok(Written { text: choice.text, ids: choice.token_ids, end, usage: usage::of_openai(bytes) })
 }
 
 /// The body for llama.cpp's `/completion`, without its prompt.
@@ -133,7 +135,8 @@ pub fn read_llama_cpp(bytes: &[u8]) -> Result<Written, WireError> {
         "limit" => TextEnd::Length,
         _ => return Err(WireError::Text("`stop_type` is not `word`, `eos` or `limit`")),
     };
-    Ok(Written { text: content, ids: Some(tokens), end: Some(end) })
+    let usage = usage::of_llama_cpp(bytes);
+    Ok(Written { text: content, ids: Some(tokens), end: Some(end), usage })
 }
 
 #[cfg(test)]

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use fake::{Fake, Reply, says};
 use futures::future::join_all;
 use ntl_core::contract::{
-    AfterMarker, Backend, Dtype, EngineError, EngineUsage, Event, ModelInfo, NumberEncoding, NumberJob,
-    NumberMethod, NumberOutcome, OptionsOutcome, Precision,
+    AfterMarker, Backend, Dtype, EngineError, Event, ModelInfo, NumberEncoding, NumberJob, NumberMethod,
+    NumberOutcome, OptionsOutcome, Precision,
 };
 use ntl_core::numbers::{Estimation, NumberValues, Objective, Scale};
 use ntl_core::samples::{OptionName, OptionNames};
 use ntl_core::sampling::SamplingParams;
 use ntl_engine::CacheBudget;
 use ntl_remote::{
-    ApiKey, ChatFields, ChatJob, ChatWanted, Connecting, EngineKind, NoObserver, RemoteEngine, RemoteLimits,
-    Reports, SampledOptions, SpentTokens, Upstream, UpstreamConfig, byte_tokenizer,
+    ApiKey, ChatFields, ChatJob, ChatWanted, Connecting, EngineKind, EngineMeter, EngineUsage, NoObserver,
+    RemoteEngine, RemoteLimits, Reports, SampledOptions, Upstream, UpstreamConfig, byte_tokenizer,
 };
 use ntl_text::tokenizer::Tokenizer;
 use serde_json::json;
@@ -90,15 +90,7 @@ async fn engine(fakes: &[&Fake]) -> RemoteEngine {
 fn job(wanted: ChatWanted) -> ChatJob {
     let chat = json!({"messages": [{"role": "user", "content": "Rate it."}], "reasoning_effort": "low"});
     let chat = Arc::new(chat.as_object().unwrap().clone());
-    ChatJob {
-        chat,
-        max_tokens: 50,
-        seed: 7,
-        wanted,
-        deadline: None,
-        client: 1,
-        spent: SpentTokens::default(),
-    }
+    ChatJob { chat, max_tokens: 50, seed: 7, wanted, deadline: None, client: 1 }
 }
 
 fn rating(samples: u32) -> NumberJob {
@@ -115,7 +107,11 @@ fn precise(samples: u32, width: f64) -> NumberJob {
 
 /// Runs a job, and returns the text before its last event, and this event.
 async fn run(engine: &RemoteEngine, job: ChatJob) -> (String, Event) {
-    let mut events = engine.submit_chats(vec![job]).unwrap().remove(0);
+    run_metered(engine, job, &EngineMeter::default()).await
+}
+
+async fn run_metered(engine: &RemoteEngine, job: ChatJob, meter: &EngineMeter) -> (String, Event) {
+    let mut events = engine.submit_chats(vec![job], meter).unwrap().remove(0);
     let mut shown = String::new();
     loop {
         match events.next().await.unwrap() {
@@ -200,14 +196,16 @@ async fn a_number_is_the_distribution_of_the_answers_with_bounds_and_the_work_of
         6 => says("No idea."),
         _ => says("9"),
     });
-    let found = number(&engine, rating(64)).await;
+    let meter = EngineMeter::default();
+    let job = job(ChatWanted::Number(rating(64).into()));
+    let Event::Number(found) = run_metered(&engine, job, &meter).await.1 else { panic!("no number") };
     let leaves: Vec<_> =
         found.distribution.leaves().iter().map(|leaf| (leaf.value, leaf.probability)).collect();
     assert_eq!(leaves, [(3.0, 0.125), (4.0, 0.5), (5.0, 0.125)]);
     let mass = found.distribution.mass();
     assert_eq!((mass.closed, mass.invalid, mass.open), (0.75, 0.25, 0.0));
     let answers = found.answers.clone().unwrap();
-    assert_eq!(answers.samples.samples(), 64);
+    assert_eq!(answers.samples(), 64);
     let usage = EngineUsage {
         requests: 64,
         prompt_tokens: 640,
@@ -215,10 +213,10 @@ async fn a_number_is_the_distribution_of_the_answers_with_bounds_and_the_work_of
         completion_tokens: 192,
         reasoning_tokens: 128,
     };
-    assert_eq!(answers.usage, usage);
+    assert_eq!(meter.total(), usage);
     let estimation =
         Estimation { trim: 0.0, normalize: true, range: Some(rating(1).values.interval().unwrap()) };
-    let bounds = answers.samples.mean_bounds(&estimation).unwrap();
+    let bounds = answers.mean_bounds(&estimation).unwrap();
     assert!(3.4 < bounds.low && bounds.low < 4.0 && 4.0 < bounds.high && bounds.high < 4.5, "{bounds:?}");
     let refused: Vec<_> =
         found.refused.iter().map(|refused| (refused.text.as_str(), refused.probability)).collect();
@@ -286,11 +284,11 @@ async fn sampling_stops_as_soon_as_the_bounds_are_narrow() {
     fake.replies(|_, _| says("4"));
     let found = number(&engine, precise(512, 1.0)).await;
     assert!(!found.truncated && (16..=64).contains(&fake.arrived()), "{}", fake.arrived());
-    assert_eq!(found.answers.unwrap().samples.samples(), fake.arrived());
+    assert_eq!(found.answers.unwrap().samples(), fake.arrived());
     fake.replies(|number, _| says(if number % 2 == 0 { "1" } else { "5" }));
     let found = number(&engine, precise(48, 0.1)).await;
     assert!(found.truncated, "the bounds stay wide");
-    assert_eq!((fake.arrived(), found.answers.unwrap().samples.samples()), (48, 48));
+    assert_eq!((fake.arrived(), found.answers.unwrap().samples()), (48, 48));
 }
 
 #[tokio::test]
@@ -328,7 +326,7 @@ async fn options_are_counted_and_the_bounds_of_several_orders_share_the_error() 
     assert_eq!((found.closed.clone(), found.mass().invalid), (vec![0.25, 0.5], 0.25));
     let bounds = found.bounds();
     assert!(bounds[1].low < 2.0 / 3.0 && 2.0 / 3.0 < bounds[1].high, "{bounds:?}");
-    assert_eq!(found.answers.as_ref().unwrap().usage.requests, 64);
+    assert_eq!(found.answers.as_ref().unwrap().samples(), 64);
     let wider = outcome(4).await.bounds();
     assert!(wider[1].low < bounds[1].low && bounds[1].high < wider[1].high, "{wider:?} {bounds:?}");
 }
@@ -404,7 +402,7 @@ async fn a_client_with_few_answers_does_not_wait_for_one_with_many() {
     let chat = json!({"messages": [{"role": "user", "content": "x"}], "user": "greedy"});
     let chat = Arc::new(chat.as_object().unwrap().clone());
     let greedy = ChatJob { chat, client: 2, ..job(ChatWanted::Number(rating(64).into())) };
-    let held = engine.submit_chats(vec![greedy.clone(), greedy]).unwrap();
+    let held = engine.submit_chats(vec![greedy.clone(), greedy], &EngineMeter::default()).unwrap();
     becomes("the engine has all that one client may have", || {
         fake.shared.running.load(Ordering::SeqCst) == 3
     })
@@ -421,16 +419,13 @@ async fn the_tokens_of_answers_are_known_also_if_their_job_does_not_end() {
     let fake = Fake::start(&[]).await;
     let engine = engine(&[&fake]).await;
     fake.replies(|number, _| if number < 3 { says("4") } else { Reply::Stall });
-    let spent = SpentTokens::default();
-    let job = ChatJob { spent: spent.clone(), ..job(ChatWanted::Number(rating(8).into())) };
-    let held = engine.submit_chats(vec![job]).unwrap();
-    becomes("three answers have arrived", || spent.total() == 3 * ANSWER_TOKENS).await;
+    let meter = EngineMeter::default();
+    let job = job(ChatWanted::Number(rating(8).into()));
+    let held = engine.submit_chats(vec![job], &meter).unwrap();
+    becomes("three answers have arrived", || meter.total().tokens() == 3 * ANSWER_TOKENS).await;
     drop(held);
     becomes("its requests are cancelled", || fake.shared.running.load(Ordering::SeqCst) == 0).await;
-    assert_eq!(spent.total(), 3 * ANSWER_TOKENS);
-    let usage = EngineUsage { prompt_tokens: 1, completion_tokens: 2, ..EngineUsage::default() };
-    spent.subtract(usage);
-    assert_eq!(spent.total(), 3 * ANSWER_TOKENS - 3);
+    assert_eq!((meter.total().requests, meter.total().tokens()), (3, 3 * ANSWER_TOKENS));
 }
 
 #[tokio::test]

@@ -358,7 +358,11 @@ fn answer(shared: &Shared, body: &Value) -> Response {
     match flavor {
         Flavor::LlamaCpp { .. } if choices.len() == 1 => Json(choices[0].clone()).into_response(),
         Flavor::LlamaCpp { .. } => Json(choices).into_response(),
-        _ => Json(json!({"choices": choices, "usage": {"prompt_tokens": tokens}})).into_response(),
+        _ => {
+            let usage = json!({"prompt_tokens": tokens, "completion_tokens": steps * choices.len() as u64,
+                "prompt_tokens_details": {"cached_tokens": 1}});
+            Json(json!({"choices": choices, "usage": usage})).into_response()
+        }
     }
 }
 

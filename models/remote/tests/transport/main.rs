@@ -15,21 +15,25 @@ use ntl_core::contract::{EngineError, LogitsRequest, NextTokenReport};
 use ntl_core::sampling::SamplingParams;
 use ntl_remote::wire::llama_cpp::BEST;
 use ntl_remote::{
-    Ahead, ApiKey, Connecting, EngineFacts, EngineKind, NextTokenAnswer, NextTokenQuery, NextTokens,
-    NoObserver, QueryContext, Reports, TextQuery, Upstream, UpstreamConfig, UpstreamError,
+    Ahead, ApiKey, Connecting, EngineFacts, EngineKind, EngineMeter, EngineUsage, NextTokenAnswer,
+    NextTokenQuery, NextTokens, NoObserver, QueryContext, Reports, TextQuery, Upstream, UpstreamConfig,
+    UpstreamError,
 };
 
 /// Far more than any answer needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const CONTEXT: QueryContext = QueryContext {
-    client: 1,
-    affinity: 1,
-    cache_salt: 0,
-    is_alone: false,
-    needs_all_ids: false,
-    deadline: None,
-};
+fn context() -> QueryContext {
+    QueryContext {
+        client: 1,
+        affinity: 1,
+        cache_salt: 0,
+        is_alone: false,
+        needs_all_ids: false,
+        deadline: None,
+        meter: EngineMeter::default(),
+    }
+}
 
 fn config(fakes: &[&Fake], timeout: Duration) -> UpstreamConfig {
     UpstreamConfig {
@@ -90,7 +94,7 @@ fn assert_true(report: &NextTokenReport, row: &[u32]) {
 }
 
 async fn ask(upstream: &Upstream, queries: Vec<NextTokenQuery>) -> Result<Vec<NextTokenAnswer>, EngineError> {
-    upstream.ask(CONTEXT, queries).await
+    upstream.ask(context(), queries).await
 }
 
 /// Waits until something holds that another task brings about.
@@ -213,7 +217,7 @@ async fn the_requests_of_one_client_are_limited_and_delay_none_of_another() {
     let upstream =
         connect_with(&[&fake], UpstreamConfig { requests_max: 4, ..config(&[&fake], PATIENCE) }).await;
     fake.set(Fault::Stall);
-    let of = |client| QueryContext { client, ..CONTEXT };
+    let of = |client| QueryContext { client, ..context() };
     // Each group of 128 ids is a request.
     let wanted: Vec<u32> = (0..600).collect();
     let stalled = [vec![query(&[], ids(&wanted), 0)], vec![query(&[1], ids(&wanted), 0)]];
@@ -253,10 +257,35 @@ async fn llama_cpp_reports_an_improbable_id_only_if_all_are_needed() {
     let upstream = connect(&[&fake]).await;
     let rarest = ranked(&logprobs(&row(&[1])))[TOKENS - 1];
     for needs_all_ids in [false, true] {
-        let context = QueryContext { needs_all_ids, ..CONTEXT };
+        let context = QueryContext { needs_all_ids, ..context() };
         let answers = upstream.ask(context, vec![query(&[1], ids(&[rarest]), 0)]).await.unwrap();
         assert_true(&answers[0].report, &row(&[1]));
         assert_eq!(answers[0].report.logprob(rarest).is_some(), needs_all_ids);
+    }
+}
+
+#[tokio::test]
+async fn the_work_of_an_engine_is_what_it_reports_or_what_was_requested() {
+    let usage = |requests, prompt_tokens, cached_tokens, completion_tokens| EngineUsage {
+        requests,
+        prompt_tokens,
+        cached_tokens,
+        completion_tokens,
+        reasoning_tokens: 0,
+    };
+    for (flavor, want) in [
+        // Two rows after a prompt of three tokens, with a token ahead.
+        (Flavor::Vllm, usage(1, 7, 1, 4)),
+        // It reports no tokens, and computes no tokens ahead.
+        (Flavor::LlamaCpp { obeys_bias: true }, usage(1, 7, 0, 2)),
+    ] {
+        let fake = Fake::start(flavor).await;
+        let upstream = connect(&[&fake]).await;
+        let context = context();
+        let meter = context.meter.clone();
+        let queries = [&[][..], &[1]].map(|path| query(path, ids(&[3]), 1));
+        upstream.ask(context, queries.into()).await.unwrap();
+        assert_eq!(meter.total(), want);
     }
 }
 
@@ -267,7 +296,7 @@ async fn a_tree_stays_in_one_slot_of_llama_cpp() {
     // Two slots, and a job of a client that has none running.
     assert_eq!(upstream.jobs_max(), Some(3));
     for affinity in [4, 5, 5, 4] {
-        let context = QueryContext { affinity, ..CONTEXT };
+        let context = QueryContext { affinity, ..context() };
         upstream.ask(context, vec![query(&[], LogitsRequest::Best, 0)]).await.unwrap();
     }
     let slots: Vec<u64> =
@@ -281,7 +310,7 @@ async fn a_tree_alone_divides_its_rows_among_the_slots_of_llama_cpp() {
     let upstream = connect(&[&fake]).await;
     let queries = || (0..6).map(|next| query(&[next], LogitsRequest::Best, 0)).collect();
     for is_alone in [false, true] {
-        let context = QueryContext { is_alone, ..CONTEXT };
+        let context = QueryContext { is_alone, ..context() };
         let answers = upstream.ask(context, queries()).await.unwrap();
         for (next, answer) in (0..).zip(&answers) {
             assert_true(&answer.report, &row(&[next]));
@@ -415,7 +444,8 @@ async fn slow_engines_time_out_and_their_requests_are_given_up() {
         let upstream = connect_within(&[&fake], PATIENCE).await;
         fake.set(fault);
         let deadline = Some(Instant::now() + Duration::from_millis(200));
-        let asked = upstream.ask(QueryContext { deadline, ..CONTEXT }, vec![query(&[], ids(&[3]), 0)]).await;
+        let asked =
+            upstream.ask(QueryContext { deadline, ..context() }, vec![query(&[], ids(&[3]), 0)]).await;
         assert!(matches!(asked, Err(EngineError::UpstreamTimeout(_))), "{asked:?}");
         becomes("the engine notices", || fake.shared.ended.load(Ordering::SeqCst) == fake.arrived()).await;
     }
@@ -457,7 +487,7 @@ async fn a_tree_stays_on_one_replica_and_others_go_to_the_next() {
     let (first, second) = (Fake::start(Flavor::Vllm).await, Fake::start(Flavor::Vllm).await);
     let upstream = connect(&[&first, &second]).await;
     for affinity in [1, 1, 2, 1, 2, 1] {
-        let context = QueryContext { affinity, ..CONTEXT };
+        let context = QueryContext { affinity, ..context() };
         upstream.ask(context, vec![query(&[], ids(&[3]), 0)]).await.unwrap();
     }
     let mut arrived = [first.arrived(), second.arrived()];
@@ -611,7 +641,7 @@ async fn texts_have_the_salt_of_their_job() {
         among: None,
     };
     for (cache_salt, want) in [(0, None), (0xa0, Some("00000000000000a0"))] {
-        let context = QueryContext { cache_salt, ..CONTEXT };
+        let context = QueryContext { cache_salt, ..context() };
         // The fake writes no text.
         let _ = upstream.write(context, text()).next().await;
         let body = fake.shared.bodies.lock().unwrap().pop().unwrap();
@@ -721,7 +751,7 @@ async fn a_replica_with_other_weights_or_another_tokenizer_gets_no_requests() {
         }
         for _ in 0..4 {
             affinity += 1;
-            let context = QueryContext { affinity, ..CONTEXT };
+            let context = QueryContext { affinity, ..context() };
             upstream.ask(context, vec![query(&[99], ids(&[3]), 0)]).await.unwrap();
         }
         if !is_used(&first) && is_used(&second) {

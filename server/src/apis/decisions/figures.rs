@@ -38,7 +38,7 @@ impl OptionFigures {
         let mut samples = None;
         for outcome in outcomes {
             if let Some(answers) = &outcome.answers {
-                *samples.get_or_insert(0) += answers.samples.samples();
+                *samples.get_or_insert(0) += answers.samples();
             }
             let own = outcome.mass();
             mass.open += own.open * share;

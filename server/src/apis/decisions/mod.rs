@@ -17,12 +17,12 @@ use ntl_api::{
     CalibratedDecision, CalibratedKind, DecisionCalibration, IntervalMethod, MethodName, Number,
     NumberInterval, NumberMass, NumberOptions, OptionSet, OptionValue, ReadName, SetMethod,
 };
-use ntl_core::contract::{EngineUsage, Event, NumberOutcome, OptionsOutcome};
+use ntl_core::contract::{Event, NumberOutcome, OptionsOutcome};
 use ntl_core::numbers::{Interval, Mass, NumberValues, Scale, conformal_interval};
 
 use crate::apis::number::{central_quantiles, mass};
 use crate::error::{AppError, check, in_range};
-use crate::request::ModelProfile;
+use crate::request::{EngineWork, ModelProfile};
 use crate::response_budget::ResponseSize;
 pub(crate) use figures::OptionFigures;
 use figures::{MASS_MIN, above, ends, most_probable, quantile};
@@ -370,15 +370,6 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// The work of another engine that sampled answers.
-    pub(crate) fn usage(&self) -> EngineUsage {
-        let mut usage = EngineUsage::default();
-        let options = self.options.iter().filter_map(|outcome| Some(outcome.answers.as_ref()?.usage));
-        let number = self.number.iter().filter_map(|outcome| Some(outcome.answers.as_ref()?.usage));
-        options.chain(number).for_each(|own| usage.add(own));
-        usage
-    }
-
     /// Adds the result of the next prompt.
     pub(crate) fn add(&mut self, event: Event) {
         match event {
@@ -428,8 +419,8 @@ impl Figures {
 pub(crate) struct DecisionTokens {
     /// Tokens of the prompts of all questions.
     pub(crate) input: u64,
-    /// The work of another engine that sampled answers. Its tokens of prompts are the input.
-    pub(crate) engine: Option<EngineUsage>,
+    /// The work of another engine, if one computes the model.
+    pub(crate) engine: Option<EngineWork>,
 }
 
 impl Decision {

@@ -18,8 +18,9 @@ use super::{
     AnswerOption, Decision, DecisionTokens, Figures, OPTIONS_MAX, OptionFigures, Question, QuestionKind,
     Reading, ReadingFields, check_count, check_writes,
 };
+use crate::apis::engine_tokens;
 use crate::error::{AppError, check};
-use crate::request::ModelProfile;
+use crate::request::{EngineWork, ModelProfile};
 
 /// Maximum number of levels, as at OpenAI.
 const LEVELS_MAX: usize = 10;
@@ -393,13 +394,13 @@ impl QuestionForm {
 
 fn usage(tokens: DecisionTokens) -> DecisionsUsage {
     let mut usage = DecisionsUsage::of_input(tokens.input);
-    if let Some(engine) = tokens.engine {
+    if let Some(engine) = tokens.engine.and_then(EngineWork::of_samples) {
         usage.input_tokens_details.cached_tokens = engine.cached_tokens;
         usage.output_tokens = engine.completion_tokens;
         usage.output_tokens_details.reasoning_tokens = engine.reasoning_tokens;
         usage.total_tokens = tokens.input.saturating_add(engine.completion_tokens);
-        usage.x_requests = Some(engine.requests);
     }
+    usage.x_engine = tokens.engine.map(engine_tokens);
     usage
 }
 

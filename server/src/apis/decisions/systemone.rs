@@ -15,8 +15,9 @@ use super::{
     AnswerOption, Decision, DecisionTokens, Figures, OPTIONS_MAX, Question, QuestionKind, Reading,
     ReadingFields, check_count, check_writes, option_text,
 };
+use crate::apis::engine_tokens;
 use crate::error::{AppError, check};
-use crate::request::ModelProfile;
+use crate::request::{EngineWork, ModelProfile};
 
 /// The parts of questions that only the response needs.
 #[derive(Debug)]
@@ -216,8 +217,8 @@ impl QuestionForms {
         let DecisionTokens { input: input_tokens, engine } = tokens;
         let usage = SystemOneUsage {
             input_tokens,
-            output_tokens: engine.map_or(0, |usage| usage.completion_tokens),
-            x_requests: engine.map(|usage| usage.requests),
+            output_tokens: engine.and_then(EngineWork::of_samples).map_or(0, |usage| usage.completion_tokens),
+            x_engine: engine.map(engine_tokens),
         };
         SystemOneResponse { model, answers, usage }
     }

@@ -10,7 +10,7 @@ use ntl_api::{
 use ntl_core::contract::FinishReason;
 
 use super::super::number::NumberFormat;
-use super::super::{AnswerContext, AnswerWriter};
+use super::super::{AnswerContext, AnswerWriter, engine_tokens};
 use crate::answer::{CallBeginning, CallPart, Piece, TokenCounts, TokenReport};
 use crate::error::AppError;
 use crate::request::ReportOptions;
@@ -381,5 +381,6 @@ fn usage(counts: TokenCounts) -> ResponsesUsage {
         output_tokens,
         output_tokens_details: OutputTokensDetails::default(),
         total_tokens: input_tokens + output_tokens,
+        x_engine: counts.engine.map(engine_tokens),
     }
 }

@@ -1,19 +1,8 @@
-//! Whole answers of another engine, which were sampled because it reports no probabilities.
+//! The work of an engine for one request, counted as its responses arrive.
 
-use crate::samples::{NumberSamples, OptionSamples};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The answers that a distribution was estimated from, and what they cost. `S`: [`NumberSamples`] or
-/// [`OptionSamples`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct SampledAnswers<S> {
-    pub samples: S,
-    pub usage: EngineUsage,
-}
-
-pub type NumberAnswers = SampledAnswers<NumberSamples>;
-pub type OptionAnswers = SampledAnswers<OptionSamples>;
-
-/// The work of another engine, as it reports it.
+/// The work of an engine, as it reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineUsage {
     /// Number of responses.
@@ -41,5 +30,24 @@ impl EngineUsage {
         ] {
             *sum = sum.saturating_add(part);
         }
+    }
+
+    /// Tokens of prompts and answers.
+    pub fn tokens(self) -> u64 {
+        self.prompt_tokens.saturating_add(self.completion_tokens)
+    }
+}
+
+/// Adds up the work for the jobs of one request, also of those that never end. Clones share the sum.
+#[derive(Debug, Clone, Default)]
+pub struct EngineMeter(Arc<Mutex<EngineUsage>>);
+
+impl EngineMeter {
+    pub(crate) fn add(&self, usage: EngineUsage) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(usage);
+    }
+
+    pub fn total(&self) -> EngineUsage {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
