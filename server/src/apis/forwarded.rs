@@ -157,6 +157,10 @@ fn missing_limit(
     engine: EngineKind,
     profile: &ModelProfile,
 ) -> Option<&'static str> {
+    // A number has its own limits.
+    if body.contains_key("number") {
+        return None;
+    }
     if TOKEN_LIMITS.iter().any(|name| body.get(*name).is_some_and(|value| !value.is_null())) {
         return None;
     }

@@ -1,10 +1,10 @@
 //! Forwards requests for texts to the engine that computes their model, and passes its responses on as they
-//! arrive.
+//! arrive. Another ntl-server also gets the requests for numbers.
 //!
 //! A request stays as it is, except that it keeps to the limits of this server, names the model as the engine
 //! does, and has the `cache_salt` of its client. It waits in the queue, and counts as running until its
-//! response has passed or its client is gone. Its tokens are those that the engine reports. Numbers are not
-//! forwarded: they come from our trees over the engine's next-token probabilities.
+//! response has passed or its client is gone. Its tokens are those that the engine reports. Numbers of all
+//! other engines come from our trees over their next-token probabilities.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use ntl_core::contract::EngineError;
 use ntl_engine::EndReason;
 use ntl_remote::wire::salt_text;
-use ntl_remote::{Forwarded, TextTurn, Upstream, UpstreamError};
+use ntl_remote::{EngineKind, Forwarded, TextTurn, Upstream, UpstreamError};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
@@ -38,18 +38,20 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// Returns the other engine that answers a request, if one computes its model and the request is not for a
-/// number. The parser rejects a malformed body later, with an error that names the field.
+/// Returns the other engine that answers a request by itself, if one computes its model. The parser rejects a
+/// malformed body later, with an error that names the field.
 pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
     if app.models.all().iter().all(|model| model.remote_texts().is_none()) {
         return None;
     }
     let addressed: Addressed = serde_json::from_slice(request.bytes()).ok()?;
-    if addressed.number.is_some_and(|number| number != Value::Bool(false)) {
-        return None;
-    }
+    let is_number = addressed.number.is_some_and(|number| number != Value::Bool(false));
     let model = app.models.resolve(addressed.model.as_deref()).ok()?;
-    model.remote_texts().cloned()
+    let remote = model.remote_texts()?;
+    // An engine does not know the calibrations of this server.
+    let writes_numbers =
+        remote.upstream.facts().kind == EngineKind::Ntl && model.profile.calibrations.is_empty();
+    (writes_numbers || !is_number).then(|| remote.clone())
 }
 
 /// Returns whether the model of a request is computed by an engine whose answers are sampled.
@@ -76,7 +78,9 @@ pub(super) async fn forward(
     requester.record.check_budget()?;
     let upstream = &remote.upstream;
     fields.insert("model".to_owned(), upstream.facts().model.clone().into());
-    fields.remove("number");
+    if let Some(Value::Null | Value::Bool(false)) = fields.get("number") {
+        fields.remove("number");
+    }
     set_cache_salt(&mut fields, upstream.separates_salts(), requester.client)?;
     let request = forwarded_request(fields, route, upstream.facts().kind, &model.profile, &remote.fields)?;
     let ForwardedRequest { body, sequences, added_limit, hides_usage } = request;

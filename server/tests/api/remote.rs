@@ -251,7 +251,7 @@ async fn the_tokens_of_texts_are_counted_for_the_key_and_the_model() {
 #[tokio::test]
 async fn the_work_of_the_engine_is_in_the_usage_and_in_the_metrics() {
     let engine = Engine::start().await;
-    let app = server(&engine, &[]).await;
+    let app = server(&engine, &["--upstream=vllm"]).await;
     let mut total = (0, 0);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "4 + 3 =", "number": true})),
@@ -296,9 +296,53 @@ async fn the_work_of_the_engine_is_in_the_usage_and_in_the_metrics() {
 }
 
 #[tokio::test]
+async fn another_ntl_server_computes_a_number_with_a_single_request() {
+    let engine = Engine::start().await;
+    let app = server(&engine, &[]).await;
+    let trees = server(&engine, &["--upstream=vllm"]).await;
+    let schema = json!({"type": "object", "required": ["a"], "additionalProperties": false,
+        "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 50}}});
+    for fields in [
+        json!({"number": true}),
+        json!({"number": {"scale": [1, 9], "objective": "median"}}),
+        json!({"number": {"after": "="}, "max_tokens": 3, "temperature": 0}),
+        json!({"number": {}, "guided_json": schema, "max_tokens": 30, "temperature": 0}),
+    ] {
+        let mut body = json!({"prompt": "4 + 3 =", "seed": 1});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = send(&app, "a", "/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{fields}: {}", answer.text);
+        let sent = engine.bodies();
+        assert_eq!(sent.len(), 1, "{fields}");
+        assert_eq!(sent[0]["number"], fields["number"]);
+        assert!(sent[0]["cache_salt"].is_string(), "clients do not share prefixes");
+        let near = &send(&trees, "a", "/v1/completions", &body).await.json()["choices"][0];
+        assert!(engine.bodies().iter().all(|body| body.get("number").is_none()), "{fields}");
+        let choice = &answer.json()["choices"][0];
+        for path in ["/number/value", "/numbers/0/number/value"] {
+            let values = [choice, near].map(|choice| choice.pointer(path).and_then(Value::as_f64));
+            match values {
+                [Some(a), Some(b)] => assert!((a - b).abs() < 1e-3 * a.abs().max(1.0), "{fields}: {a} {b}"),
+                [a, b] => assert_eq!(a, b, "{fields}"),
+            }
+        }
+        body["stream"] = true.into();
+        let chunks = send(&app, "a", "/v1/completions", &body).await.chunks();
+        let numbers = |chunk: &Value| chunk["choices"][0].get("number") == Some(&choice["number"]);
+        assert!(fields.get("guided_json").is_some() || chunks.iter().any(numbers), "{fields}: {chunks:?}");
+        engine.bodies();
+    }
+    let wrong = json!({"prompt": "4 + 3 =", "number": {"scale": [9, 1]}});
+    let refused = send(&app, "a", "/v1/completions", &wrong).await;
+    let message = refused.error()["message"].as_str().unwrap().to_owned();
+    assert_eq!(refused.status, 400);
+    assert!(message.contains("`number.scale`"), "{message}");
+}
+
+#[tokio::test]
 async fn a_key_without_budget_for_the_engine_gets_no_more_of_its_work() {
     let engine = Engine::start().await;
-    let app = server(&engine, &["--upstream-budget=20"]).await;
+    let app = server(&engine, &["--upstream=vllm", "--upstream-budget=20"]).await;
     let number = json!({"prompt": "4 + 3 =", "number": true});
     assert_eq!(send(&app, "a", "/v1/completions", &number).await.status, 200);
     let questions = json!([{"type": "predicate", "instructions": "Is it even?"}]);
@@ -375,7 +419,7 @@ async fn texts_run_and_wait_in_the_gauges_and_are_rejected_when_the_queue_is_ful
 #[tokio::test]
 async fn a_text_and_a_number_of_another_key_do_not_wait_for_texts_and_numbers_of_one() {
     let engine = Engine::start().await;
-    let flags = ["--concurrency-max=4", "--upstream-concurrency=4"];
+    let flags = ["--upstream=vllm", "--concurrency-max=4", "--upstream-concurrency=4"];
     let app = server(&engine, &flags).await;
     send_many(&app, "a", "/v1/completions", &json!({"prompt": HOLD, "max_tokens": 4}), 12);
     // The engine holds the text before the number.
