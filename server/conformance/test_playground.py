@@ -644,6 +644,37 @@ def test_a_request_can_be_cancelled(two, opened):
     assert len(held) == 2
 
 
+def test_a_long_search_shows_what_it_has_found_and_keeps_it_when_it_is_stopped(two, opened):
+    page = opened(two)
+    searches, held = [], []
+
+    def pass_on(route):
+        number = json.loads(route.request.post_data).get("number")
+        if number is None:
+            return route.continue_()
+        searches.append(number.get("nodes_max"))
+        return route.continue_() if len(searches) == 1 else held.append(route)
+
+    page.route("**/v1/completions", pass_on)
+    page.get_by_label("Ask for a number").fill(GUESS)
+    page.locator("#submit").click()
+    numbers = page.locator("section.numbers")
+    expect(numbers).to_contain_text("16 decoder positions")
+    expect(numbers).to_contain_text("Searching further")
+    expect(numbers.locator(".warning")).to_have_count(0)
+    expect(page.locator("section.greedy")).to_contain_text("The model writes exactly this")
+    expect(numbers).to_contain_text("Most probable values")
+    page.get_by_role("button", name="Cancel").click()
+    expect(numbers).to_contain_text("The search ended after 16 positions")
+    expect(numbers).to_contain_text("Most probable values")
+    expect(numbers).not_to_contain_text("Searching further")
+    page.unroute("**/v1/completions")
+    ask(page, GUESS)
+    number = complete(two, model="plain", prompt=GUESS, number={"support": 200})["number"]
+    assert shown(page.locator("article.panel")) == pytest.approx(number["trimmed_mean"])
+    assert searches == [16, 80] and len(held) == 1
+
+
 # Gives the requests of the page more work than its form can.
 SLOWED = """(number) => {
   const send = window.fetch;

@@ -4,7 +4,7 @@ import { ApiError, ask, stream } from "./api.js";
 import { axisOf, axisOfScale, distribution, legend, masses, ranked } from "./chart.js";
 import { between, brief, counted, cut, errorBox, h, percent, plain } from "./dom.js";
 import { OBJECTIVES, estimate, labelOf, meaning, title } from "./estimates.js";
-import { isClassifier, labelsRequest, numberRequest, textRequest } from "./requests.js";
+import { isClassifier, labelsRequest, numberRequests, textRequest } from "./requests.js";
 import { HeatMap, tokensOf } from "./tokens.js";
 
 let panels = 0;
@@ -118,25 +118,38 @@ export class Panel {
     return ["The model writes exactly this with ", h("b", {}, percent(probability)), ` (${took}).`];
   }
 
+  /** Shows the number of each search until one has ended by itself. A search that is stopped keeps what is shown. */
   async askNumber(signal) {
-    const { path, body } = numberRequest(this.state, this.model);
     const began = performance.now();
-    let choice;
-    if (this.state.after) {
-      await stream(path, body, signal, ({ choices: [piece] }) => {
-        if (!piece) return;
-        if (piece.number) choice = piece;
-        else this.reasoning += piece.text ?? piece.delta?.content ?? "";
-        this.side.replaceChildren(h("div", { class: "text reasoning", tabindex: 0 }, cut(this.reasoning)));
-      });
-    } else {
-      ({ choices: [choice] } = await ask(path, body, signal));
+    const left = numberRequests(this.state, this.model);
+    try {
+      do {
+        const choice = await this.numberChoice(left.shift(), signal);
+        if (!choice?.number) throw new ApiError("The response has no number.");
+        this.numbers = this.model.outputs > 1 ? choice.numbers.map(({ number }) => number) : [choice.number];
+        [this.number] = this.numbers;
+        this.took = milliseconds(began);
+        this.isSearching = choice.number.truncated && left.length > 0;
+        this.show();
+      } while (this.isSearching);
+    } catch (error) {
+      if (!isCancelled(error) || !this.number) throw error;
+      this.isSearching = false;
+      this.show();
     }
-    if (!choice?.number) throw new ApiError("The response has no number.");
-    this.numbers = this.model.outputs > 1 ? choice.numbers.map(({ number }) => number) : [choice.number];
-    [this.number] = this.numbers;
-    this.took = milliseconds(began);
-    this.show();
+  }
+
+  /** The choice with the number. Text before the number is shown as it arrives. */
+  async numberChoice({ path, body }, signal) {
+    if (!this.state.after) return (await ask(path, body, signal)).choices[0];
+    let choice;
+    await stream(path, body, signal, ({ choices: [piece] }) => {
+      if (!piece) return;
+      if (piece.number) choice = piece;
+      else this.reasoning += piece.text ?? piece.delta?.content ?? "";
+      this.side.replaceChildren(h("div", { class: "text reasoning", tabindex: 0 }, cut(this.reasoning)));
+    });
+    return choice;
   }
 
   /** Shows the received part and the failures of the text and of the number; only one failure if both read the same. */
@@ -164,7 +177,7 @@ export class Panel {
     if (number.support.length) parts.push(h("h4", {}, "Most probable values"), ...this.values());
     const written = this.reasoning ? h("details", {}, h("summary", {}, "Text before the number"), h("div", { class: "text reasoning", tabindex: 0 }, cut(this.reasoning))) : null;
     this.side.replaceChildren(...this.outputs(), ...this.warnings(), ...parts, h("p", { class: "note" },
-      `${counted(number.nodes, "decoder position")} in ${counted(number.forward_passes, "pass")}, ${this.took}`), ...(written ? [written] : []));
+      `${counted(number.nodes, "decoder position")} in ${counted(number.forward_passes, "pass")}, ${this.took}${this.isSearching ? ". Searching further …" : ""}`), ...(written ? [written] : []));
     this.picture?.draw();
     this.slide(this.state.objective);
     performance.mark("ntl-distribution");
@@ -181,6 +194,7 @@ export class Panel {
 
   warnings() {
     const { number } = this;
+    if (this.isSearching) return [];
     const said = [];
     if (number.reason) said.push(number.reason);
     if (number.truncated) said.push(`The search ended after ${counted(number.nodes, "position")} with ${percent(number.mass.open)} unexplored.`);

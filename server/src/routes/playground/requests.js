@@ -107,12 +107,18 @@ function options(state) {
   return number;
 }
 
-/** The number with all values that the page shows. */
-export function numberRequest(state, model) {
+/** Positions of the searches that the page shows while the server searches further. */
+const BUDGETS = [16, 80];
+
+/** Requests for the number with all values that the page shows, each with a larger search. The last one has the server's limits. */
+export function numberRequests(state, model) {
   const { path, body } = base(state, model);
   const number = { ...options(state), quantiles: QUANTILES, support: 200 };
   const text = state.after ? { temperature: 0, max_tokens: state.tokens } : {};
-  return { path, body: { ...body, ...text, number } };
+  const requestOf = (limits) => ({ path, body: { ...body, ...text, number: { ...number, ...limits } } });
+  const isSearch = state.method === "tree" && !state.after && !isHead(model) && model.alternatives !== "none";
+  const parts = isSearch ? BUDGETS.map((nodes_max) => requestOf({ nodes_max, sampling: false })) : [];
+  return [...parts, requestOf({})];
 }
 
 /** Separates an option from its description, in a line of the form and in the prompt. */
