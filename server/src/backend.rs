@@ -39,7 +39,7 @@ const MISTRALRS_ARCHITECTURES: [&str; 21] = [
 ];
 
 /// Architectures of GGUF files that mistral.rs 0.8.1 loads and the native engine does not.
-const MISTRALRS_GGUF_ARCHITECTURES: [&str; 5] = ["mistral3", "phi2", "phi3", "qwen3moe", "starcoder2"];
+const MISTRALRS_GGUF_ARCHITECTURES: [&str; 4] = ["mistral3", "phi2", "qwen3moe", "starcoder2"];
 
 const CONFIG_FILE: &str = "config.json";
 

@@ -14,8 +14,9 @@ use ntl_text::gguf::{GgmlType, GgufFile, TensorType};
 
 use super::table::{Entry, FloatType, StoredType};
 
-/// Tensors from which the configuration was read already.
-const CONFIGURATION: [&str; 1] = ["rope_freqs.weight"];
+/// Tensors from which the configuration was read already. The context ends before the long factors apply.
+const CONFIGURATION: [&str; 3] =
+    ["rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// A change that llama.cpp's converter makes to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,17 +58,19 @@ enum Naming {
 const ENDS: [(&str, &str); 3] =
     [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
 
-const LAYER_PARTS: [(&str, &str); 11] = [
+const LAYER_PARTS: [(&str, &str); 13] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
+    ("self_attn.qkv_proj", "attn_qkv"),
     ("self_attn.o_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
+    ("mlp.gate_up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
 ];
 

@@ -14,6 +14,7 @@ use ntl_models::inspect::{Depth, inspect};
 use ntl_models::{DeviceChoice, DtypeChoice, LoadOptions, LoadedModel, Placement, Weights, load};
 use ntl_text::checkpoint::CheckpointFiles;
 use ntl_text::gguf;
+use ntl_text::tokenizer::Tokenizer;
 
 use crate::support::{Fixtures, assert_close, flat, score_ids};
 use write::{Source, count};
@@ -158,6 +159,7 @@ fn variants_of_positions_and_biases_give_the_logits_of_their_directories() {
         "olmo2",
         "gemma2",
         "gemma3",
+        "phi3",
     ] {
         let written = Written::new(&Source::open(&causal(name)), GgmlDType::F32);
         let mut got = written.load(DtypeChoice::F32);
@@ -165,7 +167,7 @@ fn variants_of_positions_and_biases_give_the_logits_of_their_directories() {
         let files = CheckpointFiles::folder(&causal(name)).unwrap();
         let mut want = Causal::load(&files, &options).unwrap();
         // Their factors of angles and scales of normalisations are rounded.
-        let is_rounded = ["llama-llama3", "gemma2", "gemma3"].contains(&name);
+        let is_rounded = ["llama-llama3", "gemma2", "gemma3", "phi3"].contains(&name);
         let tolerance = if is_rounded { 1e-5 } else { 0.0 };
         assert_close(&logits(&mut *got.model), &logits(&mut want), tolerance, name);
     }
@@ -267,6 +269,89 @@ fn gpt2_fields() -> Vec<(String, Field)> {
         fields.push((format!("tokenizer.ggml.{key}"), field));
     }
     fields
+}
+
+/// The tokenizer of a file without weights.
+fn tokenizer(architecture: &str, fields: Vec<(&str, Field)>) -> (Tokenizer, Vec<u32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.gguf");
+    let mut all = vec![("general.architecture".to_owned(), Field::String(architecture.to_owned()))];
+    all.extend(fields.into_iter().map(|(key, field)| (format!("tokenizer.ggml.{key}"), field)));
+    let all: Vec<(&str, &Field)> = all.iter().map(|(name, field)| (&**name, field)).collect();
+    gguf_file::write(&mut std::fs::File::create(&file).unwrap(), &all, &[]).unwrap();
+    let files = CheckpointFiles::folder(folder.path()).unwrap();
+    let header = gguf::GgufFile::read_model("m", &files, "m.gguf").unwrap();
+    for (name, bytes) in gguf::tokenizer_files(&header, &files).unwrap() {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    (Tokenizer::open(&files).unwrap(), gguf::end_ids(&header).unwrap())
+}
+
+fn texts(all: &[&str]) -> Field {
+    Field::Array(all.iter().map(|text| Field::String((*text).to_owned())).collect())
+}
+
+#[test]
+fn special_tokens_of_phi3_take_the_spaces_after_them_and_end_a_turn_however_they_are_marked() {
+    let names = ["<unk>", "<s>", "<|end|>", "<|user|>", "▁", "a", "\n"];
+    // The converter marks some tokens as usual ones (1) or as the user's (4).
+    let kinds = [2, 3, 1, 4, 1, 1, 1];
+    let scores = Field::Array(vec![Field::F32(0.0); names.len()]);
+    let fields = |architecture| {
+        let kinds = kinds.map(Field::I32).to_vec();
+        let fields = vec![
+            ("model", Field::String("llama".to_owned())),
+            ("tokens", texts(&names)),
+            ("token_type", Field::Array(kinds)),
+            ("scores", scores.clone()),
+            ("add_bos_token", Field::Bool(false)),
+            ("add_space_prefix", Field::Bool(false)),
+        ];
+        tokenizer(architecture, fields)
+    };
+    for (architecture, want) in [("phi3", vec![3, 5, 2, 5]), ("llama", vec![3, 6, 5, 2, 4, 5])] {
+        let (tokenizer, ends) = fields(architecture);
+        assert_eq!(tokenizer.encode("<|user|>\na<|end|> a", false).unwrap(), want, "{architecture}");
+        assert_eq!(ends, [2], "{architecture}");
+    }
+}
+
+#[test]
+fn words_are_divided_as_the_pre_tokenizer_of_the_file_says() {
+    // One token for each character, and merges for all pairs of letters and digits.
+    let letters = ["a", "b", "B", "1", "'", "s", "Ġ"];
+    let mut names: Vec<String> = letters.iter().map(|&letter| letter.to_owned()).collect();
+    let mut merges = Vec::new();
+    for (first, second) in
+        [("a", "b"), ("b", "B"), ("ab", "B"), ("1", "1"), ("11", "1"), ("111", "1"), ("ab", "'")]
+    {
+        merges.push(format!("{first} {second}"));
+        names.push(format!("{first}{second}"));
+    }
+    let ids = |pre: &str, text: &str| {
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let merges: Vec<&str> = merges.iter().map(|merge| &**merge).collect();
+        let (tokenizer, _) = tokenizer(
+            "qwen2",
+            vec![
+                ("model", Field::String("gpt2".to_owned())),
+                ("pre", Field::String(pre.to_owned())),
+                ("tokens", texts(&names)),
+                ("merges", texts(&merges)),
+            ],
+        );
+        let ids = tokenizer.encode(text, false).unwrap();
+        ids.into_iter().map(|id| names[id as usize].to_owned()).collect::<Vec<_>>()
+    };
+    for (pre, want) in [
+        ("gpt-4o", ["ab|B", "111|1", "ab'|s"]),
+        ("dbrx", ["abB", "111|1", "ab|'|s"]),
+        ("qwen2", ["abB", "1|1|1|1", "ab|'|s"]),
+        ("tekken", ["ab|B", "1|1|1|1", "ab|'|s"]),
+    ] {
+        let got = ["abB", "1111", "ab's"].map(|text| ids(pre, text).join("|"));
+        assert_eq!(got, want, "{pre}");
+    }
 }
 
 #[test]

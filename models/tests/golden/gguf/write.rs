@@ -9,7 +9,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use serde_json::Value;
 
-const LLAMA_NAMES: [(&str, &str); 15] = [
+const LLAMA_NAMES: [(&str, &str); 17] = [
     ("model.layers.", "blk."),
     ("model.embed_tokens", "token_embd"),
     ("lm_head", "output"),
@@ -17,9 +17,11 @@ const LLAMA_NAMES: [(&str, &str); 15] = [
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
+    ("self_attn.qkv_proj", "attn_qkv"),
     ("self_attn.o_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("mlp.gate_up_proj", "ffn_up"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
@@ -167,6 +169,9 @@ impl Source {
             let tensor = Tensor::from_vec(factors, length, &Device::Cpu).unwrap();
             self.tensors.insert("rope_freqs.weight".to_owned(), tensor);
         }
+        if kind == "longrope" {
+            self.add_longrope(&rope);
+        }
         if !matches!(kind, "linear" | "yarn") {
             return;
         }
@@ -178,6 +183,23 @@ impl Source {
         }
         if let Some(length) = rope["original_max_position_embeddings"].as_u64() {
             self.add("rope.scaling.original_context_length", count(length as usize));
+        }
+    }
+
+    fn add_longrope(&mut self, rope: &Value) {
+        let number = |value: &Value| value.as_f64().unwrap();
+        let rotated = (self.head_dim() as f64 * number(&rope["partial_rotary_factor"])) as usize;
+        self.add("rope.dimension_count", count(rotated));
+        let trained = number(&rope["original_max_position_embeddings"]);
+        self.add("rope.scaling.original_context_length", count(trained as usize));
+        let stretch = number(&self.config["max_position_embeddings"]) / trained;
+        let magnitude = (1.0 + stretch.ln() / trained.ln()).sqrt();
+        self.add("rope.scaling.attn_factor", Field::F32(magnitude as f32));
+        for length in ["short", "long"] {
+            let factors = rope[format!("{length}_factor")].as_array().unwrap();
+            let factors: Vec<f32> = factors.iter().map(|factor| number(factor) as f32).collect();
+            let tensor = Tensor::from_vec(factors, rotated / 2, &Device::Cpu).unwrap();
+            self.tensors.insert(format!("rope_factors_{length}.weight"), tensor);
         }
     }
 

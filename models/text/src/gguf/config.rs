@@ -14,13 +14,14 @@ use crate::checkpoint::{CheckpointFiles, LoadError};
 const ARCHITECTURE: &str = "general.architecture";
 
 /// Architectures that the native engine serves, with the class of each in `config.json`.
-const CLASSES: [(&str, &str); 10] = [
+const CLASSES: [(&str, &str); 11] = [
     ("gemma2", "Gemma2ForCausalLM"),
     ("gemma3", "Gemma3ForCausalLM"),
     ("gpt2", "GPT2LMHeadModel"),
     ("granite", "GraniteForCausalLM"),
     ("llama", "LlamaForCausalLM"),
     ("olmo2", "Olmo2ForCausalLM"),
+    ("phi3", "Phi3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
@@ -29,6 +30,12 @@ const CLASSES: [(&str, &str); 10] = [
 
 /// Factors by which the angles of rotary positions are divided (Llama 3.1).
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// The same within the training length (LongRoPE).
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
+
+/// The number of elements of a head that are rotated.
+const ROTATED: &str = "rope.dimension_count";
 
 /// Returns the architectures that the native engine serves from GGUF files.
 pub fn native_architectures() -> Vec<&'static str> {
@@ -165,6 +172,9 @@ impl<'a> Config<'a> {
         if let Some(scaling) = self.rope_scaling(files, head_dim)? {
             json["rope_scaling"] = scaling;
         }
+        if self.architecture == "phi3" {
+            self.add_partial_rope(&mut json, files, head_dim)?;
+        }
         self.add_window(&mut json)?;
         if self.is_gemma() {
             self.add_gemma(&mut json, head_dim)?;
@@ -181,6 +191,37 @@ impl<'a> Config<'a> {
             }
         }
         Ok(json)
+    }
+
+    /// Adds the fields of Phi-3's rotary positions: only the first elements of a head are rotated, and the
+    /// angles may have divisors.
+    fn add_partial_rope(
+        &self,
+        json: &mut Json,
+        files: &CheckpointFiles,
+        head_dim: usize,
+    ) -> Result<(), LoadError> {
+        let rotated = self.optional_size(ROTATED)?.unwrap_or(head_dim);
+        if rotated > head_dim {
+            let reason = format!("{rotated} exceeds the {head_dim} elements of a head's keys");
+            return Err(self.gguf.field(self.key(ROTATED), reason));
+        }
+        if rotated < head_dim {
+            // The product with the elements of a head is rounded down.
+            json["partial_rotary_factor"] = ((rotated as f64 + 0.5) / head_dim as f64).into();
+        }
+        if let Some(trained) = self.optional_size("rope.scaling.original_context_length")? {
+            json["original_max_position_embeddings"] = trained.into();
+        }
+        if self.gguf.tensors().contains_key(SHORT_FACTORS) {
+            let factors = self.rope_factors(files, SHORT_FACTORS, rotated)?;
+            let mut scaling = json!({"rope_type": "longrope", "short_factor": factors});
+            if let Some(magnitude) = self.number("rope.scaling.attn_factor")? {
+                scaling["attention_factor"] = magnitude.into();
+            }
+            json["rope_scaling"] = scaling;
+        }
+        Ok(())
     }
 
     fn is_gemma(&self) -> bool {
@@ -225,13 +266,13 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Adds a window of attention, which files of Mistral (`llama`) and Gemma have.
+    /// Adds a window of attention, which files of Mistral (`llama`), Phi-3 and Gemma have.
     fn add_window(&self, json: &mut Json) -> Result<(), LoadError> {
         const WINDOW: &str = "attention.sliding_window";
         let Some(window) = self.optional_size(WINDOW)? else {
             return if self.is_gemma() { Err(self.gguf.field(self.key(WINDOW), "missing")) } else { Ok(()) };
         };
-        if self.architecture != "llama" && !self.is_gemma() {
+        if !matches!(self.architecture, "llama" | "phi3") && !self.is_gemma() {
             let reason = format!("a window of `{}` is not supported", self.architecture);
             return Err(self.gguf.field(self.key(WINDOW), reason));
         }
@@ -241,7 +282,6 @@ impl<'a> Config<'a> {
 
     fn head_dim(&self, hidden: usize, heads: usize) -> Result<usize, LoadError> {
         const LENGTH: &str = "attention.key_length";
-        const ROTATED: &str = "rope.dimension_count";
         let head_dim = match self.optional_size(LENGTH)? {
             Some(length) => length,
             None if hidden.is_multiple_of(heads) => hidden / heads,
@@ -250,7 +290,8 @@ impl<'a> Config<'a> {
                 return Err(self.gguf.field(self.key("attention.head_count"), reason));
             }
         };
-        for name in ["attention.value_length", ROTATED] {
+        let rotated = if self.architecture == "phi3" { None } else { Some(ROTATED) };
+        for name in ["attention.value_length"].into_iter().chain(rotated) {
             if let Some(length) = self.optional_size(name)?
                 && length != head_dim
             {
@@ -266,7 +307,7 @@ impl<'a> Config<'a> {
         const KIND: &str = "rope.scaling.type";
         let kind = self.gguf.text(&self.key(KIND))?;
         if self.gguf.tensors().contains_key(ROPE_FACTORS) {
-            let factors = self.rope_factors(files, head_dim)?;
+            let factors = self.rope_factors(files, ROPE_FACTORS, head_dim)?;
             return match kind {
                 None | Some("none") => {
                     Ok(Some(json!({"rope_type": "frequency_factors", "frequency_factors": factors})))
@@ -311,12 +352,17 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Reads the divisors of the angles, one for each pair of a head's elements.
-    fn rope_factors(&self, files: &CheckpointFiles, head_dim: usize) -> Result<Vec<f64>, LoadError> {
-        let wrong = |reason: &str| LoadError::tensor(self.gguf.place(), ROPE_FACTORS, reason);
-        let Some(tensor) = self.gguf.tensors().get(ROPE_FACTORS) else { return Ok(Vec::new()) };
-        if tensor.stored != TensorType::Known(GgmlType::F32) || tensor.shape != [head_dim / 2] {
-            return Err(wrong("not one f32 for each pair of a head's elements"));
+    /// Reads the divisors of the angles from a tensor, one for each pair of the rotated elements of a head.
+    fn rope_factors(
+        &self,
+        files: &CheckpointFiles,
+        name: &str,
+        rotated: usize,
+    ) -> Result<Vec<f64>, LoadError> {
+        let wrong = |reason: &str| LoadError::tensor(self.gguf.place(), name, reason);
+        let Some(tensor) = self.gguf.tensors().get(name) else { return Ok(Vec::new()) };
+        if tensor.stored != TensorType::Known(GgmlType::F32) || tensor.shape != [rotated / 2] {
+            return Err(wrong("not one f32 for each pair of a head's rotated elements"));
         }
         let reader = files.open(&self.gguf.parts()[tensor.part])?;
         let bytes = reader.part(tensor.offset, 4 * tensor.shape[0] as u64);

@@ -26,7 +26,7 @@ const USER_DEFINED: i64 = 4;
 /// Maximum length of a token, in bytes. Finding the merges of a token takes time by the square of its length.
 const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Control tokens that end a text or a turn in any model, as in llama.cpp.
+/// Tokens that end a text or a turn in any model, as in llama.cpp.
 const END_NAMES: [&str; 8] = [
     "</s>",
     "<|endoftext|>",
@@ -43,6 +43,12 @@ const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 
 /// Pattern of Mistral's pre-tokenizer since Nemo.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Pattern of the pre-tokenizer of GPT-4o, which Phi-4-mini uses.
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Special tokens of Phi-3 that leave the spaces after them to the text.
+const PHI3_KEEPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 struct Tokens<'a> {
     gguf: &'a GgufFile,
@@ -68,7 +74,7 @@ pub(super) fn tokenizer(gguf: &GgufFile) -> Result<Json, LoadError> {
     };
     let mut all = Map::from_iter(parts.into_iter().map(|(name, part)| (name.to_owned(), part)));
     all.insert("version".to_owned(), "1.0".into());
-    all.insert("added_tokens".to_owned(), tokens.added());
+    all.insert("added_tokens".to_owned(), tokens.added()?);
     Ok(Json::Object(all))
 }
 
@@ -102,8 +108,8 @@ pub fn end_ids(gguf: &GgufFile) -> Result<Vec<u32>, LoadError> {
     }
     if gguf.get(TOKENS).is_some() {
         let tokens = Tokens::read(gguf)?;
-        for ((name, &kind), id) in tokens.names.iter().zip(&tokens.kinds).zip(0..) {
-            if kind == CONTROL && END_NAMES.contains(&name.as_str()) {
+        for (name, id) in tokens.names.iter().zip(0..) {
+            if END_NAMES.contains(&name.as_str()) {
                 ids.push(id);
             }
         }
@@ -123,11 +129,17 @@ impl<'a> Tokens<'a> {
             let reason = format!("a token has {} bytes; the limit is {TOKEN_BYTES_MAX}", long.len());
             return Err(gguf.field(TOKENS, reason));
         }
-        let kinds = match gguf.get(KINDS) {
+        let mut kinds = match gguf.get(KINDS) {
             None => vec![NORMAL; names.len()],
             Some(Value::Integers(kinds)) if kinds.len() == names.len() => kinds.clone(),
             Some(_) => return Err(gguf.field(KINDS, "not one integer for each token")),
         };
+        // Some files do not mark them.
+        for (name, kind) in names.iter().zip(&mut kinds) {
+            if END_NAMES.contains(&name.as_str()) {
+                *kind = CONTROL;
+            }
+        }
         Ok(Self { gguf, names, kinds })
     }
 
@@ -267,17 +279,21 @@ impl<'a> Tokens<'a> {
     }
 
     /// Returns the tokens that are found in a text before pre-tokenization.
-    fn added(&self) -> Json {
+    fn added(&self) -> Result<Json, LoadError> {
+        // The converter of llama.cpp does not store that Phi-3's tokens take the spaces after them.
+        let is_phi3 = self.gguf.text("general.architecture")? == Some("phi3")
+            && self.gguf.text(MODEL)? == Some("llama");
         let mut added = Vec::new();
         for ((name, kind), id) in self.names.iter().zip(&self.kinds).zip(0_u32..) {
             if [UNKNOWN, CONTROL, USER_DEFINED].contains(kind) {
+                let takes_spaces = is_phi3 && !PHI3_KEEPING.contains(&name.as_str());
                 added.push(json!({
-                    "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+                    "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": takes_spaces,
                     "normalized": false, "special": *kind != USER_DEFINED,
                 }));
             }
         }
-        added.into()
+        Ok(added.into())
     }
 
     /// Returns the post-processor. `usual` applies if the file does not specify the tokens.
@@ -343,6 +359,7 @@ impl Splitting {
             }
             "dbrx" | "smaug-bpe" => plain(vec![words("{1,3}"), byte_level(false)]),
             "tekken" => Self { is_llama3: true, ..plain(vec![split(TEKKEN), byte_level(false)]) },
+            "gpt-4o" => plain(vec![split(GPT_4O), byte_level(false)]),
             "qwen2" | "deepseek-r1-qwen" => {
                 let normalizer = json!({"type": "NFC"});
                 Self { normalizer, ..plain(vec![words(""), byte_level(false)]) }
