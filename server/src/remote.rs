@@ -125,7 +125,7 @@ pub(crate) async fn connect(
 fn no_tokenizer(name: &str, facts: &EngineFacts) -> RemoteError {
     let missing = match facts.kind {
         EngineKind::LlamaCpp => "how its tokenizer splits texts",
-        EngineKind::Vllm | EngineKind::Ntl | EngineKind::OpenAi | EngineKind::OpenAiChat => "its vocabulary",
+        _ => "its vocabulary",
     };
     let hint = facts.root.as_ref().map_or(String::new(), |root| format!(" (the engine loaded `{root}`)"));
     RemoteError::NoTokenizer { name: name.to_owned(), engine: facts.kind.name(), missing, hint }

@@ -71,7 +71,8 @@ pub struct Model {
     pub parameters: u64,
     /// The backend of the model: `native`, `mistralrs`, or `remote` for another engine.
     pub backend: String,
-    /// With `remote`: the engine, `vllm`, `llama-cpp`, `ntl` or `openai`.
+    /// With `remote`: the engine, `vllm`, `llama-cpp`, `ntl`, `sglang`, `openai` or
+    /// `openai-chat`.
     pub engine: Option<String>,
     /// With `remote`: the version of the engine, if it reports one.
     pub engine_version: Option<String>,

@@ -191,9 +191,9 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Models that another engine computes")]
 pub(crate) struct UpstreamArgs {
-    /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), openai (any other server
-    /// with this API), openai-chat (one with chats only, whose answers are sampled), or auto, which asks it.
-    /// NAME is the name of the model; without it, the value is for all
+    /// Engine at the URLs of a model: vllm, llama-cpp, ntl (another ntl-server), sglang, openai (any other
+    /// server with this API), openai-chat (one with chats only, whose answers are sampled), or auto, which
+    /// asks it. NAME is the name of the model; without it, the value is for all
     #[arg(long = "upstream", env = "NTL_UPSTREAM", value_name = "[NAME=]ENGINE", value_delimiter = ',')]
     pub(crate) upstreams: Vec<String>,
     /// API key that is sent to the engine. It appears in no log; better set the environment variable

@@ -95,10 +95,16 @@ fn targets<'a, 't>(
 
 /// Parses the kind of an engine. `auto` is `None`: the server's own description decides.
 fn kind(text: &str) -> Result<Option<EngineKind>, &'static str> {
-    let kinds =
-        [EngineKind::Vllm, EngineKind::LlamaCpp, EngineKind::Ntl, EngineKind::OpenAi, EngineKind::OpenAiChat];
+    let kinds = [
+        EngineKind::Vllm,
+        EngineKind::LlamaCpp,
+        EngineKind::Ntl,
+        EngineKind::Sglang,
+        EngineKind::OpenAi,
+        EngineKind::OpenAiChat,
+    ];
     match kinds.into_iter().find(|kind| kind.name() == text) {
-        None if text != "auto" => Err("must be auto, vllm, llama-cpp, ntl, openai or openai-chat"),
+        None if text != "auto" => Err("must be auto, vllm, llama-cpp, ntl, sglang, openai or openai-chat"),
         kind => Ok(kind),
     }
 }

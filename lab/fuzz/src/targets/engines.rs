@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use ntl_remote::wire::{Alternatives, Batch, answers, llama_cpp, merge, openai, usage, vllm, written};
+use ntl_remote::wire::{
+    Alternatives, Batch, answers, llama_cpp, merge, openai, sglang, usage, vllm, written,
+};
 use ntl_remote::{Ahead, TokenTexts, byte_tokenizer};
 use ntl_text::tokenizer::Tokenizer;
 
@@ -34,6 +36,14 @@ pub(super) const ENGINES: Target = Target {
                 br#"{"content":"It is","tokens":[3,4],"stop_type":"word"}"#,
             ),
             named(
+                "sglang ids",
+                br#"[{"meta_info":{"output_token_logprobs":[[-0.5,32,null]],"output_token_ids_logprobs":[[[-9.0,2,null],[-0.5,32,null],[-2.0,33,null],[-3.0,34,null]]]}}]"#,
+            ),
+            named(
+                "sglang text",
+                br#"{"text":"It is","output_ids":[3,4],"meta_info":{"finish_reason":{"type":"stop","matched":"x"}}}"#,
+            ),
+            named(
                 "openai best",
                 br#"{"choices":[{"index":0,"logprobs":{"tokens":["1"],"top_logprobs":[{"1":-0.5,"2":-1.5}]}},{"index":1,"logprobs":{"content":[{"token":"1","bytes":[49],"top_logprobs":[{"token":"1","bytes":null,"logprob":-0.5}]}]}}]}"#,
             ),
@@ -56,6 +66,10 @@ pub(super) const ENGINES: Target = Target {
         "finish_reason",
         "stop_reason",
         "stop_type",
+        "meta_info",
+        "output_token_logprobs",
+        "output_token_ids_logprobs",
+        "matched",
         "-0.0001",
         "1e999",
         "-1e999",
@@ -81,11 +95,14 @@ fn llama_cpp_response(name: &str, value: &str) -> String {
 /// them panics.
 fn engines(input: &[u8]) -> Outcome {
     let Some((kind, body)) = split_named(input) else { return Outcome::Refused };
-    let _ = (usage::of_openai(body), usage::of_llama_cpp(body));
+    let _ = (usage::of_openai(body), usage::of_llama_cpp(body), usage::of_sglang(body));
     let (engine, what) = kind.split_once(' ').unwrap_or((kind, ""));
     if engine == "text" || what == "text" {
-        let read =
-            if engine == "text" { written::read_completion(body) } else { written::read_llama_cpp(body) };
+        let read = match engine {
+            "text" => written::read_completion(body),
+            "sglang" => sglang::read_text(body),
+            _ => written::read_llama_cpp(body),
+        };
         return if read.is_ok() { Outcome::Accepted } else { Outcome::Refused };
     }
     let alternatives = if what == "ids" { Alternatives::Ids(&IDS) } else { Alternatives::Best(5) };
@@ -96,6 +113,7 @@ fn engines(input: &[u8]) -> Outcome {
         let read = match engine {
             "llama-cpp" => llama_cpp::read(body, &batch),
             "openai" => openai::read(body, &batch, &TEXTS),
+            "sglang" => sglang::read(body, &batch),
             _ => vllm::read(body, &batch),
         };
         let Ok(read) = read else { continue };

@@ -174,7 +174,7 @@ impl ReplicaCheck {
     async fn responds(&self, base: &BaseUrl) -> Result<(), UpstreamError> {
         const BYTES_MAX: usize = 1 << 20;
         let route = match self.facts.kind {
-            EngineKind::Vllm | EngineKind::LlamaCpp => "/health",
+            EngineKind::Vllm | EngineKind::LlamaCpp | EngineKind::Sglang => "/health",
             EngineKind::Ntl => "/health/ready",
             // The description is requested anyway.
             EngineKind::OpenAi | EngineKind::OpenAiChat => return Ok(()),

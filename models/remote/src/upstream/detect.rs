@@ -16,7 +16,7 @@ use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::{Ahead, ChatQuery};
 use crate::wire::chat::{self, ChatFields};
 use crate::wire::llama_cpp::{self, Probabilities};
-use crate::wire::{Alternatives, Batch, Position, check, openai, vllm};
+use crate::wire::{Alternatives, Batch, Position, check, openai, sglang, vllm};
 
 /// Maximum size of a response that describes an engine. llama.cpp's `/props` has the chat template.
 const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
@@ -48,6 +48,7 @@ pub enum EngineKind {
     Vllm,
     LlamaCpp,
     Ntl,
+    Sglang,
     OpenAi,
     /// It answers chats, and reports no probabilities that numbers could be computed from.
     OpenAiChat,
@@ -60,6 +61,7 @@ impl EngineKind {
             Self::Vllm => "vllm",
             Self::LlamaCpp => "llama-cpp",
             Self::Ntl => "ntl",
+            Self::Sglang => "sglang",
             Self::OpenAi => "openai",
             Self::OpenAiChat => "openai-chat",
         }
@@ -123,6 +125,11 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
+    /// The name of the field with the prompts.
+    pub(super) fn prompt_field(&self) -> &'static str {
+        if self.kind == EngineKind::Sglang { sglang::PROMPTS } else { "prompt" }
+    }
+
     /// Returns which probabilities to request from llama.cpp.
     pub(super) fn probabilities(&self) -> Probabilities {
         if self.reports == Reports::Ids { Probabilities::PostSampling } else { Probabilities::Raw }
@@ -180,10 +187,10 @@ pub enum DetectError {
     )]
     EncoderDecoder { replica: String },
     #[error(
-        "the engine at {replica} reports no log-probabilities of next tokens at /v1/completions: {problem}; if it \
-         answers chats, --upstream openai-chat samples numbers from whole answers"
+        "the engine at {replica} reports no log-probabilities of next tokens at {route}: {problem}; if it answers \
+         chats, --upstream openai-chat samples numbers from whole answers"
     )]
-    NoReports { replica: String, problem: UpstreamError },
+    NoReports { replica: String, route: &'static str, problem: Box<UpstreamError> },
     #[error("the engine at {replica} does not answer chats at /v1/chat/completions: {problem}")]
     NoChats { replica: String, problem: Box<UpstreamError> },
     /// `completions`: the problem at `/v1/completions`.
@@ -275,6 +282,7 @@ pub(super) async fn detect(
         (None, Some(owner @ "vllm")) => (EngineKind::Vllm, says(owner)),
         (None, Some(owner @ "llamacpp")) => (EngineKind::LlamaCpp, says(owner)),
         (None, Some(owner @ "ntl-server")) => (EngineKind::Ntl, says(owner)),
+        (None, Some(owner @ "sglang")) => (EngineKind::Sglang, says(owner)),
         (None, _) if props().await.is_some() => {
             (EngineKind::LlamaCpp, "it has llama.cpp's route /props".to_owned())
         }
@@ -313,6 +321,15 @@ pub(super) async fn detect(
         if obeys_bias(client, base).await? {
             facts.reports = Reports::Ids;
         }
+        return Ok(facts);
+    }
+    if kind == EngineKind::Sglang {
+        facts.version = ask::<Version>(client, base, "/server_info")
+            .await
+            .ok()
+            .map(|found| client.printable(&found.version));
+        check_sglang(client, base).await?;
+        facts.reports = Reports::Ids;
         return Ok(facts);
     }
     if kind == EngineKind::OpenAiChat {
@@ -362,7 +379,7 @@ async fn chats_instead(
         Err(chats) => {
             // The hint about another flag would be wrong.
             let completions = match completions {
-                DetectError::NoReports { problem, .. } => problem.into(),
+                DetectError::NoReports { problem, .. } => (*problem).into(),
                 other => other,
             };
             Err(DetectError::NeitherRoute { completions: Box::new(completions), chats: Box::new(chats) })
@@ -543,7 +560,11 @@ async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -
         }
     }
     if let Some(problem) = refusal {
-        return Err(DetectError::NoReports { replica: base.to_string(), problem });
+        return Err(DetectError::NoReports {
+            replica: base.to_string(),
+            route: "/v1/completions",
+            problem: Box::new(problem),
+        });
     }
     facts.reports = Reports::Best(facts.best_max);
     if facts.kind == EngineKind::OpenAi {
@@ -561,6 +582,25 @@ async fn try_reports(client: &Client, base: &BaseUrl, facts: &mut EngineFacts) -
         });
     }
     Ok(())
+}
+
+/// Checks that an SGLang reports the probabilities of given ids.
+async fn check_sglang(client: &Client, base: &BaseUrl) -> Result<(), DetectError> {
+    const ROUTE: &str = "/generate";
+    let alternatives = Alternatives::Ids(&TRIED_IDS);
+    let ahead = &Ahead::NONE;
+    let batch = Batch { rows: 1, alternatives, ahead, cache_salt: 0, vocab: usize::MAX };
+    let mut body = sglang::body(&batch);
+    body[sglang::PROMPTS] = json!([[0]]);
+    let problem = match client.post(base, ROUTE, &body, DESCRIPTION_BYTES_MAX).await {
+        Ok(bytes) => match sglang::read(&bytes, &batch).and_then(|rows| check(&rows)) {
+            Ok(()) => return Ok(()),
+            Err(error) => client.not_understood(base, &error),
+        },
+        Err(error @ UpstreamError::Rejected { .. }) => error,
+        Err(error) => return Err(error.into()),
+    };
+    Err(DetectError::NoReports { replica: base.to_string(), route: ROUTE, problem: Box::new(problem) })
 }
 
 /// Requests the probabilities of given ids. Returns `None` if the engine does not report them.

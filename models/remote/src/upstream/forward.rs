@@ -27,7 +27,7 @@ impl Forwarded {
 impl Upstream {
     /// Returns whether prompts use each other's cached prefixes only if their salts are equal.
     pub fn separates_salts(&self) -> bool {
-        matches!(self.facts.kind, EngineKind::Vllm | EngineKind::Ntl)
+        matches!(self.facts.kind, EngineKind::Vllm | EngineKind::Ntl | EngineKind::Sglang)
     }
 
     /// Sends a body to a route, and returns the response once it has begun successfully. Another replica is

@@ -8,7 +8,7 @@ use super::{EngineFacts, EngineKind};
 use crate::client::{BaseUrl, Client, UpstreamError};
 use crate::engine::EngineUsage;
 use crate::wire::texts::TokenTexts;
-use crate::wire::{Batch, Rows, check, llama_cpp, openai, usage, vllm};
+use crate::wire::{Batch, Rows, check, llama_cpp, openai, sglang, usage, vllm};
 
 pub(super) struct RowRequest<'a> {
     kind: EngineKind,
@@ -38,15 +38,18 @@ impl<'a> RowRequest<'a> {
                 let body = llama_cpp::body(&batch, facts.probabilities(), slot);
                 ("/completion", body, llama_cpp::ENTRY_BYTES)
             }
+            EngineKind::Sglang => ("/generate", sglang::body(&batch), sglang::ENTRY_BYTES),
             EngineKind::OpenAi | EngineKind::OpenAiChat => {
                 ("/v1/completions", openai::body(model, &batch), openai::ENTRY_BYTES)
             }
         };
         let body = if *accepts_ids {
-            with_rows(&body, rows)
+            with_rows(&body, facts.prompt_field(), rows)
         } else {
             let texts: Vec<_> = rows.iter().map(|row| row.text(tokenizer)).collect();
-            with_prompt(&body, |json| json.extend_from_slice(json!(texts).to_string().as_bytes()))
+            with_prompt(&body, facts.prompt_field(), |json| {
+                json.extend_from_slice(json!(texts).to_string().as_bytes())
+            })
         };
         let prompt_tokens = rows.iter().map(|row| row.len() as u64).sum();
         let bytes_max = batch.bytes_max(entry_bytes);
@@ -64,6 +67,7 @@ impl<'a> RowRequest<'a> {
         let rows = match self.kind {
             EngineKind::Vllm | EngineKind::Ntl => vllm::read(&bytes, &self.batch),
             EngineKind::LlamaCpp => llama_cpp::read(&bytes, &self.batch),
+            EngineKind::Sglang => sglang::read(&bytes, &self.batch),
             EngineKind::OpenAi | EngineKind::OpenAiChat => openai::read(&bytes, &self.batch, texts),
         };
         // A report that is not a distribution becomes an error here, so that another replica gets the
@@ -77,6 +81,7 @@ impl<'a> RowRequest<'a> {
     fn usage(&self, response: &[u8]) -> EngineUsage {
         let reported = match self.kind {
             EngineKind::LlamaCpp => usage::of_llama_cpp(response),
+            EngineKind::Sglang => usage::of_sglang(response),
             _ => usage::of_openai(response),
         };
         let steps = self.batch.rows * (1 + self.batch.ahead.tokens);

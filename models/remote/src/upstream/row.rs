@@ -72,9 +72,9 @@ impl Row {
     }
 }
 
-/// Returns a body with the rows as its prompts, in this order.
-pub(super) fn with_rows(body: &Value, rows: &[Row]) -> Vec<u8> {
-    with_prompt(body, |json| {
+/// Returns a body with the rows as its prompts, in this order, in a field with this name.
+pub(super) fn with_rows(body: &Value, name: &str, rows: &[Row]) -> Vec<u8> {
+    with_prompt(body, name, |json| {
         json.push(b'[');
         for (index, row) in rows.iter().enumerate() {
             if index > 0 {
@@ -86,9 +86,9 @@ pub(super) fn with_rows(body: &Value, rows: &[Row]) -> Vec<u8> {
     })
 }
 
-/// Returns a body, which is not an empty object, with a prompt.
-pub(super) fn with_prompt(body: &Value, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut json = br#"{"prompt":"#.to_vec();
+/// Returns a body, which is not an empty object, with a prompt in a field with this name.
+pub(super) fn with_prompt(body: &Value, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut json = format!(r#"{{"{name}":"#).into_bytes();
     write(&mut json);
     json.push(b',');
     let fields = body.to_string();
@@ -106,7 +106,8 @@ mod tests {
     fn a_body_has_the_prompt_and_the_path_of_each_row() {
         let prompt: Arc<[u32]> = [7, 8].into();
         let rows = [vec![], vec![9, 10]].map(|path| Row::new(Arc::clone(&prompt), path));
-        let body: Value = serde_json::from_slice(&with_rows(&json!({"model": "m"}), &rows)).unwrap();
+        let body: Value =
+            serde_json::from_slice(&with_rows(&json!({"model": "m"}), "prompt", &rows)).unwrap();
         assert_eq!(body, json!({"model": "m", "prompt": [[7, 8], [7, 8, 9, 10]]}));
         assert_eq!(Arc::strong_count(&prompt), 3, "the prompt is shared");
     }

@@ -155,7 +155,8 @@ impl Upstream {
         ids: &Arc<[u32]>,
         rows: &[Row],
     ) -> Result<Vec<NextTokenAnswer>, UpstreamError> {
-        let groups = ids.chunks(vllm::IDS_MAX);
+        let ids_max = if self.facts.kind == EngineKind::Sglang { ids.len() } else { vllm::IDS_MAX };
+        let groups = ids.chunks(ids_max);
         let asked = groups.map(|group| self.rows(context, ahead, Alternatives::Ids(group), rows));
         let mut parts = try_join_all(asked).await?.into_iter();
         let mut found = parts.next().unwrap_or_default();

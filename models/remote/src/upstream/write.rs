@@ -12,6 +12,7 @@ use super::row::{Row, with_prompt};
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::{EngineUsage, QueryContext, TextDelta, TextEnd, TextQuery};
+use crate::wire::sglang;
 use crate::wire::written::{self, TextFields, Written};
 
 /// Maximum size of a token of text in a response, as JSON, with its id.
@@ -53,15 +54,16 @@ impl Upstream {
                 let extended = TextFields::Extended { cache_salt: context.cache_salt };
                 ("/v1/completions", written::completion_body(model, query, extended))
             }
+            EngineKind::Sglang => ("/generate", sglang::text_body(query, context.cache_salt)),
             EngineKind::OpenAi | EngineKind::OpenAiChat => {
                 ("/v1/completions", written::completion_body(model, query, TextFields::OpenAi))
             }
         };
         let body = if self.facts.accepts_ids {
-            with_prompt(&body, |json| row.write(json))
+            with_prompt(&body, self.facts.prompt_field(), |json| row.write(json))
         } else {
             let text = Value::from(self.spelled(&row)?).to_string();
-            with_prompt(&body, |json| json.extend_from_slice(text.as_bytes()))
+            with_prompt(&body, self.facts.prompt_field(), |json| json.extend_from_slice(text.as_bytes()))
         };
         let bytes_max = BODY_BYTES_MAX + query.max_tokens.saturating_mul(TOKEN_BYTES_MAX);
         // The deadline of the request ends it.
@@ -71,6 +73,7 @@ impl Upstream {
             let bytes = client.post_bytes(&base, route, body.clone(), bytes_max).await?;
             let read = match kind {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
+                EngineKind::Sglang => sglang::read_text(&bytes),
                 _ => written::read_completion(&bytes),
             };
             let read = read.map_err(|error| client.not_understood(&base, &error))?;

@@ -7,6 +7,7 @@
 pub mod chat;
 pub mod llama_cpp;
 pub mod openai;
+pub mod sglang;
 pub mod texts;
 pub mod usage;
 pub mod vllm;

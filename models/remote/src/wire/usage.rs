@@ -88,6 +88,45 @@ pub fn of_llama_cpp(bytes: &[u8]) -> Option<EngineUsage> {
     Some(usage)
 }
 
+/// Prompts in a list have their answers in a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SglangResponse {
+    Several(Vec<SglangCompletion>),
+    One(SglangCompletion),
+}
+
+#[derive(Deserialize)]
+struct SglangCompletion {
+    meta_info: SglangCounts,
+}
+
+#[derive(Deserialize)]
+struct SglangCounts {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    #[serde(default)]
+    cached_tokens: u64,
+}
+
+/// Reads the tokens of a response of SGLang's `/generate`. Returns `None` if it has none that are understood.
+pub fn of_sglang(bytes: &[u8]) -> Option<EngineUsage> {
+    let completions = match serde_json::from_slice(bytes).ok()? {
+        SglangResponse::Several(completions) => completions,
+        SglangResponse::One(completion) => vec![completion],
+    };
+    let mut usage = EngineUsage { requests: 1, ..EngineUsage::default() };
+    for SglangCompletion { meta_info } in completions {
+        usage.add(EngineUsage {
+            prompt_tokens: meta_info.prompt_tokens.min(TOKENS_MAX),
+            cached_tokens: meta_info.cached_tokens.min(TOKENS_MAX),
+            completion_tokens: meta_info.completion_tokens.min(TOKENS_MAX),
+            ..EngineUsage::default()
+        });
+    }
+    Some(usage)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -116,6 +155,15 @@ mod tests {
         let old = json!({"tokens_evaluated": 4, "tokens_predicted": 1});
         assert_eq!(counts(of_llama_cpp(row.to_string().as_bytes()).unwrap()), [1, 9, 8, 2, 0]);
         assert_eq!(counts(of_llama_cpp(json!([row, old]).to_string().as_bytes()).unwrap()), [1, 13, 8, 3, 0]);
+    }
+
+    #[test]
+    fn sglang_reports_the_tokens_of_each_row_as_well() {
+        let row = json!({"meta_info": {"prompt_tokens": 9, "completion_tokens": 2, "cached_tokens": 8}});
+        let old = json!({"meta_info": {"prompt_tokens": 4, "completion_tokens": 1}});
+        assert_eq!(counts(of_sglang(row.to_string().as_bytes()).unwrap()), [1, 9, 8, 2, 0]);
+        assert_eq!(counts(of_sglang(json!([row, old]).to_string().as_bytes()).unwrap()), [1, 13, 8, 3, 0]);
+        assert_eq!(of_sglang(b"[{}]"), None);
     }
 
     #[test]

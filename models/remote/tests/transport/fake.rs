@@ -85,6 +85,7 @@ pub(crate) enum Flavor {
     LlamaCpp {
         obeys_bias: bool,
     },
+    Sglang,
     /// Token texts, at most 5, and token ids as prompts or not.
     OpenAi {
         accepts_ids: bool,
@@ -190,6 +191,12 @@ impl Fake {
                 .route("/tokenize", post(tokenize))
                 .route("/completion", post(next_tokens));
         }
+        if flavor == Flavor::Sglang {
+            router = router
+                .route("/server_info", get(|| async { Json(json!({"version": "0.5"})) }))
+                .route("/tokenize", post(tokenize))
+                .route("/generate", post(next_tokens));
+        }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = router.with_state(Arc::clone(&shared));
@@ -211,6 +218,7 @@ async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let owner = match shared.flavor {
         Flavor::Vllm | Flavor::VllmProcessed => "vllm",
         Flavor::LlamaCpp { .. } => "llamacpp",
+        Flavor::Sglang => "sglang",
         Flavor::OpenAi { .. } | Flavor::Capped => "somebody",
     };
     let fingerprint = *shared.fingerprint.lock().unwrap();
@@ -313,23 +321,27 @@ fn answer(shared: &Shared, body: &Value) -> Response {
         let texts: Result<Vec<String>, _> = serde_json::from_value(body["prompt"].clone());
         texts.map(|texts| texts.iter().map(encode).collect())
     } else {
-        serde_json::from_value::<Vec<Vec<u32>>>(body["prompt"].clone())
+        let name = if flavor == Flavor::Sglang { "input_ids" } else { "prompt" };
+        serde_json::from_value::<Vec<Vec<u32>>>(body[name].clone())
     };
     let Ok(rows) = rows else { return reject("a prompt is wrong") };
-    let counts = ["max_tokens", "n_predict"].map(|name| body[name].as_u64());
+    let parameters = if flavor == Flavor::Sglang { &body["sampling_params"] } else { body };
+    let counts = ["max_tokens", "n_predict", "max_new_tokens"].map(|name| parameters[name].as_u64());
     let steps = counts.into_iter().flatten().next().unwrap();
-    let best = body["logprobs"].as_u64().or(body["n_probs"].as_u64()).unwrap_or(0) as usize;
+    let best = ["logprobs", "n_probs", "top_logprobs_num"].map(|name| body[name].as_u64());
+    let best = best.into_iter().flatten().next().unwrap_or(0) as usize;
     let max = match flavor {
         Flavor::Vllm | Flavor::VllmProcessed => 20,
-        Flavor::LlamaCpp { .. } => usize::MAX,
+        Flavor::LlamaCpp { .. } | Flavor::Sglang => usize::MAX,
         Flavor::OpenAi { .. } | Flavor::Capped => 5,
     };
     let best = if flavor == Flavor::Capped { best.min(max) } else { best };
     if best > max {
         return reject("Requested sample logprobs are greater than max allowed");
     }
-    let ids: Option<Vec<u32>> = serde_json::from_value(body["logprob_token_ids"].clone()).unwrap();
-    if ids.as_ref().is_some_and(|ids| ids.len() > 128) {
+    let name = if flavor == Flavor::Sglang { "token_ids_logprob" } else { "logprob_token_ids" };
+    let ids: Option<Vec<u32>> = serde_json::from_value(body[name].clone()).unwrap();
+    if flavor != Flavor::Sglang && ids.as_ref().is_some_and(|ids| ids.len() > 128) {
         return reject("too many ids");
     }
     let allowed: Option<Vec<u32>> = serde_json::from_value(body["allowed_token_ids"].clone()).unwrap();
@@ -357,7 +369,7 @@ fn answer(shared: &Shared, body: &Value) -> Response {
     let choices: Vec<Value> = rows.into_iter().enumerate().map(row).collect();
     match flavor {
         Flavor::LlamaCpp { .. } if choices.len() == 1 => Json(choices[0].clone()).into_response(),
-        Flavor::LlamaCpp { .. } => Json(choices).into_response(),
+        Flavor::LlamaCpp { .. } | Flavor::Sglang => Json(choices).into_response(),
         _ => {
             let usage = json!({"prompt_tokens": tokens, "completion_tokens": steps * choices.len() as u64,
                 "prompt_tokens_details": {"cached_tokens": 1}});
@@ -406,6 +418,20 @@ fn choice(
         let positions: Vec<Value> = positions.iter().map(position).collect();
         let timings = json!({"prompt_n": 1});
         return json!({"index": index, "content": "", "completion_probabilities": positions, "timings": timings});
+    }
+    if flavor == Flavor::Sglang {
+        let entry = |id: u32, logprobs: &[f64]| json!([logprobs[id as usize], id, null]);
+        let entries = |(_, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {
+            wanted.iter().map(|&id| entry(id, logprobs)).collect::<Value>()
+        };
+        let chosen: Value = positions.iter().map(|(chosen, _, logprobs)| entry(*chosen, logprobs)).collect();
+        // Both lists, of which the request reads one.
+        let reported: Value = positions.iter().map(entries).collect();
+        return json!({"text": "", "output_ids": [], "meta_info": {
+            "prompt_tokens": 1, "completion_tokens": positions.len(), "cached_tokens": 1,
+            "output_token_logprobs": chosen, "output_top_logprobs": reported,
+            "output_token_ids_logprobs": reported,
+        }});
     }
     let names: Vec<String> = positions.iter().map(|(chosen, ..)| name(*chosen)).collect();
     let top = |(chosen, wanted, logprobs): &(u32, Vec<u32>, Vec<f64>)| {

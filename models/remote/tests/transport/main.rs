@@ -111,6 +111,7 @@ async fn engines_are_detected_with_a_reason_and_what_they_report() {
     for (flavor, kind, reports, version) in [
         (Flavor::Vllm, EngineKind::Vllm, Reports::Ids, Some("9.9")),
         (Flavor::VllmProcessed, EngineKind::Vllm, Reports::Ids, Some("9.9")),
+        (Flavor::Sglang, EngineKind::Sglang, Reports::Ids, Some("0.5")),
         (Flavor::LlamaCpp { obeys_bias: true }, EngineKind::LlamaCpp, Reports::Ids, Some("b1")),
         (Flavor::LlamaCpp { obeys_bias: false }, EngineKind::LlamaCpp, Reports::All, Some("b1")),
         (Flavor::OpenAi { accepts_ids: true }, EngineKind::OpenAi, Reports::Best(5), None),
@@ -186,6 +187,32 @@ async fn vllm_appends_tokens_among_given_ids_if_that_changes_no_probability() {
             assert_true(&step.report, &row);
         }
     }
+}
+
+#[tokio::test]
+async fn sglang_reports_any_ids_in_one_request_and_tokens_ahead() {
+    let fake = Fake::start(Flavor::Sglang).await;
+    let upstream = connect(&[&fake]).await;
+    let all: Vec<u32> = (0..TOKENS as u32).collect();
+    let context = QueryContext { cache_salt: 10, ..context() };
+    let meter = context.meter.clone();
+    let queries = vec![query(&[1], ids(&all), 2), query(&[2], ids(&all), 2)];
+    let answers = upstream.ask(context, queries).await.unwrap();
+    for (answer, next) in answers.iter().zip([1, 2]) {
+        let mut path = row(&[next]);
+        assert_true(&answer.report, &path);
+        assert_eq!((answer.report.tokens().len(), answer.ahead.len()), (TOKENS, 2));
+        for step in &answer.ahead {
+            path.push(step.token);
+            assert_true(&step.report, &path);
+        }
+    }
+    let answers = ask(&upstream, vec![query(&[3], LogitsRequest::Best, 0)]).await.unwrap();
+    assert_true(&answers[0].report, &row(&[3]));
+    let bodies = fake.shared.bodies.lock().unwrap();
+    assert_eq!((bodies.len(), &bodies[0]["cache_salt"]), (2, &"000000000000000a".into()));
+    let EngineUsage { requests, prompt_tokens, completion_tokens, .. } = meter.total();
+    assert_eq!((requests, prompt_tokens, completion_tokens), (1, 2, 6), "as the engine reports them");
 }
 
 #[tokio::test]
@@ -682,6 +709,7 @@ async fn connect_checked(fakes: &[&Fake]) -> Arc<Upstream> {
 async fn other_weights_behind_the_same_url_change_the_fingerprint_and_the_former_ones_restore_it() {
     for flavor in [
         Flavor::Vllm,
+        Flavor::Sglang,
         Flavor::LlamaCpp { obeys_bias: true },
         Flavor::LlamaCpp { obeys_bias: false },
         Flavor::OpenAi { accepts_ids: true },
