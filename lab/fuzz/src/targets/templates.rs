@@ -118,10 +118,10 @@ fn read(input: &[u8]) -> Outcome {
         };
     let conversation = Conversation {
         messages: vec![
-            message("system", "Be brief."),
-            message("user", " What is 3 x 4?\n"),
-            message("assistant", "12"),
-            message("user", "é"),
+            ChatMessage::new("system", "Be brief."),
+            ChatMessage::new("user", " What is 3 x 4?\n"),
+            ChatMessage::new("assistant", "12"),
+            ChatMessage::new("user", "é"),
         ],
         tools: Vec::new(),
         documents: Vec::new(),
@@ -130,8 +130,4 @@ fn read(input: &[u8]) -> Outcome {
         variables: BTreeMap::from([("enable_thinking".to_owned(), json!(false))]),
     };
     outcome(template.render(&conversation), "chat template")
-}
-
-fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: Some(content.to_owned()), ..ChatMessage::default() }
 }

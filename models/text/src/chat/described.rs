@@ -58,23 +58,19 @@ fn add_description(messages: &mut Vec<ChatMessage>, description: &str, described
     match described_in {
         DescribedIn::SystemMessage => match messages.first_mut().filter(|message| is_system(message)) {
             Some(first) => first.content = Some(format!("{}\n\n{description}", first.text())),
-            None => messages.insert(0, new_message("system", description.to_owned())),
+            None => messages.insert(0, ChatMessage::new("system", description)),
         },
         DescribedIn::UserMessage => match messages.iter_mut().find(|message| message.role == "user") {
             Some(first) => first.content = Some(format!("{description}\n\n{}", first.text())),
-            None => messages.insert(0, new_message("user", description.to_owned())),
+            None => messages.insert(0, ChatMessage::new("user", description)),
         },
     }
-}
-
-fn new_message(role: &str, content: String) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
 }
 
 /// Returns a message whose calls are part of its content. The result of a call becomes a message of the user.
 fn as_text(message: &ChatMessage) -> ChatMessage {
     if message.role == "tool" {
-        return new_message("user", result(message));
+        return ChatMessage::new("user", result(message));
     }
     if message.tool_calls.is_empty() {
         return message.clone();

@@ -233,6 +233,11 @@ impl Template {
 }
 
 impl ChatMessage {
+    /// A message with this content alone.
+    pub fn new(role: &str, content: impl Into<String>) -> Self {
+        Self { role: role.to_owned(), content: Some(content.into()), ..Self::default() }
+    }
+
     /// The content, which may be absent.
     pub fn text(&self) -> &str {
         self.content.as_deref().unwrap_or_default()

@@ -23,10 +23,8 @@ fn config(fields: &Json) -> (&'static str, String) {
 }
 
 pub(super) fn say(template: &ChatTemplate, text: &str) -> Result<String, ChatError> {
-    let message =
-        ChatMessage { role: "user".to_owned(), content: Some(text.to_owned()), ..ChatMessage::default() };
     template.render(&Conversation {
-        messages: vec![message],
+        messages: vec![ChatMessage::new("user", text)],
         tools: Vec::new(),
         documents: Vec::new(),
         add_generation_prompt: true,
@@ -208,13 +206,8 @@ fn a_template_with_unreadable_syntax_is_an_error() {
 fn a_developer_is_the_system_for_templates_that_do_not_know_this_role() {
     let text = |source: &str| {
         let template = template_in(&[("chat_template.jinja", source.to_owned())]).unwrap().unwrap();
-        let message = |role: &str| ChatMessage {
-            role: role.to_owned(),
-            content: Some("x".to_owned()),
-            ..ChatMessage::default()
-        };
         template.render(&Conversation {
-            messages: vec![message("developer"), message("user")],
+            messages: vec![ChatMessage::new("developer", "x"), ChatMessage::new("user", "x")],
             tools: Vec::new(),
             documents: Vec::new(),
             add_generation_prompt: true,
@@ -231,13 +224,8 @@ fn a_developer_is_the_system_for_templates_that_do_not_know_this_role() {
 fn the_last_message_can_be_continued() {
     let text = |template: &str, content: &str| {
         let fields = json!({"chat_template": template});
-        let message = |role: &str, content: &str| ChatMessage {
-            role: role.to_owned(),
-            content: Some(content.to_owned()),
-            ..ChatMessage::default()
-        };
         let conversation = Conversation {
-            messages: vec![message("user", "1 2"), message("assistant", content)],
+            messages: vec![ChatMessage::new("user", "1 2"), ChatMessage::new("assistant", content)],
             tools: Vec::new(),
             documents: Vec::new(),
             add_generation_prompt: false,
@@ -267,17 +255,23 @@ fn the_last_message_can_be_continued() {
 
 /// A conversation with a call and two results, after a system message if it has one.
 fn with_calls(system: Option<&str>) -> Conversation {
-    let say = |role: &str, content: &str| ChatMessage {
-        role: role.to_owned(),
-        content: Some(content.to_owned()),
-        ..ChatMessage::default()
-    };
     let call =
         json!({"type": "function", "id": "a", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}});
-    let called = ChatMessage { content: None, tool_calls: vec![call.clone(), call], ..say("assistant", "") };
-    let messages = [say("user", "2 + 1?"), called, say("tool", "3"), say("tool", "4"), say("user", "So?")];
+    let mut messages: Vec<ChatMessage> =
+        system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
+    messages.extend([
+        ChatMessage::new("user", "2 + 1?"),
+        ChatMessage {
+            role: "assistant".to_owned(),
+            tool_calls: vec![call.clone(), call],
+            ..ChatMessage::default()
+        },
+        ChatMessage::new("tool", "3"),
+        ChatMessage::new("tool", "4"),
+        ChatMessage::new("user", "So?"),
+    ]);
     Conversation {
-        messages: system.map(|text| say("system", text)).into_iter().chain(messages).collect(),
+        messages,
         tools: vec![json!({"type": "function", "function": {"name": "add"}}), json!({"type": "function"})],
         documents: Vec::new(),
         add_generation_prompt: true,

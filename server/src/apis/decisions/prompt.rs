@@ -286,12 +286,7 @@ impl<'a> AnswerReader<'a> {
     /// The special token that the chat template writes after an answer, if it writes one.
     fn turn_end(&self, template: &ChatTemplate) -> Vec<u32> {
         const ANSWER: &str = "ANSWER_OF_THE_ASSISTANT";
-        let message = |role: &str, content: &str| ChatMessage {
-            role: role.to_owned(),
-            content: Some(content.to_owned()),
-            ..ChatMessage::default()
-        };
-        let messages = vec![message("user", "x"), message("assistant", ANSWER)];
+        let messages = vec![ChatMessage::new("user", "x"), ChatMessage::new("assistant", ANSWER)];
         let text = template.render(&conversation(messages, false)).unwrap_or_default();
         let Some((_, after)) = text.rsplit_once(ANSWER) else { return Vec::new() };
         let ids = self.tokenizer.encode(after, false).unwrap_or_default();
@@ -317,9 +312,8 @@ impl<'a> AnswerReader<'a> {
     /// Returns the text that the model reads.
     fn whole(&self, text: String, param: &str) -> Result<String, AppError> {
         let Some(template) = self.template else { return Ok(text + CUE) };
-        let message = ChatMessage { role: "user".to_owned(), content: Some(text), ..ChatMessage::default() };
         let mut text = template
-            .render(&conversation(vec![message], true))
+            .render(&conversation(vec![ChatMessage::new("user", text)], true))
             .map_err(|error| AppError::invalid(param, format!("`{param}`: {error}")))?;
         if text.trim_end().ends_with(THINK) {
             text.truncate(text.trim_end().len());

@@ -20,11 +20,11 @@ pub(super) fn messages(
     input: Option<ResponsesInput>,
 ) -> Result<Vec<ChatMessage>, AppError> {
     let mut messages: Vec<ChatMessage> =
-        instructions.map(|text| chat_message("system", text.to_owned())).into_iter().collect();
+        instructions.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     let items = match input {
         None => return Err(AppError::field("input", "is missing")),
         Some(ResponsesInput::Text(text)) => {
-            messages.push(chat_message("user", text));
+            messages.push(ChatMessage::new("user", text));
             return Ok(messages);
         }
         Some(ResponsesInput::Items(items)) => items,
@@ -57,16 +57,12 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-fn chat_message(role: &str, content: String) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
-}
-
 fn message(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError> {
     let role = item.role.unwrap_or_default();
     let roles = ROLES.join(", ");
     check(&format!("{path}role"), ROLES.contains(&role.as_str()), format!("must be one of {roles}"))?;
     let content = item.content.ok_or_else(|| AppError::field(&format!("{path}content"), "is missing"))?;
-    Ok(chat_message(&role, text(&format!("{path}content"), content)?))
+    Ok(ChatMessage::new(&role, text(&format!("{path}content"), content)?))
 }
 
 fn call(path: &str, item: ResponsesInputItem) -> Result<serde_json::Value, AppError> {
@@ -85,7 +81,7 @@ fn required<T>(path: &str, name: &str, value: Option<T>) -> Result<T, AppError> 
 fn output(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError> {
     let id = required(path, "call_id", item.call_id)?;
     let output = text(&format!("{path}output"), required(path, "output", item.output)?)?;
-    Ok(ChatMessage { tool_call_id: Some(id), ..chat_message("tool", output) })
+    Ok(ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", output) })
 }
 
 fn text(path: &str, content: ResponsesContent) -> Result<String, AppError> {
