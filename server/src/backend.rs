@@ -184,10 +184,13 @@ pub(crate) fn load_files(
     }
 }
 
+fn has_gguf_extension(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gguf")
+}
+
 /// Decides by file names alone.
 fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
-    let is_gguf = |path: &Path| path.extension().is_some_and(|extension| extension == "gguf");
-    if is_gguf(path) && path.is_file() {
+    if has_gguf_extension(path) && path.is_file() {
         return Ok(ModelLocation::Gguf(path.to_owned()));
     }
     let files = CheckpointFiles::folder(path)?;
@@ -197,7 +200,7 @@ fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
     let names = files.names()?;
     let mut found = Vec::new();
     for name in &names {
-        if is_gguf(Path::new(name)) && !gguf::is_later_part(name) {
+        if has_gguf_extension(Path::new(name)) && !gguf::is_later_part(name) {
             found.push(name);
         }
     }
@@ -225,7 +228,7 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
     let native_architectures = native::architectures();
     let is_native = native_architectures.contains(&name);
     let is_mistralrs = MISTRALRS_ARCHITECTURES.contains(&name);
-    let mistralrs = || MISTRALRS_ARCHITECTURES.join(", ");
+    let mistralrs_architectures = MISTRALRS_ARCHITECTURES.join(", ");
     match options.backend {
         BackendChoice::Native if options.isq.is_some() => {
             Err("--isq is for mistral.rs; the native engine quantises with --dtype int8, q8_0 or q4_k"
@@ -240,16 +243,15 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
         }
         BackendChoice::Auto | BackendChoice::Mistralrs if is_mistralrs => Ok(Backend::Mistralrs),
         BackendChoice::Mistralrs => {
-            Err(format!("mistral.rs does not serve `{name}`; it serves {}", mistralrs()))
+            Err(format!("mistral.rs does not serve `{name}`; it serves {mistralrs_architectures}"))
         }
         BackendChoice::Auto if is_native => Err(format!(
-            "the native engine serves `{name}` but no quantised weights; mistral.rs serves quantised {}",
-            mistralrs()
+            "the native engine serves `{name}` but no quantised weights; mistral.rs serves quantised \
+             {mistralrs_architectures}"
         )),
         BackendChoice::Auto => Err(format!(
-            "`{name}` is not served; the native engine serves {}; mistral.rs serves {}",
-            native_architectures.join(", "),
-            mistralrs()
+            "`{name}` is not served; the native engine serves {}; mistral.rs serves {mistralrs_architectures}",
+            native_architectures.join(", ")
         )),
     }
 }

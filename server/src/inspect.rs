@@ -76,15 +76,19 @@ fn lines(found: &Inspection) -> Vec<(&str, String)> {
 }
 
 fn network(sizes: Sizes) -> String {
-    let known = |name: &str, size: Option<usize>| size.map(|size| format!("{size} {name}"));
-    let all = [
-        known("layers", sizes.num_layers),
-        known("decoder layers", sizes.num_decoder_layers),
-        known("wide", sizes.d_model),
-        known("heads", sizes.num_heads),
-        known("embeddings", sizes.vocab_size),
-    ];
-    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let mut known = Vec::new();
+    for (name, size) in [
+        ("layers", sizes.num_layers),
+        ("decoder layers", sizes.num_decoder_layers),
+        ("wide", sizes.d_model),
+        ("heads", sizes.num_heads),
+        ("embeddings", sizes.vocab_size),
+    ] {
+        if let Some(size) = size {
+            known.push(format!("{size} {name}"));
+        }
+    }
+    known.join(", ")
 }
 
 fn numbers(found: &Inspection) -> String {

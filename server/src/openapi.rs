@@ -105,19 +105,22 @@ fn close_bodies(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let field = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(about)).build();
     let without_effect =
         WITHOUT_EFFECT.map(|name| (name.to_owned(), RefOr::T(Schema::Object(field.clone()))));
-    let mut close = |name: &str, shared: &Object| {
-        let Some(RefOr::T(Schema::Object(body))) = schemas.get_mut(name) else { return };
-        for (name, field) in shared.properties.clone().into_iter().chain(without_effect.clone()) {
+    let mut of_chats = completion.properties;
+    of_chats.remove("prompt");
+    let mut of_responses = of_chats.clone();
+    of_responses.retain(|name, _| RESPONSES_SHARED.contains(&name.as_str()));
+    let none = Object::new().properties;
+    for (request, shared) in [
+        (CompletionRequest::name(), none),
+        (ChatRequest::name(), of_chats),
+        (ResponsesRequest::name(), of_responses),
+    ] {
+        let Some(RefOr::T(Schema::Object(body))) = schemas.get_mut(&*request) else { continue };
+        for (name, field) in shared.into_iter().chain(without_effect.clone()) {
             body.properties.entry(name).or_insert(field);
         }
         body.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
-    };
-    close(&CompletionRequest::name(), &Object::new());
-    let mut shared = completion;
-    shared.properties.remove("prompt");
-    close(&ChatRequest::name(), &shared);
-    shared.properties.retain(|name, _| RESPONSES_SHARED.contains(&name.as_str()));
-    close(&ResponsesRequest::name(), &shared);
+    }
 }
 
 /// Adds the examples of a path, an operation id (no path has two methods), the response headers, and the API
@@ -131,14 +134,14 @@ fn complete(operation: &mut Operation, path: &str, keys: ApiKeyUse) {
     examples::add(operation, path);
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
-            let mut describe = |name: &str, about| {
+            let mut headers = vec![("x-request-id", "Id of the request")];
+            if status == "200" && paths::names_a_model(path) {
+                headers.push((FINGERPRINT_HEADER, "`fingerprint` of the model in `/v1/models`"));
+            }
+            for (name, about) in headers {
                 let text = ObjectBuilder::new().schema_type(Type::String).build();
                 let header = HeaderBuilder::new().schema(Some(text)).description(Some(about)).build();
                 response.headers.insert(name.to_owned(), header.into());
-            };
-            describe("x-request-id", "Id of the request");
-            if status == "200" && paths::names_a_model(path) {
-                describe(FINGERPRINT_HEADER, "`fingerprint` of the model in `/v1/models`");
             }
         }
     }

@@ -6,7 +6,6 @@
 //! a supervisor can restart the process. Invariant: unless [`run`] returns [`Ended::CutOff`], no request was
 //! cut off and all engine threads are joined.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use ntl_text::checkpoint::{
     CheckpointFacts, CheckpointFiles, Choices, LoadError, TruncationSide, files_fingerprint,
 };
 use ntl_text::gguf::part_paths;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::watch;
 
 use crate::backend::{self, BackendOptions, with_chat_template};
@@ -133,16 +132,22 @@ pub fn within_descriptors(config: &mut Config) {
     }
 }
 
+async fn bind(address: impl ToSocketAddrs, host: &str, port: u16) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen {
+        host: host.to_owned(),
+        port,
+        source,
+    })
+}
+
 /// Binds the addresses of a configuration.
 pub async fn listen(config: &Config, certificate: Option<&Certificate>) -> Result<Listener, ServeError> {
-    let refused = |host: String, port| move |source| ServeError::Listen { host, port, source };
     let host = config.host.as_str();
     let port = config.port;
-    let tcp = TcpListener::bind((host, port)).await.map_err(refused(host.to_owned(), port))?;
+    let tcp = bind((host, port), host, port).await?;
     let mut listener = Listener::new(tcp, config.connections);
     if let Some(address) = config.admin {
-        let refused = refused(address.ip().to_string(), address.port());
-        listener = listener.with_admin(TcpListener::bind(address).await.map_err(refused)?);
+        listener = listener.with_admin(bind(address, &address.ip().to_string(), address.port()).await?);
     }
     match certificate {
         Some(certificate) => Ok(listener.with_tls(certificate)?),
@@ -183,6 +188,10 @@ pub async fn run(
     Ok(ended)
 }
 
+fn with_form_check(router: Router) -> Router {
+    router.layer(axum::middleware::from_fn(message_form::check))
+}
+
 /// Answers requests until a signal arrives or an engine dies.
 pub async fn serve(
     mut listener: Listener,
@@ -193,11 +202,10 @@ pub async fn serve(
     let (close, closing) = watch::channel(false);
     // This task owns all connections: dropping it ends them.
     let mut server = tokio::task::JoinSet::new();
-    let checked = |router: Router| router.layer(axum::middleware::from_fn(message_form::check));
     if let Some(admin) = listener.take_admin() {
-        server.spawn(admin.answer(checked(app::admin_router(app.clone())), closing.clone()));
+        server.spawn(admin.answer(with_form_check(app::admin_router(app.clone())), closing.clone()));
     }
-    server.spawn(listener.answer(checked(app::router(app.clone())), closing));
+    server.spawn(listener.answer(with_form_check(app::router(app.clone())), closing));
     let ended = tokio::select! {
         () = wait(&mut signals) => Ended::Drained,
         () = engine_dies(&app) => Ended::EngineDied,
@@ -282,20 +290,20 @@ async fn wait(signals: &mut EndRequests) {
 
 fn log_start(listener: &Listener, config: &Config, app: &AppState) {
     let names: Vec<&str> = config.names().collect();
-    let text = |address: Option<SocketAddr>| address.map(|address| address.to_string());
+    let address = listener.local_addr();
+    let address_text = address.map(|address| address.to_string());
     tracing::info!(
-        address = text(listener.local_addr()),
-        admin_address = text(listener.admin_addr()),
+        address = address_text,
+        admin_address = listener.admin_addr().map(|address| address.to_string()),
         tls = listener.is_tls(),
         models = names.join(","),
         device = app.settings.device,
         version = crate::VERSION,
         "listening"
     );
-    let address = listener.local_addr();
     if app.settings.api_keys.is_empty() && address.is_some_and(|address| !address.ip().is_loopback()) {
         tracing::warn!(
-            address = text(address),
+            address = address_text,
             "everyone who can reach this address may use the models: no API key is set (--api-key-file)"
         );
     }
@@ -336,20 +344,19 @@ fn load_all(config: &Config, app: &AppState) -> Result<Vec<JoinHandle<()>>, Serv
                 ServedModel::remote(name, connected, *limits, &budget, &app.metrics)
             }
             Loaded::Here(loaded, checkpoint) => {
-                let named = |source| ServeError::Load { name: name.clone(), source };
-                let own = own_facts(&checkpoint).map_err(named)?;
-                let fingerprint = fingerprint(&checkpoint).map_err(named)?;
+                let facts = served_facts(&checkpoint)
+                    .map_err(|source| ServeError::Load { name: name.clone(), source })?;
                 let (mut model, thread) = ServedModel::start(name, loaded, *limits, &budget, &app.metrics)
                     .map_err(|source| ServeError::System { what: "a thread", source })?;
                 threads.push(thread);
-                if let Some(side) = own.truncation_side {
+                if let Some(side) = facts.truncation_side {
                     Arc::make_mut(&mut model.profile).truncation_side = side;
                 }
                 if let Checkpoint::Hub(Snapshot { commit, .. }) = checkpoint {
                     model.revision = Some(commit);
                 }
-                model.examples = own.examples;
-                model.with_fingerprint(fingerprint)
+                model.examples = facts.examples;
+                model.with_fingerprint(facts.fingerprint)
             }
         };
         model = with_tool_parser(model, settings.tool_parser);
@@ -407,9 +414,14 @@ fn with_tool_parser(mut model: ServedModel, choice: ToolParserChoice) -> ServedM
 
 fn read_decision_template(model: &ModelConfig) -> Result<Option<TextTemplate>, ServeError> {
     let Some(file) = &model.decision_template else { return Ok(None) };
-    let unusable = |source| ServeError::DecisionTemplate { file: file.clone(), source };
-    let text = read_text(file, SMALL_BYTES_MAX).map_err(|error| unusable(error.into()))?;
-    TextTemplate::new(text).map(Some).map_err(|error| unusable(error.into()))
+    match decision_template(file) {
+        Ok(template) => Ok(Some(template)),
+        Err(source) => Err(ServeError::DecisionTemplate { file: file.clone(), source }),
+    }
+}
+
+fn decision_template(file: &Path) -> Result<TextTemplate, DecisionTemplateError> {
+    Ok(TextTemplate::new(read_text(file, SMALL_BYTES_MAX)?)?)
 }
 
 /// Why a template of decisions cannot be used.
@@ -522,33 +534,37 @@ fn read_calibrations(paths: &[PathBuf]) -> Result<Vec<CalibrationFile>, Calibrat
     paths.iter().map(|path| CalibrationFile::read(path)).collect()
 }
 
-fn fingerprint(checkpoint: &Checkpoint) -> Result<String, LoadError> {
-    match checkpoint.path() {
-        None => demo::files()?.fingerprint(),
-        Some(path) if path.is_dir() => CheckpointFiles::folder(path)?.fingerprint(),
-        Some(path) => files_fingerprint(&part_paths(path)),
-    }
-}
-
-/// The facts of `ntl.json` that the server reports to clients.
-#[derive(Default)]
-struct OwnFacts {
+/// The facts of a checkpoint that the server reports to clients.
+struct ServedFacts {
     examples: Vec<String>,
     truncation_side: Option<TruncationSide>,
+    fingerprint: String,
 }
 
-/// Reads `ntl.json`. A GGUF file has none, and this program has the examples of the demo checkpoint.
-fn own_facts(checkpoint: &Checkpoint) -> Result<OwnFacts, LoadError> {
-    let files = match checkpoint.path() {
-        None => {
-            let examples = demo::EXAMPLES.map(str::to_owned).to_vec();
-            return Ok(OwnFacts { examples, ..OwnFacts::default() });
+/// Reads `ntl.json` and the fingerprint. A GGUF file has no `ntl.json`, and this program has the examples of
+/// the demo checkpoint.
+fn served_facts(checkpoint: &Checkpoint) -> Result<ServedFacts, LoadError> {
+    match checkpoint.path() {
+        None => Ok(ServedFacts {
+            examples: demo::EXAMPLES.map(str::to_owned).to_vec(),
+            truncation_side: None,
+            fingerprint: demo::files()?.fingerprint()?,
+        }),
+        Some(path) if path.is_dir() => {
+            let files = CheckpointFiles::folder(path)?;
+            let facts = CheckpointFacts::open(&files, Choices::default())?;
+            Ok(ServedFacts {
+                examples: facts.examples().to_vec(),
+                truncation_side: facts.truncation_side(),
+                fingerprint: files.fingerprint()?,
+            })
         }
-        Some(path) if path.is_dir() => CheckpointFiles::folder(path)?,
-        Some(_) => return Ok(OwnFacts::default()),
-    };
-    let facts = CheckpointFacts::open(&files, Choices::default())?;
-    Ok(OwnFacts { examples: facts.examples().to_vec(), truncation_side: facts.truncation_side() })
+        Some(path) => Ok(ServedFacts {
+            examples: Vec::new(),
+            truncation_side: None,
+            fingerprint: files_fingerprint(&part_paths(path))?,
+        }),
+    }
 }
 
 /// Waits for the engine threads, which end when the last request and the router are dropped. Returns `false`

@@ -128,15 +128,24 @@ impl Piece {
 
     /// Returns its approximate size, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let token = |token: &TokenText| size_of::<TokenReport>() + size_of_val(&*token.top);
-        let tokens: usize = self.tokens.iter().map(|report| token(&report.token)).sum();
-        let prompt = self.prompt.as_ref().map_or(0, |prompt| {
-            let tokens: usize = prompt.tokens.iter().map(token).sum();
-            prompt.text.len() + size_of_val(&*prompt.ids) + tokens
-        });
-        let calls = self.calls.iter().map(|call| size_of::<CallPart>() + call.arguments.len());
-        self.text.len() + calls.sum::<usize>() + tokens + prompt
+        let mut bytes = self.text.len();
+        for call in &self.calls {
+            bytes += size_of::<CallPart>() + call.arguments.len();
+        }
+        for report in &self.tokens {
+            bytes += token_bytes(&report.token);
+        }
+        if let Some(prompt) = &self.prompt {
+            bytes += prompt.text.len() + size_of_val(&*prompt.ids);
+            bytes += prompt.tokens.iter().map(token_bytes).sum::<usize>();
+        }
+        bytes
     }
+}
+
+/// Returns the approximate size of a token's report, in bytes.
+fn token_bytes(token: &TokenText) -> usize {
+    size_of::<TokenReport>() + size_of_val(&*token.top)
 }
 
 impl CallPart {
@@ -215,7 +224,6 @@ impl Assembler {
     /// Returns the new parts of a choice; none if the event adds nothing.
     pub(crate) fn pieces(&mut self, prompt: usize, event: Event) -> Vec<Piece> {
         let first = prompt as u64 * u64::from(self.choices_per_prompt);
-        let index = |choice: u32| first + u64::from(choice);
         match event {
             Event::Prompt(tokens) => {
                 if let Some(report) = self.prompts.get_mut(prompt) {
@@ -225,7 +233,7 @@ impl Assembler {
             }
             Event::Text { text, token: None, .. } if text.is_empty() => Vec::new(),
             Event::Text { choice, text, token, offset, .. } => {
-                let index = index(choice);
+                let index = first + u64::from(choice);
                 let parts = match self.reader(index) {
                     Some(reader) => reader.parser.push(&text),
                     None => vec![ToolPart::Text(text)],
@@ -245,7 +253,7 @@ impl Assembler {
                     // The other texts of `best_of` are only counted.
                     return Vec::new();
                 }
-                let index = index(choice);
+                let index = first + u64::from(choice);
                 let parts = self.reader(index).map(|reader| reader.parser.finish());
                 let mut pieces = self.parts(prompt, index, parts.unwrap_or_default());
                 if let Some(last) = pieces.last_mut() {

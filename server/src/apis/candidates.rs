@@ -54,11 +54,13 @@ impl CandidatesFormat {
         let count = candidates.len();
         let message = format!("must be a list of 1 to {CANDIDATES_MAX} texts or lists of ids, not {count}");
         check(&param("candidates"), (1..=CANDIDATES_MAX).contains(&count), message)?;
-        let text = |candidate: &TextOrIds| match candidate {
-            TextOrIds::Text(text) => Some(text.clone()),
-            TextOrIds::Ids(_) => None,
-        };
-        let texts: Vec<Option<String>> = candidates.iter().map(text).collect();
+        let mut texts = Vec::with_capacity(count);
+        for candidate in candidates {
+            texts.push(match candidate {
+                TextOrIds::Text(text) => Some(text.clone()),
+                TextOrIds::Ids(_) => None,
+            });
+        }
         let grid = item.value.map(|truth| {
             let message = "must be a finite number";
             check(&param("value"), truth.is_finite(), message)?;

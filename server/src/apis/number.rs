@@ -146,7 +146,6 @@ impl NumberFormat {
         let NumberAnswer { name, value, text, has_estimate, reason } = self.answer(outcome);
         // `token` finds only the greedy number, whose mean would look like an estimate.
         let estimates = if self.method == MethodName::Token { None } else { Some(estimated) };
-        let estimate = |of: fn(&Distribution) -> Option<f64>| estimates.and_then(of).and_then(plain);
         let number = Number {
             value,
             objective: self.objective,
@@ -154,9 +153,9 @@ impl NumberFormat {
             method: self.method.as_str().to_owned(),
             mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
             trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
-            median: estimate(|found| found.quantile(0.5)),
+            median: estimates.and_then(|found| found.quantile(0.5)).and_then(plain),
             mode: estimated.mode().and_then(plain),
-            std: estimate(Distribution::std),
+            std: estimates.and_then(Distribution::std).and_then(plain),
             quantiles: self
                 .quantiles
                 .iter()
@@ -271,18 +270,14 @@ impl NumberFormat {
     fn unbounded(&self, found: &Distribution, has_median: bool) -> String {
         let mass = found.mass();
         let trim = self.estimation.trim;
-        let shown = |share: f64| {
-            let rounded = (share * 1e4).round() / 1e4;
-            if rounded > trim { rounded } else { (share * 1e4).ceil() / 1e4 }
-        };
-        let open = shown(mass.open);
+        let open = rounded_above(mass.open, trim);
         let also = if has_median { "" } else { ", and so is the median" };
         let estimate = match self.objective {
             ObjectiveOption::Named(ObjectiveName::Mean | ObjectiveName::Auto) if mass.open > trim => {
                 format!("open mass {open} exceeds trim {trim}: the trimmed mean")
             }
             ObjectiveOption::Named(ObjectiveName::Mean | ObjectiveName::Auto) => {
-                let share = shown(mass.open / (mass.open + mass.closed));
+                let share = rounded_above(mass.open / (mass.open + mass.closed), trim);
                 format!(
                     "open mass {open}, as a share of closed and open mass {share}, exceeds trim {trim}: the trimmed mean"
                 )
@@ -321,13 +316,17 @@ impl NumberFormat {
 
     fn confidence_bounds(&self, samples: &NumberSamples, has_estimate: bool) -> Bounds {
         let objective = engine_objective(self.objective);
-        let quantile = |q: f64| samples.quantile_bounds(q, self.estimation.range).and_then(ends);
+        let range = self.estimation.range;
         let value = samples.estimate_bounds(objective, &self.estimation).and_then(ends);
+        let mut quantiles = Vec::with_capacity(self.quantiles.len());
+        for &q in &self.quantiles {
+            quantiles.push(samples.quantile_bounds(q, range).and_then(ends));
+        }
         Bounds {
             value: if has_estimate { value } else { None },
             trimmed_mean: samples.mean_bounds(&self.estimation).and_then(ends),
-            median: quantile(0.5),
-            quantiles: self.quantiles.iter().map(|&q| quantile(q)).collect(),
+            median: samples.quantile_bounds(0.5, range).and_then(ends),
+            quantiles,
             confidence: Some(CONFIDENCE),
         }
     }
@@ -368,9 +367,9 @@ impl NumberFormat {
         let [low, high] = format.quantiles();
         let found = outcome.estimated();
         let needs_bounds = self.knows_open_mass() && outcome.sampled.is_empty();
-        let is_bounded = |q: f64| !needs_bounds || self.quantile_bounds(found, q).is_some();
-        if !is_bounded(low) || !is_bounded(high) {
-            return None;
+        if needs_bounds {
+            self.quantile_bounds(found, low)?;
+            self.quantile_bounds(found, high)?;
         }
         let quantiles = Interval { low: found.quantile(low)?, high: found.quantile(high)? };
         let (ends, method, reason) = match &format.ends {
@@ -467,6 +466,12 @@ pub(super) fn engine_objective(objective: ObjectiveOption) -> numbers::Objective
         ObjectiveOption::Named(ObjectiveName::Auto) => numbers::Objective::Auto,
         ObjectiveOption::Quantile { quantile } => numbers::Objective::Quantile(quantile),
     }
+}
+
+/// Rounds a share to four decimals, up if it would otherwise not exceed `trim`.
+fn rounded_above(share: f64, trim: f64) -> f64 {
+    let rounded = (share * 1e4).round() / 1e4;
+    if rounded > trim { rounded } else { (share * 1e4).ceil() / 1e4 }
 }
 
 /// A number that JSON can carry, without the sign of zero.

@@ -131,11 +131,15 @@ pub(super) fn check_scores(model: &ModelInfo) -> Result<(), AppError> {
     check("model", model.has_token_distribution(), message)
 }
 
+/// Returns whether an option is set to another value than its default.
+fn differs(value: Option<f64>, default: f64) -> bool {
+    value.is_some_and(|value| (value - default).abs() > 0.0)
+}
+
 /// Refuses options that no item of the request has an effect for: they would be ignored silently. Their
 /// defaults pass.
 fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
     let items = request.items.as_deref().unwrap_or_default();
-    let differs = |value: Option<f64>, default: f64| value.is_some_and(|value| (value - default).abs() > 0.0);
     let has_candidates = items.iter().any(|item| item.candidates.is_some());
     let has_grid = items.iter().any(|item| item.candidates.is_some() && item.value.is_some());
     // An item with neither is refused for that.
@@ -237,17 +241,20 @@ impl ScoreLosses {
     /// A scored target.
     fn score(&self, index: usize, outcome: &ScoreOutcome, decoder: &dyn TextDecoder) -> Score {
         let tokens = &outcome.tokens;
-        let number = |of: fn(&TokenScore) -> Option<f64>| {
-            tokens.iter().map(|token| of(token).and_then(plain)).collect()
-        };
         let mean_ce = self.reduced(LossName::Ce, tokens, ReductionName::Mean);
+        let mut number_values = Vec::with_capacity(tokens.len());
+        let mut number_mass = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            number_values.push(token.number.and_then(|number| plain(number.value)));
+            number_mass.push(token.number.and_then(|number| plain(number.mass)));
+        }
         Score {
             index: index as u64,
             token_ids: tokens.iter().map(|token| token.token.id).collect(),
             tokens: tokens.iter().map(|token| decoder.token_text(token.token.id)).collect(),
             token_logprobs: tokens.iter().map(|token| finite_logprob(token.token.logprob)).collect(),
-            number_values: number(|token| token.number.map(|number| number.value)),
-            number_mass: number(|token| token.number.map(|number| number.mass)),
+            number_values,
+            number_mass,
             losses: self.losses.iter().map(|&name| (name, self.loss(name, tokens))).collect(),
             total: match self.in_total {
                 Some(name) if !self.has(name) => self.missing(tokens.len()),
@@ -289,11 +296,13 @@ impl ScoreLosses {
         let Some(ntl) = self.in_total.map(|name| self.reduced(name, tokens, self.reduction)) else {
             return ce;
         };
-        let add = |ce: f64, ntl: f64| ce + self.lambda * ntl;
         match (ce, ntl) {
-            (ReducedLoss::All(ce), ReducedLoss::All(ntl)) => ReducedLoss::All(add(ce, ntl)),
-            (ReducedLoss::Each(ce), ReducedLoss::Each(ntl)) => {
-                ReducedLoss::Each(ce.into_iter().zip(ntl).map(|(ce, ntl)| add(ce, ntl)).collect())
+            (ReducedLoss::All(ce), ReducedLoss::All(ntl)) => ReducedLoss::All(ce + self.lambda * ntl),
+            (ReducedLoss::Each(mut sums), ReducedLoss::Each(ntl)) => {
+                for (sum, ntl) in sums.iter_mut().zip(ntl) {
+                    *sum += self.lambda * ntl;
+                }
+                ReducedLoss::Each(sums)
             }
             (ce, _) => ce,
         }

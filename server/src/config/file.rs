@@ -55,11 +55,7 @@ impl Args {
     ) -> Result<Self, ArgsError> {
         let mut line: Vec<OsString> = line.into_iter().collect();
         let typed = line.clone();
-        let parse = |line: &[OsString]| {
-            let matches = Self::command().try_get_matches_from(line);
-            matches.map_err(|error| environment.blame(with_model_tip(error), &typed))
-        };
-        let mut matches = parse(&line)?;
+        let mut matches = parse(&line, &typed, environment)?;
         // Subcommands have no settings.
         if matches.subcommand_name().is_some() {
             return Ok(Self::from_arg_matches(&matches)?);
@@ -67,7 +63,7 @@ impl Args {
         let old = environment.old_names(&matches);
         if !old.is_empty() {
             insert(&mut line, old);
-            matches = parse(&line)?;
+            matches = parse(&line, &typed, environment)?;
         }
         let Some(file) = matches.get_one::<PathBuf>("config") else {
             return Ok(Self::from_arg_matches(&matches)?);
@@ -77,6 +73,16 @@ impl Args {
             Self::command().try_get_matches_from(line).and_then(|matches| Self::from_arg_matches(&matches));
         matches.map_err(|error| wrong_value(file, &error))
     }
+}
+
+/// Parses a command line. Errors name the variables of the flags that were not `typed`.
+fn parse(
+    line: &[OsString],
+    typed: &[OsString],
+    environment: &Environment,
+) -> Result<ArgMatches, clap::Error> {
+    let matches = Args::command().try_get_matches_from(line);
+    matches.map_err(|error| environment.blame(with_model_tip(error), typed))
 }
 
 /// Inserts flags after the name of the program.
@@ -105,18 +111,23 @@ fn with_model_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Returns the settings of a file as flags, except those that the command line or the environment sets.
-fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> {
-    let unreadable = |source| ArgsError::Unreadable { file: file.to_owned(), source };
-    let text = read_text(file, SMALL_BYTES_MAX).map_err(unreadable)?;
-    let table: Table = text.parse().map_err(|error: toml::de::Error| ArgsError::NotToml {
+fn read_table(file: &Path) -> Result<Table, ArgsError> {
+    let text = read_text(file, SMALL_BYTES_MAX)
+        .map_err(|source| ArgsError::Unreadable { file: file.to_owned(), source })?;
+    text.parse().map_err(|error: toml::de::Error| ArgsError::NotToml {
         file: file.to_owned(),
         line: error.span().map_or(1, |at| line_of(&text, at.start)),
         message: error.message().replace('\n', " "),
-    })?;
+    })
+}
+
+/// Returns the settings of a file as flags, except those that the command line or the environment sets.
+fn flags(file: &Path, matches: &ArgMatches) -> Result<Vec<OsString>, ArgsError> {
+    let table = read_table(file)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     // Absolute, so that it does not look like a name and a path if it has an equals sign.
-    let folder = folder.map(std::path::absolute).transpose().map_err(unreadable)?;
+    let folder = folder.map(std::path::absolute).transpose();
+    let folder = folder.map_err(|source| ArgsError::Unreadable { file: file.to_owned(), source })?;
     let command = Args::command();
     let mut settings: Vec<&clap::Arg> = command.get_arguments().collect();
     settings.retain(|arg| arg.get_env().is_some() && arg.get_id() != "config");
@@ -153,17 +164,24 @@ fn with_paths_below(folder: &Path, argument: &clap::Arg, value: &str) -> String 
     if !["DIR", "FILE"].iter().any(|path| form.ends_with(path)) {
         return value.to_owned();
     }
-    let below = |part: &str| {
-        let (name, path) = if form.starts_with("[NAME=]") { split_name(part) } else { (None, part) };
-        if path.is_empty() || is_url(path) || HubReference::is_meant_by(path) {
-            return part.to_owned();
-        }
-        let path = folder.join(path).display().to_string();
-        name.map_or_else(|| path.clone(), |name| format!("{name}={path}"))
+    let may_have_name = form.starts_with("[NAME=]");
+    let Some(delimiter) = argument.get_value_delimiter() else {
+        return path_below(folder, value, may_have_name);
     };
-    match argument.get_value_delimiter() {
-        Some(delimiter) => value.split(delimiter).map(below).collect::<Vec<_>>().join(&delimiter.to_string()),
-        None => below(value),
+    let parts: Vec<String> =
+        value.split(delimiter).map(|part| path_below(folder, part, may_have_name)).collect();
+    parts.join(&delimiter.to_string())
+}
+
+fn path_below(folder: &Path, text: &str, may_have_name: bool) -> String {
+    let (name, path) = if may_have_name { split_name(text) } else { (None, text) };
+    if path.is_empty() || is_url(path) || HubReference::is_meant_by(path) {
+        return text.to_owned();
+    }
+    let path = folder.join(path).display().to_string();
+    match name {
+        Some(name) => format!("{name}={path}"),
+        None => path,
     }
 }
 

@@ -128,8 +128,11 @@ pub(super) fn split_name(text: &str) -> (Option<&str>, &str) {
 
 /// The last part of a path, also of `.` and `..`; of a GGUF file without its extension.
 fn folder_name(folder: &Path) -> Option<String> {
-    let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let name = last(folder).or_else(|| last(&folder.canonicalize().ok()?))?;
+    let name = match folder.file_name() {
+        Some(name) => name.to_owned(),
+        None => folder.canonicalize().ok()?.file_name()?.to_owned(),
+    };
+    let name = name.to_string_lossy();
     Some(name.strip_suffix(".gguf").unwrap_or(&name).to_owned())
 }
 
@@ -172,31 +175,31 @@ pub(super) fn with_calibrations(
     let of_adapters = adapters.iter().map(|adapter| &adapter.name);
     let names: Vec<String> = of_models.chain(of_adapters).cloned().collect();
     for text in flags {
-        let failed = |problem| ConfigError::Unattached { flag: "--calibration", text: text.clone(), problem };
-        let (name, file) = split_name(text);
-        let index = attached(&names, name).map_err(failed)?;
-        let calibrations = match index.checked_sub(models.len()) {
-            None => &mut models[index].calibrations,
-            Some(index) => &mut adapters[index].calibrations,
-        };
-        if file.is_empty() {
-            return Err(failed(AttachmentError::NoPath));
+        let (index, file) = attached(&names, text).map_err(|problem| ConfigError::Unattached {
+            flag: "--calibration",
+            text: text.clone(),
+            problem,
+        })?;
+        match index.checked_sub(models.len()) {
+            None => models[index].calibrations.push(file),
+            Some(index) => adapters[index].calibrations.push(file),
         }
-        calibrations.push(file.into());
     }
     Ok((models, adapters))
 }
 
-/// Returns the index of the name in `[NAME=]FILE`, or of the only one if the name is missing.
-fn attached(names: &[String], name: Option<&str>) -> Result<usize, AttachmentError> {
-    match name {
-        None if names.len() == 1 => Ok(0),
-        None => Err(AttachmentError::NoName { models: names.to_vec() }),
+/// Returns the index of the name in `[NAME=]FILE`, or of the only one if the name is missing, and the file.
+fn attached(names: &[String], text: &str) -> Result<(usize, PathBuf), AttachmentError> {
+    let (name, file) = split_name(text);
+    let index = match name {
+        None if names.len() == 1 => 0,
+        None => return Err(AttachmentError::NoName { models: names.to_vec() }),
         Some(name) => names
             .iter()
             .position(|known| known == name)
-            .ok_or_else(|| AttachmentError::UnknownName { name: name.to_owned(), models: names.to_vec() }),
-    }
+            .ok_or_else(|| AttachmentError::UnknownName { name: name.to_owned(), models: names.to_vec() })?,
+    };
+    if file.is_empty() { Err(AttachmentError::NoPath) } else { Ok((index, file.into())) }
 }
 
 /// The models with the files of `--chat-template [NAME=]FILE`.
@@ -204,23 +207,30 @@ pub(super) fn with_chat_templates(
     mut models: Vec<ModelConfig>,
     flags: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
-    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     for text in flags {
-        let failed =
-            |problem| ConfigError::Unattached { flag: "--chat-template", text: text.clone(), problem };
-        let (name, file) = split_name(text);
-        let model = &mut models[attached(&names, name).map_err(failed)?];
-        if file.is_empty() {
-            return Err(failed(AttachmentError::NoPath));
-        }
-        if matches!(model.source, ModelSource::Remote(_)) {
-            return Err(failed(AttachmentError::Remote));
-        }
-        if model.chat_template.replace(file.into()).is_some() {
-            return Err(failed(AttachmentError::Twice));
-        }
+        attach_chat_template(&mut models, text).map_err(|problem| ConfigError::Unattached {
+            flag: "--chat-template",
+            text: text.clone(),
+            problem,
+        })?;
     }
     Ok(models)
+}
+
+fn attach_chat_template(models: &mut [ModelConfig], text: &str) -> Result<(), AttachmentError> {
+    let (index, file) = attached(&names(models), text)?;
+    let model = &mut models[index];
+    if matches!(model.source, ModelSource::Remote(_)) {
+        return Err(AttachmentError::Remote);
+    }
+    if model.chat_template.replace(file).is_some() {
+        return Err(AttachmentError::Twice);
+    }
+    Ok(())
+}
+
+fn names(models: &[ModelConfig]) -> Vec<String> {
+    models.iter().map(|model| model.name.clone()).collect()
 }
 
 /// The models with the formats of `--tool-parser [NAME=]FORMAT`. Without a name, a format is for all models.
@@ -229,19 +239,33 @@ pub(super) fn with_tool_parsers(
     flags: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in flags {
-        let wrong = |problem| ConfigError::ToolParser { text: text.clone(), problem };
-        let (name, format) =
-            text.split_once('=').map_or((None, text.as_str()), |(name, format)| (Some(name), format));
-        let choice = tool_parser(format)
-            .ok_or_else(|| wrong("the format must be auto, none, hermes, llama3_json, mistral or granite"))?;
-        let mut named =
-            models.iter_mut().filter(|model| name.is_none_or(|name| model.name == name)).peekable();
-        if named.peek().is_none() {
-            return Err(wrong("no model has this name"));
-        }
-        named.for_each(|model| model.tool_parser = choice);
+        set_tool_parser(&mut models, text)
+            .map_err(|problem| ConfigError::ToolParser { text: text.clone(), problem })?;
     }
     Ok(models)
+}
+
+fn set_tool_parser(models: &mut [ModelConfig], text: &str) -> Result<(), &'static str> {
+    let (name, format) = match text.split_once('=') {
+        Some((name, format)) => (Some(name), format),
+        None => (None, text),
+    };
+    let Some(choice) = tool_parser(format) else {
+        return Err("the format must be auto, none, hermes, llama3_json, mistral or granite");
+    };
+    let named = named_models(models, name);
+    if named.is_empty() {
+        return Err("no model has this name");
+    }
+    for model in named {
+        model.tool_parser = choice;
+    }
+    Ok(())
+}
+
+/// Returns the models with this name, or all of them if there is no name.
+fn named_models<'a>(models: &'a mut [ModelConfig], name: Option<&str>) -> Vec<&'a mut ModelConfig> {
+    models.iter_mut().filter(|model| name.is_none_or(|name| model.name == name)).collect()
 }
 
 /// The models with the files of `--decision-template [NAME=]FILE`. Without a name, a file is for all models.
@@ -250,22 +274,29 @@ pub(super) fn with_decision_templates(
     flags: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
     for text in flags {
-        let failed =
-            |problem| ConfigError::Unattached { flag: "--decision-template", text: text.clone(), problem };
-        let (name, file) = split_name(text);
-        if file.is_empty() {
-            return Err(failed(AttachmentError::NoPath));
-        }
-        let names = models.iter().map(|model| model.name.clone()).collect();
-        let mut named =
-            models.iter_mut().filter(|model| name.is_none_or(|name| model.name == name)).peekable();
-        if named.peek().is_none() {
-            let name = name.unwrap_or_default().to_owned();
-            return Err(failed(AttachmentError::UnknownName { name, models: names }));
-        }
-        named.for_each(|model| model.decision_template = Some(file.into()));
+        attach_decision_template(&mut models, text).map_err(|problem| ConfigError::Unattached {
+            flag: "--decision-template",
+            text: text.clone(),
+            problem,
+        })?;
     }
     Ok(models)
+}
+
+fn attach_decision_template(models: &mut [ModelConfig], text: &str) -> Result<(), AttachmentError> {
+    let (name, file) = split_name(text);
+    if file.is_empty() {
+        return Err(AttachmentError::NoPath);
+    }
+    let all = names(models);
+    let named = named_models(models, name);
+    if named.is_empty() {
+        return Err(AttachmentError::UnknownName { name: name.unwrap_or_default().to_owned(), models: all });
+    }
+    for model in named {
+        model.decision_template = Some(file.into());
+    }
+    Ok(())
 }
 
 fn tool_parser(text: &str) -> Option<ToolParserChoice> {

@@ -101,9 +101,9 @@ impl RemoteModel {
 
     /// Lowers the numbers of concurrent requests to `share` of `wanted` requests to all engines.
     pub(crate) fn limit_requests(&mut self, share: usize, wanted: usize) {
-        let scaled = |count: usize| (count.saturating_mul(share) / wanted.max(1)).max(1);
-        self.texts_max = scaled(self.texts_max);
-        self.concurrency = scaled(self.concurrency);
+        for count in [&mut self.texts_max, &mut self.concurrency] {
+            *count = (count.saturating_mul(share) / wanted.max(1)).max(1);
+        }
     }
 
     /// Adds another replica, `URL[#MODEL]`.

@@ -26,8 +26,7 @@ pub(super) fn with_upstream_flags(
         set(&mut models, "--upstream", text, kind, |model, kind| model.kind = kind)?;
     }
     for text in &flags.ca_files {
-        let path = |text: &str| Ok::<_, String>(PathBuf::from(text));
-        set(&mut models, "--ca-file", text, path, |model, path| model.ca_file = Some(path))?;
+        set(&mut models, "--ca-file", text, PathBuf::from_str, |model, path| model.ca_file = Some(path))?;
     }
     for text in &flags.tokenizers {
         set(&mut models, "--tokenizer", text, Location::from_str, |model, location| {

@@ -147,11 +147,15 @@ impl HubClient {
             bytes => bytes,
         };
         let bytes = bytes.and_then(|bytes| bytes.parse().ok());
-        let missing = |what: &str| Problem::Response(format!("it has no {what}"));
-        Ok(FileFacts {
-            hash: hash.ok_or_else(|| missing("hash of the file in X-Linked-ETag or ETag"))?,
-            bytes: bytes.ok_or_else(|| missing("size of the file in X-Linked-Size or Content-Length"))?,
-        })
+        let Some(hash) = hash else {
+            let problem = "it has no hash of the file in X-Linked-ETag or ETag";
+            return Err(Problem::Response(problem.to_owned()));
+        };
+        let Some(bytes) = bytes else {
+            let problem = "it has no size of the file in X-Linked-Size or Content-Length";
+            return Err(Problem::Response(problem.to_owned()));
+        };
+        Ok(FileFacts { hash, bytes })
     }
 
     /// Requests a file from its byte `start` on. Returns a response with status 200, 206 or 416.

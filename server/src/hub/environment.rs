@@ -32,14 +32,14 @@ pub(super) struct HubSettings {
 
 impl HubSettings {
     pub(super) fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, HubError> {
-        let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = match (path("HF_HOME"), path("XDG_CACHE_HOME"), path("HOME")) {
-            (Some(home), _, _) => Some(home),
-            (None, Some(cache), _) => Some(cache.join("huggingface")),
-            (None, None, Some(home)) => Some(home.join(".cache/huggingface")),
-            (None, None, None) => None,
+        let home = if let Some(home) = path(variable("HF_HOME")) {
+            Some(home)
+        } else if let Some(cache) = path(variable("XDG_CACHE_HOME")) {
+            Some(cache.join("huggingface"))
+        } else {
+            path(variable("HOME")).map(|home| home.join(".cache/huggingface"))
         };
-        let cache = path("HF_HUB_CACHE").or_else(|| Some(home.as_deref()?.join("hub")));
+        let cache = path(variable("HF_HUB_CACHE")).or_else(|| Some(home.as_deref()?.join("hub")));
         let no_cache = "set it to the directory for downloads; HOME is not set either";
         Ok(Self {
             endpoint: endpoint(variable("HF_ENDPOINT"))?,
@@ -49,6 +49,11 @@ impl HubSettings {
             pause: PAUSE,
         })
     }
+}
+
+/// A variable without a value is the same as none.
+fn path(value: Option<OsString>) -> Option<PathBuf> {
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 fn wrong(variable: &'static str, problem: &'static str) -> HubError {
@@ -61,21 +66,23 @@ fn is_true(value: &OsStr) -> bool {
 }
 
 fn endpoint(value: Option<OsString>) -> Result<Url, HubError> {
-    let unusable = || wrong("HF_ENDPOINT", "must be an address such as https://huggingface.co");
     let value = value.filter(|value| !value.is_empty()).unwrap_or_else(|| ENDPOINT.into());
-    let url: Url = value.to_str().and_then(|value| value.parse().ok()).ok_or_else(unusable)?;
-    let has_password = !url.username().is_empty() || url.password().is_some();
-    if !matches!(url.scheme(), "http" | "https") || has_password || url.query().is_some() {
-        return Err(unusable());
+    match value.to_str().and_then(|value| value.parse().ok()) {
+        Some(url) if is_endpoint(&url) => Ok(url),
+        _ => Err(wrong("HF_ENDPOINT", "must be an address such as https://huggingface.co")),
     }
-    Ok(url)
+}
+
+fn is_endpoint(url: &Url) -> bool {
+    let has_password = !url.username().is_empty() || url.password().is_some();
+    matches!(url.scheme(), "http" | "https") && !has_password && url.query().is_none()
 }
 
 /// Returns the header with the token of `HF_TOKEN`, or of the file that `hf auth login` writes.
 fn authorization(value: Option<OsString>, home: Option<&Path>) -> Result<Option<HeaderValue>, HubError> {
-    let unusable = || wrong("HF_TOKEN", "contains characters that a header cannot contain");
+    const UNUSABLE: &str = "contains characters that a header cannot contain";
     let token = match (value, home) {
-        (Some(value), _) => value.into_string().map_err(|_| unusable())?,
+        (Some(value), _) => value.into_string().map_err(|_| wrong("HF_TOKEN", UNUSABLE))?,
         (None, Some(home)) => read_text(&home.join("token"), TOKEN_BYTES_MAX).unwrap_or_default(),
         (None, None) => String::new(),
     };
@@ -83,7 +90,8 @@ fn authorization(value: Option<OsString>, home: Option<&Path>) -> Result<Option<
     if token.is_empty() {
         return Ok(None);
     }
-    let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| unusable())?;
+    let header = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut header = header.map_err(|_| wrong("HF_TOKEN", UNUSABLE))?;
     header.set_sensitive(true);
     Ok(Some(header))
 }

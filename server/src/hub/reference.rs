@@ -57,9 +57,13 @@ impl FromStr for HubReference {
     type Err = InvalidReference;
 
     fn from_str(text: &str) -> Result<Self, InvalidReference> {
-        let wrong = || InvalidReference::Form(text.to_owned());
-        let rest = text.strip_prefix(PREFIX).ok_or_else(wrong)?;
-        let (organisation, rest) = rest.split_once('/').ok_or_else(wrong)?;
+        Self::parse(text).ok_or_else(|| InvalidReference::Form(text.to_owned()))
+    }
+}
+
+impl HubReference {
+    fn parse(text: &str) -> Option<Self> {
+        let (organisation, rest) = text.strip_prefix(PREFIX)?.split_once('/')?;
         // The file follows the revision, or the name if there is no revision.
         let (rest, revised) = match rest.split_once('@') {
             Some((name, revised)) => (name, Some(revised)),
@@ -73,14 +77,14 @@ impl FromStr for HubReference {
                 // Some revisions have slashes, such as refs/pr/1.
                 _ => (rest, Some(revised), None),
             },
-            (Some(_), Some(_)) => return Err(wrong()),
+            (Some(_), Some(_)) => return None,
         };
         let is_repository = is_word(organisation) && is_word(name);
         let is_gguf = file.is_none_or(|file| file.ends_with(GGUF) && is_inner_path(file));
         if !is_repository || !is_gguf || !revision.is_none_or(is_revision) {
-            return Err(wrong());
+            return None;
         }
-        Ok(Self {
+        Some(Self {
             organisation: organisation.to_owned(),
             name: name.to_owned(),
             revision: revision.map(str::to_owned),

@@ -18,7 +18,7 @@ use ntl_core::contract::{ModelInfo, NumberOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::{CacheUse, EndReason, EngineObserver};
 use ntl_remote::EngineUsage;
-use prometheus::{IntGauge, Registry};
+use prometheus::Registry;
 
 use crate::error::Rejection;
 use crate::telemetry;
@@ -103,8 +103,10 @@ impl ModelMetrics {
     }
 
     pub(crate) fn load(&self) -> EngineLoad {
-        let count = |gauge: &IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
-        EngineLoad { running: count(&self.ntl_sequences_running), waiting: count(&self.ntl_queue_depth) }
+        EngineLoad {
+            running: self.ntl_sequences_running.get().max(0) as u64,
+            waiting: self.ntl_queue_depth.get().max(0) as u64,
+        }
     }
 
     pub(crate) fn set_up(&self, up: bool) {

@@ -100,16 +100,13 @@ type Compared = (&'static str, bool);
 /// closed mass.
 fn in_method(a: &NumberJob, b: &NumberJob) -> Vec<Compared> {
     use NumberMethod::{Beam, Sample, Tree};
-    let nodes_end = |job: &NumberJob, nodes_max: usize| {
-        job.open_draws.map_or(nodes_max, |open| open.search_nodes_max.min(nodes_max))
-    };
     match (&a.method, &b.method) {
         (
             Tree { tolerance: own_tolerance, nodes_max: own_nodes_max, precision: own_precision },
             Tree { tolerance, nodes_max, precision },
         ) => vec![
             ("number.tolerance", is_same(*own_tolerance, *tolerance)),
-            ("number.nodes_max", nodes_end(a, *own_nodes_max) == nodes_end(b, *nodes_max)),
+            ("number.nodes_max", a.search_nodes_max(*own_nodes_max) == b.search_nodes_max(*nodes_max)),
             ("number.sampling", a.open_draws.is_some() == b.open_draws.is_some()),
             ("number.precision", own_precision == precision),
         ],

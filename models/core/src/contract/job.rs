@@ -375,13 +375,17 @@ impl NumberJob {
         }
     }
 
+    /// Returns the maximum number of nodes of the search in a tree of at most `nodes_max`, without its draws.
+    pub fn search_nodes_max(&self, nodes_max: usize) -> usize {
+        self.open_draws.map_or(nodes_max, |open| open.search_nodes_max.min(nodes_max))
+    }
+
     /// Returns the maximum number of nodes if a tree and its draws have at most `tree_max`: the trees or
     /// longest numbers, and the text before them.
     fn nodes(&self, tree_max: usize) -> usize {
         let search = match &self.method {
             NumberMethod::Tree { nodes_max, .. } => {
-                let search = self.open_draws.map_or(*nodes_max, |open| open.search_nodes_max.min(*nodes_max));
-                tree_max.min(search.saturating_add(self.draw_nodes()))
+                tree_max.min(self.search_nodes_max(*nodes_max).saturating_add(self.draw_nodes()))
             }
             NumberMethod::Sample { samples, .. } => NUMBER_TOKENS_MAX.saturating_mul(*samples as usize),
             NumberMethod::Beam { beams } => NUMBER_TOKENS_MAX.saturating_mul(*beams),

@@ -102,8 +102,10 @@ impl QuestionKind {
     /// The options of a predicate with their descriptions: yes, then no.
     fn yes_or_no(descriptions: [Option<String>; 2]) -> Self {
         let [yes, no] = descriptions;
-        let option = |text: &str, description| AnswerOption { text: text.to_owned(), description };
-        Self::Predicate([option("Yes", yes), option("No", no)])
+        Self::Predicate([
+            AnswerOption { text: "Yes".to_owned(), description: yes },
+            AnswerOption { text: "No".to_owned(), description: no },
+        ])
     }
 
     fn calibrated(&self) -> Option<CalibratedKind> {
@@ -169,14 +171,18 @@ impl Reading {
         check(&param("x_tolerance"), !is_sampled || fields.tolerance.is_none(), message)?;
         let samples = in_range(&param("x_samples"), fields.samples, self.samples as u64, 1..=SAMPLES_MAX)?;
         let orders = in_range(&param("x_orders"), fields.orders, self.orders as u64, 1..=OPTIONS_MAX as u64)?;
-        let is_share = |share: f64| share > 0.0 && share < 1.0;
         let coverage = fields.coverage.or(self.coverage);
         let tolerance = fields.tolerance.unwrap_or(self.tolerance);
-        check(&param("x_coverage"), coverage.is_none_or(is_share), "must be above 0 and below 1")?;
-        check(&param("x_tolerance"), is_share(tolerance), "must be above 0 and below 1")?;
+        check(&param("x_coverage"), coverage.is_none_or(is_inner_share), "must be above 0 and below 1")?;
+        check(&param("x_tolerance"), is_inner_share(tolerance), "must be above 0 and below 1")?;
         let read = fields.read.unwrap_or(self.read);
         Ok(Self { read, orders: orders as usize, coverage, tolerance, samples: samples as usize })
     }
+}
+
+/// Returns whether a share is neither 0 nor 1.
+fn is_inner_share(share: f64) -> bool {
+    share > 0.0 && share < 1.0
 }
 
 impl Question {

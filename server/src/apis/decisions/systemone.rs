@@ -160,8 +160,9 @@ fn noul(param: &str, criteria: &Value) -> Result<[Option<String>; 2], AppError> 
     for name in fields.keys() {
         check(&step(param, name), ["true", "false"].contains(&name.as_str()), "must be `true` or `false`")?;
     }
-    let description = |name: &str| optional_text(&step(param, name), fields.get(name));
-    Ok([description("true")?, description("false")?])
+    let yes = optional_text(&step(param, "true"), fields.get("true"))?;
+    let no = optional_text(&step(param, "false"), fields.get("false"))?;
+    Ok([yes, no])
 }
 
 fn choice(param: &str, criteria: Value) -> Result<(QuestionKind, Values), AppError> {
