@@ -35,6 +35,14 @@ pub(crate) async fn build<T: Send + 'static>(
     run_blocking(client, if bytes > INLINE_BYTES_MAX { bytes } else { 0 }, work).await
 }
 
+/// Returns the response that `write` writes, and that has about the size that is reserved for it.
+pub(crate) async fn respond(
+    reserved: ReservedResponse,
+    write: impl FnOnce() -> Result<JsonBody, AppError> + Send + 'static,
+) -> Result<Response, AppError> {
+    build(reserved.client(), reserved.estimate(), move || Ok(write()?.into_response(reserved))).await
+}
+
 /// JSON that is being written.
 #[derive(Debug, Default)]
 pub(crate) struct JsonBody {

@@ -53,7 +53,7 @@ impl ResponseBudget {
         if bytes > bytes_max {
             return Err(AppError::ResponseTooLarge { bytes, bytes_max, fields });
         }
-        let mut reserved = ReservedResponse { budget: Arc::clone(self), client, bytes: 0 };
+        let mut reserved = ReservedResponse { budget: Arc::clone(self), client, estimate: bytes, bytes: 0 };
         let mut clients = self.clients();
         let client_bytes = clients.get(&client).copied().unwrap_or_default();
         let total: usize = clients.values().sum();
@@ -83,12 +83,20 @@ fn counted(bytes: usize) -> usize {
 pub(crate) struct ReservedResponse {
     budget: Arc<ResponseBudget>,
     client: u64,
+    /// The estimated size of the response, in bytes.
+    estimate: usize,
+    /// The part that it holds, in bytes.
     bytes: usize,
 }
 
 impl ReservedResponse {
     pub(crate) fn client(&self) -> u64 {
         self.client
+    }
+
+    /// Returns the estimated size of the response, in bytes.
+    pub(crate) fn estimate(&self) -> usize {
+        self.estimate
     }
 
     /// Replaces the estimate by the actual number of bytes.

@@ -165,9 +165,20 @@ pub(crate) fn choices(prompts: usize, choices_per_prompt: u32) -> Vec<Piece> {
 }
 
 impl PromptReport {
+    /// The reports of all prompts of a request, with the texts that were sent.
+    pub(crate) fn all(
+        prompts: &[Prompt],
+        texts: Vec<Option<String>>,
+        report: ReportOptions,
+        decoder: &Arc<dyn TextDecoder>,
+    ) -> Vec<Self> {
+        let pairs = prompts.iter().zip(texts);
+        pairs.map(|(prompt, text)| Self::new(prompt, text, report, decoder)).collect()
+    }
+
     /// A prompt before the engine has said anything of it. `text` is the text that was sent, if it was not
     /// sent as ids.
-    pub(crate) fn new(
+    fn new(
         prompt: &Prompt,
         text: Option<String>,
         report: ReportOptions,

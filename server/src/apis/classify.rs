@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ntl_api::{
-    ChatRequest, Classification, ClassificationRequest, Pooled, PredictInputs, PredictRequest, PredictText,
-    Prediction, TruncationSide,
+    ChatRequest, Classification, ClassificationRequest, Pooled, PredictInputs, PredictRequest,
+    PredictResponse, PredictText, Prediction, TruncationSide,
 };
 use ntl_core::Prompt;
 use ntl_core::contract::ModelInfo;
@@ -249,8 +249,21 @@ pub(crate) fn classification(labels: &Labels, index: usize, probs: Vec<f64>) -> 
     Classification { index: index as u64, label, num_classes: probs.len() as u64, probs }
 }
 
+/// The response to the scores of each input, or of the only one.
+pub(crate) fn predict_response(labels: &Labels, scores: Vec<Vec<f64>>, is_one: bool) -> PredictResponse {
+    let mut each = Vec::with_capacity(scores.len());
+    for scores in scores {
+        each.push(predictions(labels, scores));
+    }
+    if is_one {
+        PredictResponse::One(each.into_iter().flatten().collect())
+    } else {
+        PredictResponse::Each(each)
+    }
+}
+
 /// The labels with their scores, the highest score first. Ties keep the order of the model.
-pub(crate) fn predictions(labels: &Labels, scores: Vec<f64>) -> Vec<Prediction> {
+fn predictions(labels: &Labels, scores: Vec<f64>) -> Vec<Prediction> {
     let mut predictions = Vec::with_capacity(scores.len());
     for (label, score) in labels.names.iter().zip(scores) {
         predictions.push(Prediction { score, label: label.clone() });

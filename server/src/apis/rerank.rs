@@ -3,11 +3,14 @@
 //! A head with a label for relevance reads the query and a document as a pair. Any other model answers for
 //! each document whether it is relevant, as a question of [decisions](super::decisions::rerank).
 
+use std::sync::Arc;
+
 use ntl_api::{RerankDocument, RerankRequest, RerankResponse, RerankResult, RerankText, Usage};
 use ntl_core::labels::Labels;
 use ntl_core::text::TextDecoder;
 use ntl_text::tokenizer::Tokenizer;
 
+use super::classify::{HeadRequest, HeadText};
 use crate::blocking::check_wanted;
 use crate::error::{AppError, check};
 use crate::request::ModelProfile;
@@ -109,6 +112,16 @@ pub(crate) fn shortened(
 }
 
 impl Reranking {
+    /// The request for a head that reads the query and a document as a pair.
+    pub(crate) fn pairs(&self, documents: Vec<String>) -> HeadRequest {
+        let query: Arc<str> = self.query.as_str().into();
+        let mut pairs = Vec::with_capacity(documents.len());
+        for document in documents {
+            pairs.push(HeadText { first: Arc::clone(&query), second: Some(document) });
+        }
+        HeadRequest::texts(DOCUMENTS, pairs)
+    }
+
     /// Estimates the response.
     pub(crate) fn response_size(&self) -> ResponseSize {
         let texts: usize = self.documents.iter().map(String::len).sum();

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoredItem, TextOrIds, Usage};
+use ntl_api::{Loss, LossName, ReductionName, Score, ScoreRequest, ScoreResponse, ScoredItem, TextOrIds};
 use ntl_core::contract::{
-    CandidatesJob, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
+    CandidatesJob, Job, ModelInfo, NumberEncoding, Request, ScoreJob, ScoreOutcome, TokenScore,
 };
 use ntl_core::losses::{
     NumberLoss, NumberLossKind, NumberTokens, ReducedLoss, Reduction, level_losses, reduce,
@@ -172,14 +172,15 @@ pub(super) fn input(text: TextOrIds) -> PromptInput {
     }
 }
 
-/// Counts the tokens of prompts and targets.
-pub(crate) fn usage(items: &[ScoreTokens], engine: Option<EngineWork>) -> Usage {
+/// The response without the scored items.
+pub(crate) fn response(model: &str, items: &[ScoreTokens], engine: Option<EngineWork>) -> ScoreResponse {
     let (mut prompt, mut completion) = (0, 0);
     for item in items {
         prompt += item.prompt.len();
         completion += item.targets.iter().map(|target| target.tokens.len() - target.of_prompt).sum::<usize>();
     }
-    super::usage(TokenCounts { prompt, completion, engine })
+    let usage = super::usage(TokenCounts { prompt, completion, engine });
+    ScoreResponse { object: "list".to_owned(), model: model.to_owned(), data: Vec::new(), usage }
 }
 
 impl ScoreLosses {
@@ -189,20 +190,31 @@ impl ScoreLosses {
     }
 
     /// Rejects different numbers in equal tokens, once the tokens are known.
-    pub(crate) fn check_tokens(&self, items: &[ScoreTokens]) -> Result<(), AppError> {
+    fn check_tokens(&self, items: &[ScoreTokens]) -> Result<(), AppError> {
         for (index, (format, item)) in self.candidates.iter().zip(items).enumerate() {
             format.as_ref().map_or(Ok(()), |format| format.check_tokens(index, &item.targets))?;
         }
         Ok(())
     }
 
-    /// The request of the item at this index.
-    pub(crate) fn request(
+    /// The jobs of all items. Rejects candidates whose tokens are equal although their numbers differ.
+    pub(crate) fn jobs(
         &self,
-        index: usize,
-        targets: &[TargetTokens],
+        items: &[ScoreTokens],
         number_tokens: &Arc<NumberTokens>,
-    ) -> Request {
+        cache_salt: u64,
+    ) -> Result<Vec<Job>, AppError> {
+        self.check_tokens(items)?;
+        let mut jobs = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let request = self.request(index, &item.targets, number_tokens);
+            jobs.push(Job { cache_salt, ..Job::new(item.prompt.clone(), request) });
+        }
+        Ok(jobs)
+    }
+
+    /// The request of the item at this index.
+    fn request(&self, index: usize, targets: &[TargetTokens], number_tokens: &Arc<NumberTokens>) -> Request {
         match (self.candidates.get(index), targets) {
             (Some(None), [only]) => {
                 let losses = self.number_losses();
@@ -219,8 +231,19 @@ impl ScoreLosses {
         }
     }
 
+    /// The scored items, in order.
+    pub(crate) fn scored(
+        &self,
+        items: &[ScoreTokens],
+        outcomes: &[ScoreOutcome],
+        decoder: &dyn TextDecoder,
+    ) -> impl Iterator<Item = ScoredItem> {
+        let pairs = items.iter().zip(outcomes).enumerate();
+        pairs.map(move |(index, (item, outcome))| self.item(index, &item.targets, outcome, decoder))
+    }
+
     /// The scored item at this index.
-    pub(crate) fn item(
+    fn item(
         &self,
         index: usize,
         targets: &[TargetTokens],

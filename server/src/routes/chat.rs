@@ -3,17 +3,15 @@
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{ChatRequest, ChatResponse, StreamEvent};
-use ntl_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, remote_texts_of, samples_answers};
 use super::{generation, resolve};
-use crate::apis::chat::{ChatAnswers, conversation, echoed, generation_request, prompt_ids, tool_offer};
+use crate::apis::chat::{ChatAnswers, conversation, echoed, generation_request, tool_offer};
 use crate::apis::sampled::sampled_number;
 use crate::error::AppError;
 use crate::paths::CHAT;
-use crate::request::ModelProfile;
 use crate::state::AppState;
 
 /// Continues a conversation, with the checkpoint's chat template.
@@ -33,18 +31,20 @@ pub(crate) async fn complete(State(app): State<AppState>, request: RawRequest) -
     if samples_answers(&app, &request) {
         return sampled(&app, request).await;
     }
+    computed(&app, request).await
+}
+
+/// Answers with texts or numbers from the probabilities of tokens.
+async fn computed(app: &AppState, request: RawRequest) -> Result<Response, AppError> {
     let ApiRequest { mut body, requester, memory } = request.parse::<ChatRequest>().await?;
-    let model = resolve(&app, body.model.as_deref(), &requester.record)?;
+    let model = resolve(app, body.model.as_deref(), &requester.record)?;
     let tools = tool_offer(&mut body)?;
     let conversation = conversation(&mut body, tools.as_ref(), &model.profile)?;
     let echoed = echoed(&body, &conversation)?;
-    let add_special_tokens = body.add_special_tokens.unwrap_or(false);
-    // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
-    let render = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        prompt_ids("messages", &conversation, add_special_tokens, tokenizer, profile)
-    };
-    let prompt = model.with_tokenizer(requester.client.id, usize::MAX, render).await?;
-    let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
+    let special_tokens = body.add_special_tokens.unwrap_or(false);
+    let client = requester.client.id;
+    let prompt = generation::chat_prompt(&model, client, "messages", conversation, special_tokens).await?;
+    let room = model.room_after(prompt.len());
     let (request, number) = generation_request(body, prompt, tools.as_ref(), room, &model.profile)?;
     let writer = ChatAnswers::new(&model, request.report, number, echoed);
     generation::answer(&model, requester, request, memory, writer).await

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::body::ApiRequest;
 use super::resolve;
 use crate::apis::classify::{
-    HeadRequest, classification, head_request, labels, pooled, predict_request, predictions, shown,
+    HeadRequest, classification, head_request, labels, pooled, predict_request, predict_response, shown,
 };
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
@@ -80,21 +80,8 @@ pub(crate) async fn predict_labels(
     let names = &labels(model.info())?.names;
     let (request, is_one) = predict_request(body, &model.profile)?;
     let size = predictions_size(request.field(), request.len(), names);
-    let bytes = size.bytes;
     let predicted = predict(model, request, size, requester, memory).await?;
-    predicted
-        .respond_whole(bytes, move |_, labels, values, _| {
-            let mut each = Vec::with_capacity(values.len());
-            for values in values {
-                each.push(predictions(labels, values));
-            }
-            if is_one {
-                PredictResponse::One(each.into_iter().flatten().collect())
-            } else {
-                PredictResponse::Each(each)
-            }
-        })
-        .await
+    predicted.respond_whole(move |_, labels, values, _| predict_response(labels, values, is_one)).await
 }
 
 fn id(kind: &str) -> String {
@@ -153,19 +140,17 @@ pub(super) async fn predict(
 }
 
 impl Predicted {
-    /// Writes the response of about `bytes` bytes that `write` makes from the model's name and labels, the
-    /// values of each input as responses show them, and the token counts.
+    /// Writes the response that `write` makes from the model's name and labels, the values of each input as
+    /// responses show them, and the token counts.
     pub(super) async fn respond_whole<T: Serialize>(
         self,
-        bytes: usize,
         write: impl FnOnce(&str, &Labels, Vec<Vec<f64>>, Usage) -> T + Send + 'static,
     ) -> Result<Response, AppError> {
         let Self { model, values, use_activation, usage, reserved } = self;
-        json_body::build(reserved.client(), bytes, move || {
+        json_body::respond(reserved, move || {
             let labels = labels(model.info())?;
             let values = values.iter().map(|values| shown(labels, values, use_activation)).collect();
-            let whole = write(&model.name, labels, values, usage);
-            Ok(JsonBody::of(&whole)?.into_response(reserved))
+            JsonBody::of(&write(&model.name, labels, values, usage))
         })
         .await
     }

@@ -11,7 +11,6 @@ use ntl_api::{
 };
 use ntl_core::contract::Job;
 use ntl_remote::ChatJob;
-use ntl_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::body::ApiRequest;
@@ -24,7 +23,7 @@ use crate::blocking::run_blocking;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::{DECISIONS, SYSTEMONE};
-use crate::request::{EngineWork, MODEL_ALIASES, ModelProfile, RequestRecord, Requester};
+use crate::request::{EngineWork, MODEL_ALIASES, RequestRecord, Requester};
 use crate::response_budget::{RequestMemory, ReservedResponse};
 use crate::served::{RequestEvents, ServedModel};
 use crate::state::AppState;
@@ -90,10 +89,7 @@ fn model(app: &AppState, name: Option<&str>, record: &RequestRecord) -> Result<A
 
 /// The result of a request.
 pub(super) struct Outcome {
-    client: u64,
     kind: OutcomeKind,
-    /// Estimated size of the response.
-    bytes: usize,
     reserved: ReservedResponse,
 }
 
@@ -120,21 +116,20 @@ pub(super) async fn answer(
     }
     let template = Arc::clone(&model.decision_template);
     // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
-    let prepared = move |tokenizer: &Tokenizer, profile: &ModelProfile| {
-        let prompts = prepare(&decision, &template, tokenizer, profile)?;
-        Ok((decision, prompts))
-    };
-    let client = requester.client.id;
-    let (decision, prompts) = model.with_tokenizer(client, usize::MAX, prepared).await?;
-    let size = decision.response_size(prompts.iter().map(PreparedPrompt::shown_bytes).sum());
-    let bytes = size.bytes;
-    let reserved = memory.into_response(size)?;
+    let (decision, prompts) = model
+        .with_tokenizer(requester.client.id, usize::MAX, move |tokenizer, profile| {
+            let prompts = prepare(&decision, &template, tokenizer, profile)?;
+            Ok((decision, prompts))
+        })
+        .await?;
+    let shown_bytes = prompts.iter().map(PreparedPrompt::shown_bytes).sum();
+    let reserved = memory.into_response(decision.response_size(shown_bytes))?;
     let kind = if decision.is_dry_run {
         OutcomeKind::DryRun(prompts.into_iter().map(PreparedPrompt::into_shown).collect())
     } else {
         OutcomeKind::Answers(run(model, decision, prompts, requester).await?)
     };
-    Ok(Outcome { client, kind, bytes, reserved })
+    Ok(Outcome { kind, reserved })
 }
 
 /// Computes the prompts of all questions together.
@@ -166,21 +161,30 @@ async fn sampled(
     memory: RequestMemory,
 ) -> Result<Outcome, AppError> {
     let template = Arc::clone(&model.decision_template);
-    let client = requester.client.id;
-    let prepared = move || {
+    // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
+    let (decision, chats) = run_blocking(requester.client.id, usize::MAX, move || {
         let chats = prepare_chats(&decision, &template)?;
         Ok((decision, chats))
+    })
+    .await?;
+    let shown_bytes = chats.iter().filter_map(|chat| chat.shown.as_ref()).map(|shown| shown.text.len()).sum();
+    let reserved = memory.into_response(decision.response_size(shown_bytes))?;
+    let kind = if decision.is_dry_run {
+        OutcomeKind::DryRun(chats.into_iter().filter_map(|chat| chat.shown).collect())
+    } else {
+        OutcomeKind::Answers(run_chats(model, decision, chats, requester).await?)
     };
-    // A template is a program: it never runs on a thread of the runtime, even if the texts are short.
-    let (decision, chats): (Decision, Vec<PreparedChat>) = run_blocking(client, usize::MAX, prepared).await?;
-    let shown = chats.iter().filter_map(|chat| chat.shown.as_ref()).map(|shown| shown.text.len()).sum();
-    let size = decision.response_size(shown);
-    let bytes = size.bytes;
-    let reserved = memory.into_response(size)?;
-    if decision.is_dry_run {
-        let prompts = chats.into_iter().filter_map(|chat| chat.shown).collect();
-        return Ok(Outcome { client, kind: OutcomeKind::DryRun(prompts), bytes, reserved });
-    }
+    Ok(Outcome { kind, reserved })
+}
+
+/// Samples the answers to all questions together.
+async fn run_chats(
+    model: &ServedModel,
+    decision: Decision,
+    chats: Vec<PreparedChat>,
+    requester: Requester,
+) -> Result<Answers, AppError> {
+    let client = requester.client.id;
     let max_tokens = usize::try_from(model.profile.output_tokens_max).unwrap_or(usize::MAX);
     let mut questions = Vec::with_capacity(chats.len());
     let mut jobs = Vec::with_capacity(chats.len());
@@ -192,8 +196,7 @@ async fn sampled(
     let events = model.submit_chats(decision.field, jobs, requester)?;
     let (figures, engine) = figures(&decision, &questions, events).await?;
     let tokens = DecisionTokens { input: engine.map_or(0, |work| work.usage.prompt_tokens), engine };
-    let answers = Answers { decision, figures, tokens };
-    Ok(Outcome { client, kind: OutcomeKind::Answers(answers), bytes, reserved })
+    Ok(Answers { decision, figures, tokens })
 }
 
 /// Waits for the results of all prompts. `questions` has the question of each prompt, and whether the prompt
@@ -230,16 +233,15 @@ impl Outcome {
         model: Arc<ServedModel>,
         write: impl FnOnce(String, Answers) -> T + Send + 'static,
     ) -> Result<Response, AppError> {
-        let Self { client, kind, bytes, reserved } = self;
-        json_body::build(client, bytes, move || {
+        let Self { kind, reserved } = self;
+        json_body::respond(reserved, move || {
             let name = model.name.to_string();
-            let body = match kind {
+            JsonBody::of(&match kind {
                 OutcomeKind::Answers(answers) => AnswersOrPrompts::Answers(write(name, answers)),
                 OutcomeKind::DryRun(prompts) => {
                     AnswersOrPrompts::Prompts(DecisionPrompts { model: name, prompts })
                 }
-            };
-            Ok(JsonBody::of(&body)?.into_response(reserved))
+            })
         })
         .await
     }

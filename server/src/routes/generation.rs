@@ -8,41 +8,63 @@ use ntl_core::contract::{Job, NumberMethod, Request};
 use ntl_core::guide::Guide;
 use ntl_core::text::TextDecoder;
 use ntl_remote::{ChatJob, ChatWanted};
-use ntl_text::guide::TokenRules;
-use ntl_text::tokenizer::Tokenizer;
+use ntl_text::chat::Conversation;
 
 use super::pieces::Pieces;
 use super::stream;
 use crate::answer::{Assembler, Piece, PromptReport, choices};
 use crate::apis::AnswerWriter;
+use crate::apis::chat::prompt_ids;
 use crate::apis::sampled::SampledNumber;
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
-use crate::request::{GenerationRequest, ModelProfile, PromptInput, Requester, into_prompts};
+use crate::request::{GenerationRequest, PromptInput, Requester, into_prompts};
 use crate::response_budget::{RequestMemory, ReservedResponse};
 use crate::served::ServedModel;
 
 /// The field with the prompts.
 const PROMPT: &str = "prompt";
 
-/// A guide with the request's rules for tokens.
-async fn restricted(
+/// The guide of a request, with its rules for tokens.
+async fn guide(
     model: &ServedModel,
     client: u64,
-    guide: Option<Arc<dyn Guide>>,
-    rules: &TokenRules,
+    request: &GenerationRequest,
 ) -> Result<Option<Arc<dyn Guide>>, AppError> {
+    let guide = match &request.guided {
+        Some(guided) => Some(model.guide(client, guided).await?),
+        None => None,
+    };
+    let rules = &request.token_rules;
     if rules.is_empty() {
         return Ok(guide);
     }
     let bytes = rules.bad_words.iter().map(String::len).sum();
     let rules = rules.clone();
-    let restricted = move |tokenizer: &Tokenizer, _: &ModelProfile| {
-        rules
-            .guide(tokenizer, guide)
-            .map_err(|error| AppError::invalid("bad_words", format!("`bad_words`: {error}")))
-    };
-    model.with_tokenizer(client, bytes, restricted).await.map(Some)
+    let guide = model
+        .with_tokenizer(client, bytes, move |tokenizer, _| {
+            rules
+                .guide(tokenizer, guide)
+                .map_err(|error| AppError::invalid("bad_words", format!("`bad_words`: {error}")))
+        })
+        .await?;
+    Ok(Some(guide))
+}
+
+/// Renders and tokenizes a conversation, whose messages are in the field `field`.
+pub(super) async fn chat_prompt(
+    model: &ServedModel,
+    client: u64,
+    field: &'static str,
+    conversation: Conversation,
+    add_special_tokens: bool,
+) -> Result<Vec<u32>, AppError> {
+    // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
+    model
+        .with_tokenizer(client, usize::MAX, move |tokenizer, profile| {
+            prompt_ids(field, &conversation, add_special_tokens, tokenizer, profile)
+        })
+        .await
 }
 
 pub(super) async fn answer<A: AnswerWriter>(
@@ -53,11 +75,7 @@ pub(super) async fn answer<A: AnswerWriter>(
     writer: A,
 ) -> Result<Response, AppError> {
     let client = requester.client.id;
-    let guide = match &request.guided {
-        Some(guided) => Some(model.guide(client, guided).await?),
-        None => None,
-    };
-    let guide = restricted(model, client, guide, &request.token_rules).await?;
+    let guide = guide(model, client, &request).await?;
     let GenerationRequest { truncation, add_special_tokens, report, .. } = request;
     let inputs = std::mem::take(&mut request.prompts);
     // The text of a truncated prompt is decoded from its tokens.
@@ -73,13 +91,10 @@ pub(super) async fn answer<A: AnswerWriter>(
     let size = request.response_size(&prompts, &texts, writer.context().number_bytes());
     let reserved = memory.into_response(size)?;
     let prompt_tokens = prompts.iter().map(Prompt::len).sum();
-    let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
     let (prompts, reports) = if report.includes_prompt() {
+        let decoder: Arc<dyn TextDecoder> = model.tokenizer.clone();
         json_body::build(client, size_of::<u32>() * prompt_tokens, move || {
-            let mut reports = Vec::with_capacity(prompts.len());
-            for (prompt, text) in prompts.iter().zip(texts) {
-                reports.push(PromptReport::new(prompt, text, report, &decoder));
-            }
+            let reports = PromptReport::all(&prompts, texts, report, &decoder);
             Ok((prompts, reports))
         })
         .await?

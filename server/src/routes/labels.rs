@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{LabelRequest, LabelScores};
-use ntl_core::contract::{Event, Job, ScoreOutcome};
+use ntl_core::contract::Job;
 
 use super::body::ApiRequest;
 use super::resolve;
@@ -36,34 +36,23 @@ pub(super) async fn respond(
     let cache_salt = requester.client.cache_salt(body.cache_salt.as_deref());
     let (prompts, labels) = label_request(body, form, model.info(), &model.profile)?;
     let bytes = prompts.text_bytes();
-    let client = requester.client.id;
     let prompts = model
-        .with_tokenizer(client, bytes, |tokenizer, profile| prompts.into_prompts(tokenizer, profile))
+        .with_tokenizer(requester.client.id, bytes, |tokenizer, profile| {
+            prompts.into_prompts(tokenizer, profile)
+        })
         .await?;
-    let size = labels_size(prompts.len(), labels.len());
-    let estimate = size.bytes;
-    let reserved = memory.into_response(size)?;
+    let reserved = memory.into_response(labels_size(prompts.len(), labels.len()))?;
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).sum();
     let request = labels.request();
     let jobs =
         prompts.into_iter().map(|prompt| Job { cache_salt, ..Job::new(prompt, request.clone()) }).collect();
     let mut events = model.submit("items", jobs, requester)?;
-    let mut outcomes = Vec::new();
-    while let Some((index, event)) = events.next().await? {
-        if let Event::Scored(outcome) = event {
-            outcomes.push((index, outcome));
-        }
-    }
-    outcomes.sort_unstable_by_key(|&(index, _)| index);
-    let outcomes: Vec<ScoreOutcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+    let outcomes = events.scores().await?;
     let tokens =
         TokenCounts { prompt: prompt_tokens, completion: outcomes.len(), engine: events.engine_work() };
-    json_body::build(client, estimate, move || {
-        let body = match form {
-            LabelForm::Vllm => JsonBody::of(&labels.first(&outcomes, &model.name, tokens)),
-            LabelForm::Sglang => JsonBody::of(&labels.all(&outcomes, &model.name, tokens)),
-        };
-        Ok(body?.into_response(reserved))
+    json_body::respond(reserved, move || match form {
+        LabelForm::Vllm => JsonBody::of(&labels.first(&outcomes, &model.name, tokens)),
+        LabelForm::Sglang => JsonBody::of(&labels.all(&outcomes, &model.name, tokens)),
     })
     .await
 }

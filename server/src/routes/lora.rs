@@ -32,26 +32,31 @@ pub(crate) async fn load(
     ApiRequest { body, requester, .. }: ApiRequest<LoadLoraAdapter>,
 ) -> Result<String, AppError> {
     let LoadLoraAdapter { lora_name: name, lora_path, load_inplace } = body;
-    let replaces = load_inplace.unwrap_or(false);
     check_name(&name)?;
     // Reading files may block.
     run_blocking(requester.client.id, usize::MAX, move || {
-        let served = app.models.all();
-        if let Some(model) = served.iter().find(|model| *model.name == *name)
-            && !(replaces && model.lora.is_some())
-        {
-            return Err(taken(&name));
-        }
-        let folder = allowed(app.settings.adapters_from.as_deref(), Path::new(&lora_path))?;
-        let model = app
-            .models
-            .adapted(&name, None, &AdapterFolder::Checked(folder.clone()))
-            .map_err(|error| AppError::invalid("lora_path", format!("`lora_path`: {error}")))?;
-        app.models.add_adapter(model, replaces).map_err(|_| taken(&name))?;
-        tracing::info!(adapter = name, folder = %folder.display(), "an adapter was loaded");
+        add(&app, &name, Path::new(&lora_path), load_inplace.unwrap_or(false))?;
         Ok(format!("Success: LoRA adapter '{name}' added successfully."))
     })
     .await
+}
+
+/// Reads an adapter and serves it. `replaces`: in place of an adapter of this name.
+fn add(app: &AppState, name: &str, path: &Path, replaces: bool) -> Result<(), AppError> {
+    let served = app.models.all();
+    if let Some(model) = served.iter().find(|model| *model.name == *name)
+        && !(replaces && model.lora.is_some())
+    {
+        return Err(taken(name));
+    }
+    let folder = allowed(app.settings.adapters_from.as_deref(), path)?;
+    let model = app
+        .models
+        .adapted(name, None, &AdapterFolder::Checked(folder.clone()))
+        .map_err(|error| AppError::invalid("lora_path", format!("`lora_path`: {error}")))?;
+    app.models.add_adapter(model, replaces).map_err(|_| taken(name))?;
+    tracing::info!(adapter = name, folder = %folder.display(), "an adapter was loaded");
+    Ok(())
 }
 
 /// Stops serving a LoRA adapter. Requests that use it are completed.

@@ -1,18 +1,16 @@
 //! `POST /rerank` and `POST /v1/rerank`: documents in the order of their relevance.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
 use ntl_api::{RerankRequest, RerankResponse};
 
 use super::body::ApiRequest;
 use super::{classify, decisions, resolve};
-use crate::apis::classify::{HeadRequest, HeadText};
 use crate::apis::decisions::rerank::{decision, scores};
-use crate::apis::rerank::{DOCUMENTS, relevance_label, reranking, shortened};
+use crate::apis::rerank::{Reranking, relevance_label, reranking, shortened};
 use crate::error::AppError;
 use crate::paths::{RERANK, RERANK_V1};
+use crate::served::ServedModel;
 use crate::state::AppState;
 
 /// Sorts documents by their relevance for a query.
@@ -46,15 +44,7 @@ async fn respond(
     let model = resolve(app, body.model.as_deref(), &requester.record)?;
     model.profile.check_tokens()?;
     let reranking = reranking(body)?;
-    let mut documents = reranking.documents.clone();
-    if let Some(tokens_max) = reranking.document_tokens_max {
-        let bytes = documents.iter().map(String::len).sum();
-        documents = model
-            .with_tokenizer(requester.client.id, bytes, move |tokenizer, profile| {
-                shortened(documents, tokens_max, tokenizer, profile)
-            })
-            .await?;
-    }
+    let documents = documents(&model, requester.client.id, &reranking).await?;
     let Some(labels) = &model.info().labels else {
         let decision = decision(&reranking.query, &documents, &model.profile)?;
         let outcome = decisions::answer(&model, decision, requester, memory).await?;
@@ -65,19 +55,24 @@ async fn respond(
             .await;
     };
     let label = relevance_label(labels)?;
-    let query: Arc<str> = reranking.query.as_str().into();
-    let mut pairs = Vec::with_capacity(documents.len());
-    for document in documents {
-        pairs.push(HeadText { first: Arc::clone(&query), second: Some(document) });
-    }
-    let size = reranking.response_size();
-    let bytes = size.bytes;
-    let request = HeadRequest::texts(DOCUMENTS, pairs);
+    let (request, size) = (reranking.pairs(documents), reranking.response_size());
     let predicted = classify::predict(model, request, size, requester, memory).await?;
     predicted
-        .respond_whole(bytes, move |model, _, values, usage| {
+        .respond_whole(move |model, _, values, usage| {
             let scores = values.iter().map(|values| values[label]).collect();
             reranking.response(model.to_owned(), scores, usage.prompt_tokens)
+        })
+        .await
+}
+
+/// Returns the documents as the model reads them.
+async fn documents(model: &ServedModel, client: u64, request: &Reranking) -> Result<Vec<String>, AppError> {
+    let documents = request.documents.clone();
+    let Some(tokens_max) = request.document_tokens_max else { return Ok(documents) };
+    let bytes = documents.iter().map(String::len).sum();
+    model
+        .with_tokenizer(client, bytes, move |tokenizer, profile| {
+            shortened(documents, tokens_max, tokenizer, profile)
         })
         .await
 }

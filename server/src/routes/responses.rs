@@ -7,7 +7,6 @@ use ntl_api::{NamedStreamEvent, ResponsesRequest, ResponsesResponse};
 use super::body::{ApiRequest, RawRequest};
 use super::forward::{forward, remote_texts_of};
 use super::{generation, resolve};
-use crate::apis::chat::prompt_ids;
 use crate::apis::responses::{
     ResponseAnswers, check_fields, conversation, generation_request, settings, tool_offer,
 };
@@ -35,13 +34,8 @@ pub(crate) async fn respond(State(app): State<AppState>, request: RawRequest) ->
     check_fields(&body)?;
     let tools = tool_offer(&body)?;
     let conversation = conversation(&mut body, tools.as_ref(), &model.profile)?;
-    // A template is a program: it never runs on a thread of the runtime, even if the messages are short.
-    let prompt = model
-        .with_tokenizer(requester.client.id, usize::MAX, move |tokenizer, profile| {
-            prompt_ids("input", &conversation, false, tokenizer, profile)
-        })
-        .await?;
-    let room = model.info().context_tokens_max.map(|max| max.saturating_sub(prompt.len()));
+    let prompt = generation::chat_prompt(&model, requester.client.id, "input", conversation, false).await?;
+    let room = model.room_after(prompt.len());
     let (request, number) = generation_request(&body, prompt, tools.as_ref(), room, &model.profile)?;
     let writer = ResponseAnswers::new(&model, request.report, number, settings(&body));
     generation::answer(&model, requester, request, memory, writer).await

@@ -2,19 +2,19 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use ntl_api::{ScoreAnswer, ScoreBody, ScoreRequest, ScoreResponse};
-use ntl_core::contract::{Event, Job};
+use ntl_api::{ScoreAnswer, ScoreBody, ScoreRequest};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::body::{ApiRequest, RawRequest};
 use super::{labels, resolve};
 use crate::apis::labels::LabelForm;
-use crate::apis::score::{score_request, usage};
+use crate::apis::score::{response, score_request};
 use crate::error::AppError;
 use crate::json_body::{self, JsonBody};
 use crate::paths::SCORE;
 use crate::request::{ScoreInput, ScoreTokens, score_size};
+use crate::served::ServedModel;
 use crate::state::AppState;
 
 /// Log-probabilities and training losses of given targets, or probabilities of labels.
@@ -31,39 +31,30 @@ pub(crate) async fn score(State(app): State<AppState>, request: RawRequest) -> R
     let ApiRequest { body, requester, memory } = request.parse::<ScoreRequest>().await?;
     let model = resolve(&app, body.model.as_deref(), &requester.record)?;
     let (items, losses) = score_request(body, model.info())?;
-    let bytes = items.iter().map(ScoreInput::text_bytes).sum();
-    let items: Vec<ScoreTokens> = model
-        .with_tokenizer(requester.client.id, bytes, move |tokenizer, profile| {
-            items.into_iter().map(|item| item.into_tokens(tokenizer, profile)).collect()
-        })
-        .await?;
-    let size = score_size(&items, losses.losses_per_token());
-    let estimate = size.bytes;
-    let reserved = memory.into_response(size)?;
-    losses.check_tokens(&items)?;
-    let job = |(index, item): (usize, &ScoreTokens)| {
-        let request = losses.request(index, &item.targets, &model.number_tokens);
-        Job { cache_salt: requester.client.cache_salt(None), ..Job::new(item.prompt.clone(), request) }
-    };
-    let jobs = items.iter().enumerate().map(job).collect();
+    let items = tokenized(&model, requester.client.id, items).await?;
+    let reserved = memory.into_response(score_size(&items, losses.losses_per_token()))?;
+    let jobs = losses.jobs(&items, &model.number_tokens, requester.client.cache_salt(None))?;
     let mut events = model.submit("items", jobs, requester)?;
-    let mut outcomes = Vec::new();
-    while let Some((index, event)) = events.next().await? {
-        if let Event::Scored(outcome) = event {
-            outcomes.push((index, outcome));
-        }
-    }
-    outcomes.sort_unstable_by_key(|&(index, _)| index);
-    let usage = usage(&items, events.engine_work());
-    json_body::build(reserved.client(), estimate, move || {
-        let item = |(index, outcome): (usize, _)| {
-            losses.item(index, &items[index].targets, &outcome, &*model.decoder)
-        };
-        let (object, name) = ("list".to_owned(), model.name.to_string());
-        let whole = ScoreResponse { object, model: name, data: Vec::new(), usage };
-        Ok(JsonBody::with_items(&whole, "data", outcomes.into_iter().map(item))?.into_response(reserved))
+    let outcomes = events.scores().await?;
+    let engine = events.engine_work();
+    json_body::respond(reserved, move || {
+        let scored = losses.scored(&items, &outcomes, &*model.decoder);
+        JsonBody::with_items(&response(&model.name, &items, engine), "data", scored)
     })
     .await
+}
+
+async fn tokenized(
+    model: &ServedModel,
+    client: u64,
+    items: Vec<ScoreInput>,
+) -> Result<Vec<ScoreTokens>, AppError> {
+    let bytes = items.iter().map(ScoreInput::text_bytes).sum();
+    model
+        .with_tokenizer(client, bytes, move |tokenizer, profile| {
+            items.into_iter().map(|item| item.into_tokens(tokenizer, profile)).collect()
+        })
+        .await
 }
 
 /// The fields that only a request for labels has.

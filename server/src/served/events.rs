@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::future::Either;
 use futures::stream::{BoxStream, SelectAll};
 use ntl_api::MethodName;
-use ntl_core::contract::{EngineError, Event, NumberOutcome};
+use ntl_core::contract::{EngineError, Event, NumberOutcome, ScoreOutcome};
 use ntl_core::numbers::Mass;
 use ntl_engine::JobEvents;
 use ntl_remote::EngineMeter;
@@ -146,6 +146,18 @@ impl RequestEvents {
                 Ok(Some((prompt, event)))
             }
         }
+    }
+
+    /// Waits for the results of jobs that score, one for each prompt.
+    pub(crate) async fn scores(&mut self) -> Result<Vec<ScoreOutcome>, AppError> {
+        let mut outcomes = Vec::with_capacity(self.count);
+        while let Some((prompt, event)) = self.next().await? {
+            if let Event::Scored(outcome) = event {
+                outcomes.push((prompt, outcome));
+            }
+        }
+        outcomes.sort_unstable_by_key(|&(prompt, _)| prompt);
+        Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
     }
 
     /// Counts a finished number. Its tokens depend on how it is printed.

@@ -199,6 +199,11 @@ impl ServedModel {
         self.engine.info()
     }
 
+    /// Returns the number of tokens that fit after a prompt, if the model has a limit.
+    pub(crate) fn room_after(&self, prompt_tokens: usize) -> Option<usize> {
+        Some(self.info().context_tokens_max?.saturating_sub(prompt_tokens))
+    }
+
     /// Returns whether the engine's thread is running. Updates the metric as well.
     pub(crate) fn is_alive(&self) -> bool {
         let alive = self.engine.is_alive();
