@@ -38,16 +38,22 @@ fn read(name: &'static str, file: &Path) -> Result<Vec<Certificate>, TrustError>
         file: file.to_owned(),
         source,
     })?;
-    let invalid = |source| TrustError::Invalid { name, file: file.to_owned(), source };
-    let certificates = Certificate::from_pem_bundle(&bytes).map_err(invalid)?;
-    if certificates.is_empty() {
-        return Err(TrustError::NoCertificates { name, file: file.to_owned() });
+    match parse(&bytes) {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(TrustError::NoCertificates { name, file: file.to_owned() })
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(source) => Err(TrustError::Invalid { name, file: file.to_owned(), source }),
     }
+}
+
+fn parse(pem: &[u8]) -> reqwest::Result<Vec<Certificate>> {
+    let certificates = Certificate::from_pem_bundle(pem)?;
     // Only a client reads the contents of the certificates.
     let mut client = Client::builder().tls_built_in_root_certs(false);
     for certificate in &certificates {
         client = client.add_root_certificate(certificate.clone());
     }
-    client.build().map_err(invalid)?;
+    client.build()?;
     Ok(certificates)
 }
