@@ -203,6 +203,11 @@ pub(crate) fn check(param: &str, fits: bool, message: impl AsRef<str>) -> Result
     if fits { Ok(()) } else { Err(AppError::field(param, message)) }
 }
 
+/// The value of a field that a request must have.
+pub(crate) fn required<T>(param: &str, value: Option<T>) -> Result<T, AppError> {
+    value.ok_or_else(|| AppError::field(param, "is missing"))
+}
+
 /// The value of a field or its default, if it lies in `range`.
 pub(crate) fn in_range<T: PartialOrd + Display>(
     param: &str,

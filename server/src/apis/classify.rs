@@ -16,7 +16,7 @@ use super::chat::{conversation, prompt_ids};
 use super::completions::prompt_inputs;
 use super::fields::truncation;
 use crate::blocking::check_wanted;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 use crate::request::{ModelProfile, PromptInput, Truncation, into_prompts};
 
 const INPUTS_MAX: usize = 1024;
@@ -114,7 +114,7 @@ pub(crate) fn predict_request(
     let side = request.truncation_direction;
     check("truncation_direction", truncates || side.is_none(), "is only allowed with `truncate`")?;
     let side = Some(side.unwrap_or(TruncationSide::Right));
-    let inputs = request.inputs.ok_or_else(|| AppError::field(INPUTS, "is missing"))?;
+    let inputs = required(INPUTS, request.inputs)?;
     let (lists, is_one) = match inputs {
         PredictInputs::One(PredictText::Text(text)) => (vec![vec![text]], true),
         PredictInputs::One(PredictText::Texts(texts)) => (vec![texts], true),

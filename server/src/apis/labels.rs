@@ -9,7 +9,7 @@ use ntl_core::losses::log_softmax;
 use super::score::{check_scores, input};
 use super::usage;
 use crate::answer::TokenCounts;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 use crate::request::{LabelPrompts, ModelProfile};
 
 const ITEMS_MAX: usize = 1024;
@@ -38,15 +38,15 @@ pub(crate) fn label_request(
     profile: &ModelProfile,
 ) -> Result<(LabelPrompts, Labels), AppError> {
     check_scores(model)?;
-    let query = request.query.ok_or_else(|| AppError::field("query", "is missing"))?;
-    let items = match request.items.ok_or_else(|| AppError::field("items", "is missing"))? {
+    let query = required("query", request.query)?;
+    let items = match required("items", request.items)? {
         LabelItems::One(text) => vec![TextOrIds::Text(text)],
         LabelItems::Each(items) => items,
     };
     let count = items.len();
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;
-    let labels = request.label_token_ids.ok_or_else(|| AppError::field("label_token_ids", "is missing"))?;
+    let labels = required("label_token_ids", request.label_token_ids)?;
     let count = labels.len();
     let message = format!("must be a list of 1 to {LABELS_MAX} token ids, not {count}");
     check("label_token_ids", (1..=LABELS_MAX).contains(&count), message)?;

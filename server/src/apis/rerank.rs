@@ -12,7 +12,7 @@ use ntl_text::tokenizer::Tokenizer;
 
 use super::classify::{HeadRequest, HeadText};
 use crate::blocking::check_wanted;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 use crate::request::ModelProfile;
 use crate::response_budget::ResponseSize;
 
@@ -40,9 +40,9 @@ pub(crate) struct Reranking {
 
 /// Validates a request.
 pub(crate) fn reranking(request: RerankRequest) -> Result<Reranking, AppError> {
-    let query = request.query.ok_or_else(|| AppError::field("query", "is missing"))?;
+    let query = required("query", request.query)?;
     check("query", !query.is_empty(), "must not be empty")?;
-    let given = request.documents.ok_or_else(|| AppError::field(DOCUMENTS, "is missing"))?;
+    let given = required(DOCUMENTS, request.documents)?;
     let message = format!("must be a list of 1 to {DOCUMENTS_MAX} documents, not {}", given.len());
     check(DOCUMENTS, (1..=DOCUMENTS_MAX).contains(&given.len()), message)?;
     let mut documents = Vec::with_capacity(given.len());

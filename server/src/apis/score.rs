@@ -15,7 +15,7 @@ use super::candidates::{CandidateOptions, CandidatesFormat};
 use super::number::plain;
 use super::tokens::finite_logprob;
 use crate::answer::TokenCounts;
-use crate::error::{AppError, check, in_range};
+use crate::error::{AppError, check, in_range, required};
 use crate::request::{EngineWork, PromptInput, ScoreInput, ScoreTokens, TargetTokens};
 
 const ITEMS_MAX: usize = 1024;
@@ -54,7 +54,7 @@ pub(crate) fn score_request(
 ) -> Result<(Vec<ScoreInput>, ScoreLosses), AppError> {
     check_scores(model)?;
     refuse_without_effect(&request)?;
-    let items = request.items.ok_or_else(|| AppError::field("items", "is missing"))?;
+    let items = required("items", request.items)?;
     let count = items.len();
     let message = format!("must be a list of 1 to {ITEMS_MAX} items, not {count}");
     check("items", (1..=ITEMS_MAX).contains(&count), message)?;

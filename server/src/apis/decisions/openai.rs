@@ -19,7 +19,7 @@ use super::{
     Reading, ReadingFields, check_count, check_writes,
 };
 use crate::apis::engine_tokens;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 use crate::request::{EngineWork, ModelProfile};
 
 /// Maximum number of levels, as at OpenAI.
@@ -74,7 +74,7 @@ pub(crate) fn decision(
         Some(TextOrList::Text(text)) => text,
         Some(TextOrList::List(items)) => conversation(items)?,
     };
-    let given = request.questions.ok_or_else(|| AppError::field("questions", "is missing"))?;
+    let given = required("questions", request.questions)?;
     check_count("questions", given.len())?;
     let mut questions = Vec::with_capacity(given.len());
     let mut forms = Vec::with_capacity(given.len());
@@ -120,14 +120,12 @@ fn is_call(item: &DecisionItem) -> bool {
 /// Returns the speaker and the text of an item.
 fn entry(path: &str, item: DecisionItem, calls: &HashSet<String>) -> Result<(String, String), AppError> {
     let param = |name: &str| format!("{path}{name}");
-    let needed =
-        |name: &str, value: Option<String>| value.ok_or_else(|| AppError::field(&param(name), "is missing"));
     match item.kind.as_deref().unwrap_or("message") {
         "message" => {
-            let role = needed("role", item.role)?;
+            let role = required(&param("role"), item.role)?;
             let roles = format!("must be one of {}", ROLES.join(", "));
             check(&param("role"), ROLES.contains(&role.as_str()), roles)?;
-            let content = item.content.ok_or_else(|| AppError::field(&param("content"), "is missing"))?;
+            let content = required(&param("content"), item.content)?;
             let speaker = match role.as_str() {
                 "user" => "User",
                 "assistant" => "Assistant",
@@ -137,17 +135,20 @@ fn entry(path: &str, item: DecisionItem, calls: &HashSet<String>) -> Result<(Str
             Ok((speaker.to_owned(), text(&param("content"), content)?))
         }
         "function_call" | "custom_tool_call" => {
-            needed("call_id", item.call_id)?;
-            let name = needed("name", item.name)?;
+            required(&param("call_id"), item.call_id)?;
+            let name = required(&param("name"), item.name)?;
             let is_function = item.kind.as_deref() == Some("function_call");
-            let input =
-                if is_function { needed("arguments", item.arguments)? } else { needed("input", item.input)? };
+            let input = if is_function {
+                required(&param("arguments"), item.arguments)?
+            } else {
+                required(&param("input"), item.input)?
+            };
             Ok((format!("Call of {name}"), input))
         }
         "function_call_output" | "custom_tool_call_output" => {
-            let id = needed("call_id", item.call_id)?;
+            let id = required(&param("call_id"), item.call_id)?;
             check(&param("call_id"), calls.contains(&id), "is not the `call_id` of a call in `input`")?;
-            let output = item.output.ok_or_else(|| AppError::field(&param("output"), "is missing"))?;
+            let output = required(&param("output"), item.output)?;
             Ok(("Output".to_owned(), text(&param("output"), output)?))
         }
         kind => {
@@ -173,16 +174,14 @@ fn text(path: &str, content: TextOrList<DecisionPart>) -> Result<String, AppErro
 }
 
 fn part_text(path: &str, part: DecisionPart) -> Result<String, AppError> {
-    let missing = |name: &str| AppError::field(&format!("{path}.{name}"), "is missing");
-    match part.kind.as_deref() {
-        Some("input_text" | "output_text") => part.text.ok_or_else(|| missing("text")),
-        Some("refusal") => part.refusal.ok_or_else(|| missing("refusal")),
-        Some("input_json") => {
-            let data = part.data.ok_or_else(|| missing("data"))?;
-            json_text(&format!("{path}.data"), &data)
+    match required(&format!("{path}.type"), part.kind)?.as_str() {
+        "input_text" | "output_text" => required(&format!("{path}.text"), part.text),
+        "refusal" => required(&format!("{path}.refusal"), part.refusal),
+        "input_json" => {
+            let data_path = format!("{path}.data");
+            json_text(&data_path, &required(&data_path, part.data)?)
         }
-        None => Err(missing("type")),
-        Some(kind) => {
+        kind => {
             let message = format!(
                 "is `{kind}`: this server reads `input_text`, `output_text`, `refusal` and `input_json`"
             );
@@ -229,7 +228,7 @@ fn question(
 ) -> Result<(Question, QuestionForm), AppError> {
     let path = format!("{param}.");
     let field = |name: &str| format!("{path}{name}");
-    let kind = question.kind.clone().ok_or_else(|| AppError::field(&field("type"), "is missing"))?;
+    let kind = required(&field("type"), question.kind.clone())?;
     check_fields(&path, &kind, &question)?;
     let fields = ReadingFields {
         read: question.x_read,
@@ -239,8 +238,7 @@ fn question(
         samples: question.x_samples,
     };
     let reading = reading.with(&path, fields, profile)?;
-    let instructions =
-        question.instructions.ok_or_else(|| AppError::field(&field("instructions"), "is missing"))?;
+    let instructions = required(&field("instructions"), question.instructions)?;
     let instructions = text(&field("instructions"), instructions)?;
     let mut options_param = param.clone();
     let (kind, values) = match kind.as_str() {

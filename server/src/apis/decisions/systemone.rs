@@ -16,7 +16,7 @@ use super::{
     ReadingFields, check_count, check_writes, option_text,
 };
 use crate::apis::engine_tokens;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 use crate::request::{EngineWork, ModelProfile};
 
 /// The parts of questions that only the response needs.
@@ -53,9 +53,9 @@ pub(crate) fn decision(
         samples: request.x_samples,
     };
     let reading = Reading::DEFAULT.with("", fields, profile)?;
-    let state = request.state.ok_or_else(|| AppError::field("state", "is missing"))?;
+    let state = required("state", request.state)?;
     let state = free_text("state", &state)?;
-    let InOrder(given) = request.questions.ok_or_else(|| AppError::field("questions", "is missing"))?;
+    let InOrder(given) = required("questions", request.questions)?;
     check_count("questions", given.len())?;
     let mut questions = Vec::with_capacity(given.len());
     let mut forms: Vec<QuestionForm> = Vec::with_capacity(given.len());
@@ -113,7 +113,7 @@ fn question(
 ) -> Result<(Question, Values), AppError> {
     let field = |name: &str| format!("{param}.{name}");
     let criteria_param = field("criteria");
-    let kind = question.kind.ok_or_else(|| AppError::field(&field("type"), "is missing"))?;
+    let kind = required(&field("type"), question.kind)?;
     let instructions = optional_text(&field("instructions"), question.instructions.as_ref())?;
     let criteria = question.criteria.unwrap_or(Value::Null);
     let (kind, values) = match kind.as_str() {

@@ -19,7 +19,7 @@ use ntl_text::checkpoint::TruncationSide;
 use serde_json::Value;
 
 use super::number::NumberFormat;
-use crate::error::{AppError, check, in_range};
+use crate::error::{AppError, check, in_range, required};
 use crate::request::{GenerationRequest, ModelProfile, PromptInput, Truncation};
 use beams::beam_job;
 pub(crate) use calibration::model_calibration;
@@ -180,7 +180,7 @@ fn check_prompts(
     texts: u64,
     multiplier: &str,
 ) -> Result<Vec<PromptInput>, AppError> {
-    let prompts = prompts.ok_or_else(|| AppError::field("prompt", "is missing"))?;
+    let prompts = required("prompt", prompts)?;
     check("prompt", !prompts.is_empty(), "must not be an empty list")?;
     check_sequences(prompts.len(), texts, multiplier)?;
     Ok(prompts)

@@ -5,7 +5,7 @@ use ntl_text::chat::ChatMessage;
 
 use super::super::fields;
 use super::super::tools::called;
-use crate::error::{AppError, check};
+use crate::error::{AppError, check, required};
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 const PARTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -61,26 +61,21 @@ fn message(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError
     let role = item.role.unwrap_or_default();
     let roles = ROLES.join(", ");
     check(&format!("{path}role"), ROLES.contains(&role.as_str()), format!("must be one of {roles}"))?;
-    let content = item.content.ok_or_else(|| AppError::field(&format!("{path}content"), "is missing"))?;
+    let content = required(&format!("{path}content"), item.content)?;
     Ok(ChatMessage::new(&role, text(&format!("{path}content"), content)?))
 }
 
 fn call(path: &str, item: ResponsesInputItem) -> Result<serde_json::Value, AppError> {
-    let arguments = required(path, "arguments", item.arguments)?;
-    let function = FunctionCall { name: required(path, "name", item.name)?, arguments };
-    let id = required(path, "call_id", item.call_id)?;
+    let arguments = required(&format!("{path}arguments"), item.arguments)?;
+    let function = FunctionCall { name: required(&format!("{path}name"), item.name)?, arguments };
+    let id = required(&format!("{path}call_id"), item.call_id)?;
     let call = ToolCall { id, kind: "function".to_owned(), function };
     called(&call, &format!("{path}arguments"))
 }
 
-/// The value of the field `name` of the item at `path`.
-fn required<T>(path: &str, name: &str, value: Option<T>) -> Result<T, AppError> {
-    value.ok_or_else(|| AppError::field(&format!("{path}{name}"), "is missing"))
-}
-
 fn output(path: &str, item: ResponsesInputItem) -> Result<ChatMessage, AppError> {
-    let id = required(path, "call_id", item.call_id)?;
-    let output = text(&format!("{path}output"), required(path, "output", item.output)?)?;
+    let id = required(&format!("{path}call_id"), item.call_id)?;
+    let output = text(&format!("{path}output"), required(&format!("{path}output"), item.output)?)?;
     Ok(ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", output) })
 }
 
