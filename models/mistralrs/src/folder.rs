@@ -24,24 +24,20 @@ pub(crate) fn prepare(
     let mut config: Map<String, Value> = files.require_json(CONFIG_FILE)?;
     normalise(&mut config);
     let generation: Map<String, Value> = files.json(GENERATION_FILE)?.unwrap_or_default();
-    let ids_of = |name: &str| {
-        let chosen = generation.get(name).filter(|value| !value.is_null());
-        ids(chosen.or_else(|| config.get(name)))
-    };
-    let eos_ids = ids_of("eos_token_id");
-    let begin = ids_of("bos_token_id").first().or(eos_ids.first()).copied().unwrap_or(0);
+    let eos_ids = ids("eos_token_id", &generation, &config);
+    let bos_ids = ids("bos_token_id", &generation, &config);
+    let begin = bos_ids.first().or(eos_ids.first()).copied().unwrap_or(0);
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let rows = config.get("vocab_size").and_then(Value::as_u64).unwrap_or_default();
     let rows = usize::try_from(rows).unwrap_or_default().max(tokenizer.len());
-    let failed = |source| LoadError::Read { file: "a temporary folder".to_owned(), source };
-    let stand_in = StandIn::new(rows).map_err(failed)?;
-    stand_in.write(CONFIG_FILE, &Value::Object(config)).map_err(failed)?;
+    let stand_in = StandIn::new(rows)?;
+    stand_in.write(CONFIG_FILE, &Value::Object(config))?;
     for name in files.names()? {
         let is_pickle = name.starts_with("pytorch_model") && name.ends_with(".bin");
         let is_safetensors = name.ends_with(".safetensors") && !name.starts_with("adapter_model");
         if is_safetensors || is_pickle {
             let link = if name == SINGLE_PICKLE.0 { SINGLE_PICKLE.1 } else { &name };
-            stand_in.link(link, &files.path_of(&name)?).map_err(failed)?;
+            stand_in.link(link, &files.path_of(&name)?)?;
         }
     }
     Ok(Prepared {
@@ -58,14 +54,19 @@ pub(crate) fn prepare(
     })
 }
 
-/// Returns the ids of a configuration field, which is one id or a list of ids.
-fn ids(value: Option<&Value>) -> Vec<u32> {
-    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-    match value {
+/// Returns the ids of a field, which is one id or a list of ids. The generation settings override the
+/// configuration.
+fn ids(name: &str, generation: &Map<String, Value>, config: &Map<String, Value>) -> Vec<u32> {
+    let chosen = generation.get(name).filter(|value| !value.is_null());
+    match chosen.or_else(|| config.get(name)) {
         Some(Value::Array(all)) => all.iter().filter_map(id).collect(),
         Some(value) => id(value).into_iter().collect(),
         None => Vec::new(),
     }
+}
+
+fn id(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
 }
 
 /// Converts a configuration to the format of transformers 4, the only one that mistral.rs 0.8.1 reads.

@@ -34,10 +34,9 @@ pub(crate) fn prepare(file: &Path, choices: Choices) -> Result<Prepared, LoadErr
     let begin = bos.or(eos_ids.first().copied()).unwrap_or(0);
     let embeddings = gguf.tensors().get("token_embd.weight");
     let rows = embeddings.and_then(|tensor| tensor.shape.first().copied()).unwrap_or_default();
-    let failed = |source| LoadError::Read { file: "a temporary folder".to_owned(), source };
-    let stand_in = StandIn::new(rows.max(tokenizer.len())).map_err(failed)?;
+    let stand_in = StandIn::new(rows.max(tokenizer.len()))?;
     // Replaces the file's chat template, from which mistral.rs would read further end-of-sequence tokens.
-    stand_in.write("tokenizer_config.json", &json!({})).map_err(failed)?;
+    stand_in.write("tokenizer_config.json", &json!({}))?;
     Ok(Prepared {
         place: gguf.place().to_owned(),
         kind,

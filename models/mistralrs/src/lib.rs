@@ -40,10 +40,9 @@ pub fn load_gguf(file: &Path, options: LoadOptions) -> Result<LoadedModel, LoadE
 }
 
 fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<LoadedModel, LoadError> {
-    let refused = |reason: String| LoadError::malformed(&prepared.place, format!("mistral.rs: {reason}"));
-    let runner =
-        Runner::start(&prepared.stand_in, &prepared.weights, &open_device(device)?, isq).map_err(refused)?;
-    let positions_max = runner.positions_max().map_err(refused)?;
+    let runner = Runner::start(&prepared.stand_in, &prepared.weights, &open_device(device)?, isq)
+        .map_err(|reason| LoadError::malformed(&prepared.place, format!("mistral.rs: {reason}")))?;
+    let positions_max = runner.positions_max();
     let tokenizer = Arc::new(prepared.tokenizer);
     let info = ModelInfo {
         kind: prepared.kind,
@@ -72,13 +71,15 @@ fn catch_panic(
     place: &str,
     load: impl FnOnce() -> Result<LoadedModel, LoadError> + Send,
 ) -> Result<LoadedModel, LoadError> {
-    let refused = |reason: &str| LoadError::malformed(place, format!("mistral.rs cannot load it: {reason}"));
-    std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("ntl-load".to_owned()).spawn_scoped(scope, load);
-        let thread = thread.map_err(|error| refused(&error.to_string()))?;
-        thread.join().unwrap_or_else(|panic| {
+        let thread = thread.map_err(|error| error.to_string())?;
+        thread.join().map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            Err(refused(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")))
+            text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
         })
+    });
+    outcome.unwrap_or_else(|reason| {
+        Err(LoadError::malformed(place, format!("mistral.rs cannot load it: {reason}")))
     })
 }

@@ -27,6 +27,7 @@ const RESPONSES_MAX: usize = 8;
 /// A running mistral.rs, which stops when this is dropped.
 pub(crate) struct Runner {
     engine: Arc<MistralRs>,
+    positions_max: usize,
     token_bytes: u64,
 }
 
@@ -63,12 +64,13 @@ impl Runner {
                 .with_disable_eos_stop(true)
                 .build(),
         );
-        Ok(Self { engine, token_bytes })
+        let positions_max = engine.max_sequence_length(None).map_err(|error| error.to_string())?;
+        let positions_max = positions_max.ok_or("the model has no sequence length")?;
+        Ok(Self { engine, positions_max, token_bytes })
     }
 
-    pub(crate) fn positions_max(&self) -> Result<usize, String> {
-        let known = self.engine.max_sequence_length(None).map_err(|error| error.to_string())?;
-        known.ok_or_else(|| "the model has no sequence length".to_owned())
+    pub(crate) fn positions_max(&self) -> usize {
+        self.positions_max
     }
 }
 
@@ -117,14 +119,13 @@ impl SequenceEngine for Runner {
 /// Returns the size of the keys and values of one token in every layer, in f32, in bytes.
 fn token_bytes(pipeline: &dyn Pipeline) -> u64 {
     let metadata = pipeline.get_metadata();
-    let layers = metadata.model_metadata.as_ref().map_or(0, |model| {
-        let layer = |layer| {
-            let heads = model.k_head_dim_for_layer(layer) + model.v_head_dim_for_layer(layer);
-            model.num_kv_heads_for_layer(layer) * heads
-        };
-        (0..model.num_layers()).map(layer).sum()
-    });
-    (layers * size_of::<f32>()) as u64
+    let Some(model) = &metadata.model_metadata else { return 0 };
+    let mut values = 0;
+    for layer in 0..model.num_layers() {
+        let head = model.k_head_dim_for_layer(layer) + model.v_head_dim_for_layer(layer);
+        values += model.num_kv_heads_for_layer(layer) * head;
+    }
+    (values * size_of::<f32>()) as u64
 }
 
 /// Runs the sampler at the point where mistral.rs lets logits be changed.
@@ -134,8 +135,9 @@ impl CustomLogitsProcessor for Processor {
     fn apply(&self, logits: &Tensor, _context: &[u32]) -> candle_core::Result<Tensor> {
         let values: Vec<f32> = logits.to_vec1()?;
         let mut choice = vec![f32::NEG_INFINITY; values.len()];
-        let ended = || candle_core::Error::Msg("the sequence has ended".to_owned());
-        let token = self.0.sample(values).ok_or_else(ended)?;
+        let Some(token) = self.0.sample(values) else {
+            return Err(candle_core::Error::Msg("the sequence has ended".to_owned()));
+        };
         if let Some(chosen) = choice.get_mut(token as usize) {
             *chosen = 0.0;
         }
@@ -154,11 +156,13 @@ fn loader(stand_in: &StandIn, weights: &Weights) -> Result<Box<dyn Loader>, Stri
                 .map_err(|error| format!("{error:#}"))
         }
         Weights::Gguf(file) => {
-            let text = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-            let place = file.parent().map(std::path::Path::as_os_str);
-            let (place, name) = text(place).zip(text(file.file_name())).ok_or("it has no name")?;
+            let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
+                return Err("it has no name".to_owned());
+            };
+            let parent = parent.to_string_lossy().into_owned();
+            let names = vec![name.to_string_lossy().into_owned()];
             let config = GGUFSpecificConfig::default();
-            Ok(GGUFLoaderBuilder::new(None, Some(folder), place, vec![name], config, false, None).build())
+            Ok(GGUFLoaderBuilder::new(None, Some(folder), parent, names, config, false, None).build())
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::io;
 use std::path::Path;
 
+use ntl_text::checkpoint::LoadError;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -16,8 +17,8 @@ pub(crate) struct StandIn(TempDir);
 
 impl StandIn {
     /// Creates the directory with a tokenizer of `ids` tokens.
-    pub(crate) fn new(ids: usize) -> io::Result<Self> {
-        let folder = Self(tempfile::Builder::new().prefix("ntl-mistralrs-").tempdir()?);
+    pub(crate) fn new(ids: usize) -> Result<Self, LoadError> {
+        let folder = Self(tempfile::Builder::new().prefix("ntl-mistralrs-").tempdir().map_err(unusable)?);
         folder.write("tokenizer.json", &tokenizer(ids))?;
         Ok(folder)
     }
@@ -26,13 +27,17 @@ impl StandIn {
         self.0.path()
     }
 
-    pub(crate) fn write(&self, name: &str, content: &Value) -> io::Result<()> {
-        std::fs::write(self.path().join(name), content.to_string())
+    pub(crate) fn write(&self, name: &str, content: &Value) -> Result<(), LoadError> {
+        std::fs::write(self.path().join(name), content.to_string()).map_err(unusable)
     }
 
-    pub(crate) fn link(&self, name: &str, target: &Path) -> io::Result<()> {
-        std::os::unix::fs::symlink(target, self.path().join(name))
+    pub(crate) fn link(&self, name: &str, target: &Path) -> Result<(), LoadError> {
+        std::os::unix::fs::symlink(target, self.path().join(name)).map_err(unusable)
     }
+}
+
+fn unusable(source: io::Error) -> LoadError {
+    LoadError::Read { file: "a temporary folder".to_owned(), source }
 }
 
 fn tokenizer(ids: usize) -> Value {

@@ -118,9 +118,10 @@ impl SequenceModel {
         let mut chains: Vec<Chain> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let node = self.add_node(row)?;
-            let precedes =
-                |chain: &&mut Chain| (chain.context, Some(chain.last)) == (row.context, row.path.parent);
-            match chains.iter_mut().find(precedes) {
+            let previous = chains
+                .iter_mut()
+                .find(|chain| chain.context == row.context && Some(chain.last) == row.path.parent);
+            match previous {
                 Some(chain) => {
                     chain.last = node;
                     chain.tokens.push(row.path.token.id);
@@ -146,8 +147,9 @@ impl SequenceModel {
 
     /// Returns the logits of the rows of a step's only chain, whose sequence stays in the engine.
     fn continue_live(&mut self, chain: &Chain) -> Result<Vec<Vec<f32>>, ModelError> {
-        let continues = |live: &Live| (live.context, Some(live.last)) == (chain.context, chain.parent);
-        let live = self.live.take().filter(continues);
+        let live = self.live.take_if(|live| live.context == chain.context && Some(live.last) == chain.parent);
+        // Ends a sequence that this chain does not continue.
+        self.live = None;
         let mut logits = Vec::with_capacity(chain.tokens.len());
         let (mut sequence, appended) = match live {
             Some(live) => (live.sequence, &chain.tokens[..]),
@@ -169,13 +171,13 @@ impl SequenceModel {
     /// Returns the logits of the rows of several chains, each computed from the beginning of its prompt.
     fn recompute(&mut self, chains: &[Chain]) -> Result<Vec<Vec<Vec<f32>>>, ModelError> {
         self.live = None;
-        let start = |chain: &Chain| {
-            let ids = self.tokens_to(chain.context, chain.first)?;
-            Sequence::forced(&*self.engine, ids, &chain.tokens[1..])
-        };
         let mut all = Vec::with_capacity(chains.len());
         for group in chains.chunks(self.engine.batch_max().max(1)) {
-            let mut sequences: Vec<Sequence> = group.iter().map(start).collect::<Result<_, _>>()?;
+            let mut sequences = Vec::with_capacity(group.len());
+            for chain in group {
+                let ids = self.tokens_to(chain.context, chain.first)?;
+                sequences.push(Sequence::forced(&*self.engine, ids, &chain.tokens[1..])?);
+            }
             for (chain, sequence) in group.iter().zip(&mut sequences) {
                 all.push(chain.tokens.iter().map(|_| sequence.logits()).collect::<Result<_, _>>()?);
             }
