@@ -155,18 +155,22 @@ pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Lo
     Ok(if head_values.is_empty() { requested } else { requested.with_head_values(head_values)? })
 }
 
-/// The summary of a full row. Ids beyond it have a logit of minus infinity.
+/// An id beyond the row has a logit of minus infinity.
+fn logit(logits: &[f32], id: u32) -> f32 {
+    logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY)
+}
+
+/// The summary of a full row.
 fn summary(logits: &[f32], tokens: usize, ids: &Arc<[u32]>) -> LogitsSummary {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let best = argmax(&logits[..tokens.min(logits.len())]);
-    let logit = |&id: &u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
     LogitsSummary {
         best_id: best as u32,
-        best_logit: logit(&(best as u32)),
+        best_logit: logit(logits, best as u32),
         max,
         total: logits.iter().map(|&logit| f64::from(logit - max).exp()).sum(),
         ids: Arc::clone(ids),
-        logits: ids.iter().map(logit).collect(),
+        logits: ids.iter().map(|&id| logit(logits, id)).collect(),
     }
 }
 
@@ -189,9 +193,10 @@ impl Reported {
     pub fn of(self, logits: &[f32], tokens: usize, request: &LogitsRequest) -> NextTokenReport {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
-        let token =
-            |(id, &logit): (u32, &f32)| TokenLogprob { id, logprob: f64::from(logit - max) - total.ln() };
-        let mut best_first: Vec<TokenLogprob> = (0..).zip(logits).map(token).collect();
+        let mut best_first = Vec::with_capacity(logits.len());
+        for (id, &logit) in (0..).zip(logits) {
+            best_first.push(TokenLogprob { id, logprob: f64::from(logit - max) - total.ln() });
+        }
         best_first.sort_by(|a, b| b.logprob.total_cmp(&a.logprob).then(a.id.cmp(&b.id)));
         let best = best_first.first().map(|token| token.logprob);
         let is_requested = |token: &TokenLogprob| match request {

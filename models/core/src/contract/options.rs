@@ -23,7 +23,7 @@ pub struct OptionsJob {
 }
 
 /// A prefix of some options.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct OptionRow {
     /// The row of the prefix without its last token; `None` for the empty prefix, which is the first row.
     pub(crate) parent: Option<u32>,
@@ -52,14 +52,7 @@ impl OptionsJob {
     /// # Errors
     /// If two options have the same tokens.
     pub fn new(options: &[Vec<Token>], ends: &[u32], tolerance: f64) -> Result<Self, EqualOptions> {
-        let empty = |parent, token| OptionRow {
-            parent,
-            token,
-            next: Vec::new(),
-            complete: None,
-            options: Arc::default(),
-        };
-        let mut rows = vec![empty(None, None)];
+        let mut rows = vec![OptionRow::default()];
         let mut reached: Vec<Vec<u32>> = vec![Vec::new()];
         let mut children: HashMap<(u32, u32), u32> = HashMap::new();
         for (index, option) in options.iter().enumerate() {
@@ -69,7 +62,7 @@ impl OptionsJob {
                 row = *children.entry((row, token.id)).or_insert_with(|| {
                     let child = rows.len() as u32;
                     rows[row as usize].next.push(child);
-                    rows.push(empty(Some(row), Some(token)));
+                    rows.push(OptionRow { parent: Some(row), token: Some(token), ..OptionRow::default() });
                     reached.push(Vec::new());
                     child
                 });

@@ -150,9 +150,8 @@ impl BeamDecoding {
             return;
         }
         if full {
-            let by_score =
-                |a: &(usize, &Hypothesis), b: &(usize, &Hypothesis)| a.1.score.total_cmp(&b.1.score);
-            if let Some((worst, _)) = self.finished.iter().enumerate().min_by(by_score) {
+            let finished = self.finished.iter().enumerate();
+            if let Some((worst, _)) = finished.min_by(|(_, a), (_, b)| a.score.total_cmp(&b.score)) {
                 self.finished.remove(worst);
             }
         }

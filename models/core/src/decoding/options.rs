@@ -104,10 +104,9 @@ impl OptionsDecoding {
     /// The prefixes to compute next: all that are left if they are few, otherwise the most probable ones
     /// whose expansion may be needed. A prefix comes after its parent.
     fn wanted(&self, rows_max: usize) -> Vec<u32> {
-        let is_new = |row: u32| self.prefixes[row as usize].node.is_none();
         if self.left <= AHEAD_MAX && !self.is_reported {
             let all = 0..self.prefixes.len() as u32;
-            return all.filter(|&row| is_new(row)).take(rows_max).collect();
+            return all.filter(|&row| self.is_new(row)).take(rows_max).collect();
         }
         let mut rows = Vec::new();
         let mut open = self.expandable;
@@ -120,11 +119,16 @@ impl OptionsDecoding {
                 break;
             }
             open -= prefix.probability;
-            if is_new(prefix.row) {
+            if self.is_new(prefix.row) {
                 rows.push(prefix.row);
             }
         }
         rows
+    }
+
+    /// Returns whether a prefix is not computed yet.
+    fn is_new(&self, row: u32) -> bool {
+        self.prefixes[row as usize].node.is_none()
     }
 
     /// The row of a prefix, with a request for the ids that [`Self::read`] reads.

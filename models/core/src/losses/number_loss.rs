@@ -63,17 +63,23 @@ impl NumberLoss {
     }
 }
 
+/// Returns the expectation of a function of the number tokens' values.
+fn expectation(tokens: &NumberTokens, shares: &[f64], of: impl Fn(f64) -> f64) -> f64 {
+    tokens.all().iter().zip(shares).map(|(token, share)| share * of(token.value)).sum()
+}
+
 impl NumberLossKind {
     fn distance(self, tokens: &NumberTokens, shares: &[f64], label: usize) -> f64 {
         let y = tokens.all()[label].value;
-        let mean = |of: &dyn Fn(f64) -> f64| -> f64 {
-            tokens.all().iter().zip(shares).map(|(token, share)| share * of(token.value)).sum()
-        };
         match self {
             // Summing differences is exact even if nearly all probability is on the label.
-            Self::Mse | Self::Mae | Self::Huber => self.of_error(mean(&|value| value - y)),
-            Self::Was => mean(&|value| (value - y).abs()),
-            Self::SquashedWas(factor) => mean(&|value| squashed((value - y).abs(), tokens, factor)),
+            Self::Mse | Self::Mae | Self::Huber => {
+                self.of_error(expectation(tokens, shares, |value| value - y))
+            }
+            Self::Was => expectation(tokens, shares, |value| (value - y).abs()),
+            Self::SquashedWas(factor) => {
+                expectation(tokens, shares, |value| squashed((value - y).abs(), tokens, factor))
+            }
             Self::WasCdf => rank_distance(tokens, shares, label),
         }
     }

@@ -24,10 +24,10 @@ pub enum ReducedLoss {
 /// which breaks a training step on a batch without numbers.)
 pub fn reduce(losses: &[Option<f64>], reduction: Reduction) -> ReducedLoss {
     // The sum of nothing is -0.
-    let sum = || losses.iter().flatten().sum::<f64>() + 0.0;
+    let sum = losses.iter().flatten().sum::<f64>() + 0.0;
     match reduction {
-        Reduction::Mean => ReducedLoss::All(sum() / losses.iter().flatten().count().max(1) as f64),
-        Reduction::Sum => ReducedLoss::All(sum()),
+        Reduction::Mean => ReducedLoss::All(sum / losses.iter().flatten().count().max(1) as f64),
+        Reduction::Sum => ReducedLoss::All(sum),
         Reduction::None => ReducedLoss::Each(losses.iter().map(|loss| loss.unwrap_or(0.0)).collect()),
     }
 }

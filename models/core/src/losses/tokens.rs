@@ -90,9 +90,12 @@ impl NumberTokens {
 
     /// The largest difference between two values, or 0 if there are none.
     pub(super) fn span(&self) -> f64 {
-        let values = || self.tokens.iter().map(|token| token.value);
-        let (low, high) =
-            (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
+        let mut low = f64::INFINITY;
+        let mut high = f64::NEG_INFINITY;
+        for token in &*self.tokens {
+            low = low.min(token.value);
+            high = high.max(token.value);
+        }
         if self.tokens.is_empty() { 0.0 } else { high - low }
     }
 }

@@ -16,16 +16,16 @@ impl Distribution {
     /// Returns the estimate of the objective if it has bounds, and otherwise the median if that has bounds. A
     /// mode needs none: it is always a number that the model writes.
     pub fn bounded_estimate(&self, objective: Objective, estimation: &Estimation) -> Option<f64> {
-        let is_finite = |bounds: &Interval| bounds.low.is_finite() && bounds.high.is_finite();
-        let is_bounded =
-            || self.estimate_bounds(objective, estimation).is_some_and(|bounds| is_finite(&bounds));
-        let value = if objective == Objective::Mode || is_bounded() {
-            self.estimate(objective, estimation)
+        let is_bounded = objective == Objective::Mode
+            || self.estimate_bounds(objective, estimation).is_some_and(|bounds| bounds.is_finite());
+        let value = if is_bounded {
+            self.estimate(objective, estimation)?
+        } else if self.quantile_bounds(0.5, estimation.range)?.is_finite() {
+            self.quantile(0.5)?
         } else {
-            let bounds = self.quantile_bounds(0.5, estimation.range).filter(is_finite);
-            bounds.and_then(|_| self.quantile(0.5))
+            return None;
         };
-        value.filter(|value| value.is_finite())
+        value.is_finite().then_some(value)
     }
 
     /// Bounds of [`Distribution::estimate`].
@@ -74,14 +74,13 @@ impl Distribution {
             return Some(Interval { low: first.value, high: first.value });
         }
         let parts = self.all_open_parts(range);
-        let parts = || parts.iter().map(|part| part.interval);
-        if parts().any(|part| !part.low.is_finite() || !part.high.is_finite()) {
+        if !parts.iter().all(|part| part.interval.is_finite()) {
             return None;
         }
         let may_win = self.leaves().iter().filter(|leaf| leaf.probability + open >= first.probability);
         let mut values: Vec<f64> = may_win.map(|leaf| leaf.value).collect();
         if open >= first.probability {
-            values.extend(parts().flat_map(|part| [part.low, part.high]));
+            values.extend(parts.iter().flat_map(|part| [part.interval.low, part.interval.high]));
         }
         Some(Interval::around(values))
     }
@@ -104,7 +103,7 @@ impl Distribution {
             values.extend(ends);
         }
         let all = Interval::around(values.into_iter().chain([mean.low, mean.high]));
-        (all.low.is_finite() && all.high.is_finite()).then_some(all)
+        all.is_finite().then_some(all)
     }
 
     /// All parts of the open mass; `range` contains the rest.

@@ -23,6 +23,10 @@ impl Interval {
         }
         all
     }
+
+    pub(crate) fn is_finite(&self) -> bool {
+        self.low.is_finite() && self.high.is_finite()
+    }
 }
 
 /// One value, merged over all its spellings.

@@ -74,12 +74,15 @@ pub fn whole_number(text: &str) -> Option<f64> {
 pub fn fraction(text: &str) -> Option<f64> {
     let text = in_ascii(text.trim());
     let (above, below) = text.split_once('/')?;
-    let is_integer = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_integer(above.strip_prefix('-').unwrap_or(above)) || !is_integer(below) {
         return None;
     }
     let value = above.parse::<f64>().ok()? / below.parse::<f64>().ok()?;
     value.is_finite().then_some(value)
+}
+
+fn is_integer(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns the number with a decimal point if `text` is a number only with a decimal comma: `1.5` for `1,5`,

@@ -122,8 +122,10 @@ impl NumberSet {
     fn nearest(&self, value: f64, decimals: u8) -> Option<AdmittedNumber> {
         match self {
             Self::Listed(listed) => {
-                let distance = |listed: &&Decimal| (listed.to_f64() - value).abs();
-                let nearest = listed.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+                let nearest = listed.iter().min_by(|a, b| {
+                    let [a, b] = [a, b].map(|listed| (listed.to_f64() - value).abs());
+                    a.total_cmp(&b)
+                })?;
                 Some(AdmittedNumber::plain(*nearest))
             }
             Self::Bounded { low, high, multiples: Some(multiples) } => {
@@ -220,11 +222,12 @@ impl NumberSet {
             Self::Listed(listed) => Some(Interval::around(listed.iter().map(|listed| listed.to_f64()))),
             Self::Bounded { low, high, multiples } => {
                 let [low, high] = [(*low)?, (*high)?];
-                let multiple =
-                    |value: f64| multiples.and_then(|all| all.nearest(value, Some(low), Some(high)));
-                let [first, last] = [-LARGEST, LARGEST].map(multiple);
-                let (low, high) = (first.unwrap_or(low.value), last.unwrap_or(high.value));
-                Some(Interval { low: low.to_f64(), high: high.to_f64() })
+                let (mut first, mut last) = (low.value, high.value);
+                if let Some(multiples) = multiples {
+                    first = multiples.nearest(-LARGEST, Some(low), Some(high)).unwrap_or(first);
+                    last = multiples.nearest(LARGEST, Some(low), Some(high)).unwrap_or(last);
+                }
+                Some(Interval { low: first.to_f64(), high: last.to_f64() })
             }
         }
     }
@@ -271,9 +274,16 @@ impl SchemaNumbers {
     /// most `decimals` digits after the point, unless only a longer one is admitted. Ties go to the first
     /// alternative. Returns `None` if the bounds of all alternatives exclude each other.
     pub fn nearest(&self, value: f64, decimals: u8) -> Option<AdmittedNumber> {
-        let distance = |number: &AdmittedNumber| (number.value - value).abs();
-        let all = self.alternatives.iter().filter_map(|set| set.nearest(value, decimals));
-        all.reduce(|best, one| if distance(&one) < distance(&best) { one } else { best })
+        let mut nearest = None;
+        let mut distance = f64::INFINITY;
+        for set in &self.alternatives {
+            let Some(number) = set.nearest(value, decimals) else { continue };
+            let number_distance = (number.value - value).abs();
+            if nearest.is_none() || number_distance < distance {
+                (nearest, distance) = (Some(number), number_distance);
+            }
+        }
+        nearest
     }
 
     /// The smallest interval that contains all admitted numbers; `None` without both bounds.

@@ -234,31 +234,37 @@ impl TextGrammar {
         rules: &NumberRules,
         count: usize,
     ) -> Vec<Refused> {
-        let mut best = Vec::new();
-        let mut offer = |refused: Refused, is_refused: &dyn Fn() -> bool| {
-            let least = best.get(count - 1).map_or(0.0, |last: &Refused| last.probability);
-            if refused.probability > least && is_refused() {
-                let at = best.partition_point(|better| better.probability >= refused.probability);
-                best.insert(at, refused);
-                best.truncate(count);
-            }
-        };
-        let mut offer_token = |id: u32| {
-            let is_refused = || self.effect(state, id, rules) == TokenEffect::Invalid;
-            offer(Refused { end: RefusedEnd::Token(id), probability: softmax.probability(id) }, &is_refused);
-        };
         if state.is_before_digits() {
-            self.ids().for_each(offer_token);
-            return best;
+            return self.refused_tokens(self.ids(), state, softmax, rules, count);
         }
         let touching = self.touching(state.phase, rules);
-        touching.iter().for_each(|&id| offer_token(id));
+        let mut best = self.refused_tokens(touching.iter().copied(), state, softmax, rules, count);
         let seen = touching.iter().map(|&id| softmax.probability(id)).sum();
         let mut rest = Expansion::default();
         self.end(state, softmax, rules, seen, &mut rest);
         let is_value = state.value_before_punctuation().is_some() && rules.terminator == Terminator::Any;
         let end = if is_value { RefusedEnd::Value } else { RefusedEnd::Others };
-        offer(Refused { end, probability: rest.invalid }, &|| true);
+        offer(&mut best, Refused { end, probability: rest.invalid }, count);
+        best
+    }
+
+    /// Returns the most probable of these tokens that are invalid, at most `count`, best first.
+    fn refused_tokens(
+        &self,
+        ids: impl Iterator<Item = u32>,
+        state: TextState,
+        softmax: &Softmax<'_>,
+        rules: &NumberRules,
+        count: usize,
+    ) -> Vec<Refused> {
+        let mut best = Vec::new();
+        for id in ids {
+            let probability = softmax.probability(id);
+            // The effect takes longer to find than the probability.
+            if probability > least(&best, count) && self.effect(state, id, rules) == TokenEffect::Invalid {
+                offer(&mut best, Refused { end: RefusedEnd::Token(id), probability }, count);
+            }
+        }
         best
     }
 
@@ -325,6 +331,20 @@ impl TextGrammar {
 
 pub(crate) fn sorted_unique<'a>(ids: impl Iterator<Item = &'a u32>) -> Arc<[u32]> {
     ids.copied().collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The probability that a text must exceed to be among the `count` best.
+fn least(best: &[Refused], count: usize) -> f64 {
+    best.get(count - 1).map_or(0.0, |last| last.probability)
+}
+
+/// Adds a text to the `count` best if it is one of them.
+fn offer(best: &mut Vec<Refused>, refused: Refused, count: usize) {
+    if refused.probability > least(best, count) {
+        let at = best.partition_point(|better| better.probability >= refused.probability);
+        best.insert(at, refused);
+        best.truncate(count);
+    }
 }
 
 fn closing(value: Option<Decimal>) -> TokenEffect {

@@ -302,10 +302,13 @@ impl TokenNotation {
         let mut seen = 0.0;
         for (&(token, _), logprob) in allowed.iter().zip(&logprobs) {
             let probability = (logprob - scale).exp();
-            let child = |state, completed| Child { token, state, probability, completed };
             match self.effect(state, token, rules) {
-                TokenEffect::Continues(next) => expansion.children.push(child(next, None)),
-                TokenEffect::Completes { value, next } => expansion.children.push(child(next, Some(value))),
+                TokenEffect::Continues(state) => {
+                    expansion.children.push(Child { token, state, probability, completed: None });
+                }
+                TokenEffect::Completes { value, next: state } => {
+                    expansion.children.push(Child { token, state, probability, completed: Some(value) });
+                }
                 TokenEffect::Closes(value) => expansion.close(Some(value), probability),
                 TokenEffect::Invalid | TokenEffect::TooLong => expansion.invalid += probability,
             }

@@ -122,7 +122,7 @@ impl NumberSamples {
         let shares = self.shares()?;
         let least = shares.iter().map(|(_, share)| share.low).fold(0.0, f64::max);
         if self.unseen_max()? >= least {
-            return range.filter(|range| range.low.is_finite() && range.high.is_finite());
+            return range.filter(Interval::is_finite);
         }
         let may_win = shares.iter().filter(|(_, share)| share.high >= least);
         Some(Interval::around(may_win.map(|(value, _)| *value)))
@@ -136,7 +136,7 @@ impl NumberSamples {
             return Some(Interval { low: *value, high: *value });
         }
         if self.unseen_max()? > 0.5 {
-            return estimation.range.filter(|range| range.low.is_finite() && range.high.is_finite());
+            return estimation.range.filter(Interval::is_finite);
         }
         if !estimation.normalize {
             return None;

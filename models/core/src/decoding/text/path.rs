@@ -252,18 +252,13 @@ impl Path {
         if let Some(guide) = &mut self.guide {
             guide.restrict(logits)?;
         }
-        let mut change = |id: u32, by: f32| {
-            if let Some(logit) = logits.get_mut(id as usize) {
-                *logit += by;
-            }
-        };
         if self.decoded < rules.min_tokens {
             for &id in &*rules.ends {
-                change(id, f32::NEG_INFINITY);
+                add_bias(logits, id, f32::NEG_INFINITY);
             }
         }
         for &(id, bias) in &*rules.logit_bias {
-            change(id, bias);
+            add_bias(logits, id, bias);
         }
         Ok(())
     }
@@ -347,6 +342,12 @@ impl Path {
         events.push(Event::Finished { choice, reason, stop_reason, tokens, cumulative_logprob: None });
         self.next = None;
         self.finished = true;
+    }
+}
+
+fn add_bias(logits: &mut [f32], id: u32, bias: f32) {
+    if let Some(logit) = logits.get_mut(id as usize) {
+        *logit += bias;
     }
 }
 

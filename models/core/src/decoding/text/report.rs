@@ -30,9 +30,13 @@ pub(super) fn token_text(
     };
     let number = vocabulary.number_at(&softmax, row.head_value);
     // In the order of `best_ids`.
-    let own = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    let is_better =
-        |&(other, logit): &(usize, f32)| logit.total_cmp(&own).then((id as usize).cmp(&other)).is_gt();
-    let rank = Some(1 + known.iter().copied().enumerate().filter(is_better).count());
-    Ok(TokenText { token: logprob(id), top: ids.into_iter().map(logprob).collect(), rank, number })
+    let chosen = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let mut rank = 1;
+    for (other, logit) in known.iter().enumerate() {
+        if logit.total_cmp(&chosen).then((id as usize).cmp(&other)).is_gt() {
+            rank += 1;
+        }
+    }
+    let top = ids.into_iter().map(logprob).collect();
+    Ok(TokenText { token: logprob(id), top, rank: Some(rank), number })
 }
