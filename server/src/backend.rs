@@ -82,7 +82,7 @@ pub struct BackendOptions {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Backend {
+enum Implementation {
     Native,
     Mistralrs,
 }
@@ -133,7 +133,7 @@ fn load_gguf(
     if options.isq.is_some() {
         return refuse("--isq does not apply to GGUF files; leave it out");
     }
-    if choose_for_gguf(file, options.backend)? == Backend::Native {
+    if choose_for_gguf(file, options.backend)? == Implementation::Native {
         let files = with_chat_template(gguf::checkpoint(file)?, chat_template);
         return native::load(&files, options.load);
     }
@@ -148,15 +148,15 @@ fn load_gguf(
 
 /// Chooses the implementation for a GGUF file. A file that neither loads is for the native engine, whose
 /// error says what is wrong.
-fn choose_for_gguf(file: &Path, choice: BackendChoice) -> Result<Backend, LoadError> {
+fn choose_for_gguf(file: &Path, choice: BackendChoice) -> Result<Implementation, LoadError> {
     match choice {
-        BackendChoice::Native => Ok(Backend::Native),
-        BackendChoice::Mistralrs => Ok(Backend::Mistralrs),
+        BackendChoice::Native => Ok(Implementation::Native),
+        BackendChoice::Mistralrs => Ok(Implementation::Mistralrs),
         BackendChoice::Auto => {
             let header = GgufFile::open(file)?;
             let name = header.text("general.architecture")?.unwrap_or_default();
             let is_mistralrs = MISTRALRS_GGUF_ARCHITECTURES.contains(&name);
-            Ok(if is_mistralrs { Backend::Mistralrs } else { Backend::Native })
+            Ok(if is_mistralrs { Implementation::Mistralrs } else { Implementation::Native })
         }
     }
 }
@@ -179,8 +179,8 @@ pub(crate) fn load_files(
     let backend = choose(&name, is_quantised(files)?, options)
         .map_err(|reason| LoadError::field(files.name_of(file), field, reason))?;
     match backend {
-        Backend::Native => native::load(files, options.load),
-        Backend::Mistralrs => load_folder(files, options),
+        Implementation::Native => native::load(files, options.load),
+        Implementation::Mistralrs => load_folder(files, options),
     }
 }
 
@@ -224,7 +224,7 @@ const KV_CACHE_DTYPE_IS_NATIVE: &str =
     "--kv-cache-dtype is for models that the native engine serves; leave it out";
 
 /// Chooses the implementation for an architecture; `is_quantised` says that the stored weights are.
-fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Backend, String> {
+fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Implementation, String> {
     let native_architectures = native::architectures();
     let is_native = native_architectures.contains(&name);
     let is_mistralrs = MISTRALRS_ARCHITECTURES.contains(&name);
@@ -234,14 +234,16 @@ fn choose(name: &str, is_quantised: bool, options: &BackendOptions) -> Result<Ba
             Err("--isq is for mistral.rs; the native engine quantises with --dtype int8, q8_0 or q4_k"
                 .to_owned())
         }
-        BackendChoice::Native => Ok(Backend::Native),
-        BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => Ok(Backend::Native),
+        BackendChoice::Native => Ok(Implementation::Native),
+        BackendChoice::Auto if is_native && options.isq.is_none() && !is_quantised => {
+            Ok(Implementation::Native)
+        }
         BackendChoice::Auto | BackendChoice::Mistralrs
             if is_mistralrs && options.load.kv_cache_dtype != KvCacheDtype::Auto =>
         {
             Err(KV_CACHE_DTYPE_IS_NATIVE.to_owned())
         }
-        BackendChoice::Auto | BackendChoice::Mistralrs if is_mistralrs => Ok(Backend::Mistralrs),
+        BackendChoice::Auto | BackendChoice::Mistralrs if is_mistralrs => Ok(Implementation::Mistralrs),
         BackendChoice::Mistralrs => {
             Err(format!("mistral.rs does not serve `{name}`; it serves {mistralrs_architectures}"))
         }
@@ -293,19 +295,19 @@ mod tests {
     use super::*;
     use BackendChoice::{Auto, Mistralrs, Native};
 
-    fn chosen(name: &str, backend: BackendChoice, isq: Option<Isq>) -> Result<Backend, String> {
+    fn chosen(name: &str, backend: BackendChoice, isq: Option<Isq>) -> Result<Implementation, String> {
         choose(name, false, &BackendOptions { backend, isq, ..BackendOptions::default() })
     }
 
     #[test]
     fn auto_is_native_where_that_serves_the_architecture_unquantised() {
-        assert_eq!(chosen("LlamaForCausalLM", Auto, None), Ok(Backend::Native));
-        assert_eq!(chosen("T5ForConditionalGeneration", Auto, None), Ok(Backend::Native));
-        assert_eq!(chosen("GemmaForCausalLM", Auto, None), Ok(Backend::Mistralrs));
-        assert_eq!(chosen("LlamaForCausalLM", Auto, Some(Isq::Q4k)), Ok(Backend::Mistralrs));
-        assert_eq!(chosen("LlamaForCausalLM", Mistralrs, None), Ok(Backend::Mistralrs));
+        assert_eq!(chosen("LlamaForCausalLM", Auto, None), Ok(Implementation::Native));
+        assert_eq!(chosen("T5ForConditionalGeneration", Auto, None), Ok(Implementation::Native));
+        assert_eq!(chosen("GemmaForCausalLM", Auto, None), Ok(Implementation::Mistralrs));
+        assert_eq!(chosen("LlamaForCausalLM", Auto, Some(Isq::Q4k)), Ok(Implementation::Mistralrs));
+        assert_eq!(chosen("LlamaForCausalLM", Mistralrs, None), Ok(Implementation::Mistralrs));
         let stored = choose("LlamaForCausalLM", true, &BackendOptions::default());
-        assert_eq!(stored, Ok(Backend::Mistralrs));
+        assert_eq!(stored, Ok(Implementation::Mistralrs));
     }
 
     #[test]
@@ -335,7 +337,7 @@ mod tests {
     fn a_type_of_keys_and_values_is_for_the_native_engine() {
         let load = LoadOptions { kv_cache_dtype: KvCacheDtype::Bf16, ..LoadOptions::default() };
         let options = BackendOptions { load, ..BackendOptions::default() };
-        assert_eq!(choose("LlamaForCausalLM", false, &options), Ok(Backend::Native));
+        assert_eq!(choose("LlamaForCausalLM", false, &options), Ok(Implementation::Native));
         let error = choose("PhiForCausalLM", false, &options).unwrap_err();
         assert!(error.contains("--kv-cache-dtype is for models that the native engine serves"), "{error}");
         let folder = tempfile::tempdir().unwrap();

@@ -51,12 +51,12 @@ pub struct ApiKeys(Arc<Shared>);
 struct Shared {
     flags: Vec<String>,
     file: Option<PathBuf>,
-    keys: RwLock<Arc<[ApiKey]>>,
+    keys: RwLock<Arc<[ClientKey]>>,
 }
 
 /// An API key. Two keys are the same client if their secrets are equal.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct ApiKey {
+pub(crate) struct ClientKey {
     /// The name in logs: from the file, or `#` and the number of the key, counted from 1.
     pub(crate) name: String,
     secret: String,
@@ -64,7 +64,7 @@ pub(crate) struct ApiKey {
     pub(crate) quota: Quota,
 }
 
-impl ApiKey {
+impl ClientKey {
     /// A number that depends on the secret only.
     pub(crate) fn id(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -78,7 +78,7 @@ impl ApiKey {
     }
 }
 
-impl Hash for ApiKey {
+impl Hash for ClientKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.secret.hash(state);
     }
@@ -131,7 +131,7 @@ impl ApiKeys {
 
     /// Returns the key of a request. Compares with every key in constant time, so that response times do not
     /// reveal a prefix of a key.
-    pub(crate) fn matched(&self, headers: &HeaderMap) -> Option<ApiKey> {
+    pub(crate) fn matched(&self, headers: &HeaderMap) -> Option<ClientKey> {
         let secret = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))?;
         let keys = self.present();
         let mut has_match = Choice::from(0);
@@ -144,7 +144,7 @@ impl ApiKeys {
         if bool::from(has_match) { keys.get(match_index as usize).cloned() } else { None }
     }
 
-    fn present(&self) -> Arc<[ApiKey]> {
+    fn present(&self) -> Arc<[ClientKey]> {
         Arc::clone(&self.0.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -173,7 +173,7 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn between(before: &'a [ApiKey], after: &'a [ApiKey]) -> Self {
+    fn between(before: &'a [ClientKey], after: &'a [ClientKey]) -> Self {
         let mut changes = Self::default();
         for key in after {
             if !key.is_client_of(before) {
@@ -198,7 +198,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the keys of the flags and of the file.
-fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyError> {
+fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ClientKey]>, KeyError> {
     if flags.iter().any(|key| key.is_empty() || key.contains(char::is_whitespace)) {
         return Err(KeyError::UnusableKey);
     }
@@ -228,7 +228,7 @@ fn keys(flags: &[String], file: Option<&PathBuf>) -> Result<Arc<[ApiKey]>, KeyEr
     let mut numbered = Vec::with_capacity(keys.len());
     for (number, KeyLine { name, secret, quota }) in (1_usize..).zip(keys) {
         let name = name.map_or_else(|| format!("#{number}"), str::to_owned);
-        numbered.push(ApiKey { name, secret: secret.to_owned(), quota });
+        numbered.push(ClientKey { name, secret: secret.to_owned(), quota });
     }
     Ok(numbered.into())
 }

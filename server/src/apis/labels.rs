@@ -24,7 +24,7 @@ pub(crate) enum LabelForm {
 
 /// The labels of a request, and how their probabilities are computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Labels {
+pub(crate) struct RequestedLabels {
     ids: Vec<u32>,
     /// Whether the probabilities add up to 1.
     apply_softmax: bool,
@@ -36,7 +36,7 @@ pub(crate) fn label_request(
     form: LabelForm,
     model: &ModelInfo,
     profile: &ModelProfile,
-) -> Result<(LabelPrompts, Labels), AppError> {
+) -> Result<(LabelPrompts, RequestedLabels), AppError> {
     check_scores(model)?;
     let query = required("query", request.query)?;
     let items = match required("items", request.items)? {
@@ -59,10 +59,10 @@ pub(crate) fn label_request(
         add_special_tokens: request.add_special_tokens.unwrap_or(true),
     };
     let apply_softmax = request.apply_softmax.unwrap_or(form == LabelForm::Vllm);
-    Ok((prompts, Labels { ids, apply_softmax }))
+    Ok((prompts, RequestedLabels { ids, apply_softmax }))
 }
 
-impl Labels {
+impl RequestedLabels {
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }

@@ -78,7 +78,7 @@ impl Unread {
 #[derive(Debug)]
 struct Answering {
     began: Instant,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitCause>,
     /// Ends the HTTP/2 stream and leaves the others alone. `None` in HTTP/1.1: the server closes the
     /// connection instead.
     stream: Option<AbortHandle>,
@@ -86,7 +86,7 @@ struct Answering {
 
 /// The event that the server waits for while a request is in flight.
 #[derive(Debug, Clone, Copy)]
-enum Waiting {
+enum WaitCause {
     /// The rest of the request's body, since then.
     ForBody(Instant),
     /// Room in the client's window for an answer that is ready (HTTP/2 only).
@@ -96,7 +96,7 @@ enum Waiting {
 impl Answering {
     fn waiting_since(&self) -> Option<Instant> {
         match self.waiting? {
-            Waiting::ForBody(since) | Waiting::ForReader(Unread { since, .. }) => Some(since),
+            WaitCause::ForBody(since) | WaitCause::ForReader(Unread { since, .. }) => Some(since),
         }
     }
 }
@@ -153,11 +153,11 @@ impl State {
         };
         request.waiting = match (outcome, request.waiting) {
             (Pulled::Nothing, _) => None,
-            (Pulled::Piece, Some(Waiting::ForReader(mut unread))) => {
+            (Pulled::Piece, Some(WaitCause::ForReader(mut unread))) => {
                 unread.read(taken, now);
-                Some(Waiting::ForReader(unread))
+                Some(WaitCause::ForReader(unread))
             }
-            (Pulled::Piece, _) => Some(Waiting::ForReader(Unread::new(now))),
+            (Pulled::Piece, _) => Some(WaitCause::ForReader(Unread::new(now))),
         };
     }
 
@@ -195,7 +195,7 @@ impl State {
     pub(super) fn end_overdue_streams(&self, settings: &ConnectionSettings, now: Instant) {
         for request in self.requests.values() {
             let Some(stream) = &request.stream else { continue };
-            let is_unread = matches!(request.waiting, Some(Waiting::ForReader(unread))
+            let is_unread = matches!(request.waiting, Some(WaitCause::ForReader(unread))
                 if is_over(unread.since, settings.write_time_max, now));
             if is_unread || is_over(request.began, settings.answer_time_max, now) {
                 stream.abort();
@@ -276,11 +276,11 @@ pub(crate) struct InFlightRequest {
 impl InFlightRequest {
     /// Records that the server waits for the body until the guard is dropped.
     pub(crate) fn wait_for_body(&self) -> BodyGuard {
-        self.set_waiting(Some(Waiting::ForBody(Instant::now())));
+        self.set_waiting(Some(WaitCause::ForBody(Instant::now())));
         BodyGuard(self.clone())
     }
 
-    fn set_waiting(&self, waiting: Option<Waiting>) {
+    fn set_waiting(&self, waiting: Option<WaitCause>) {
         if let Some(answering) = self.connection.state().requests.get_mut(&self.request) {
             answering.waiting = waiting;
         }
@@ -504,9 +504,9 @@ mod tests {
         let (mut state, at) = fresh();
         let first = state.begin(None, at(0));
         let second = state.begin(None, at(1));
-        state.requests.get_mut(&first).unwrap().waiting = Some(Waiting::ForBody(at(0)));
+        state.requests.get_mut(&first).unwrap().waiting = Some(WaitCause::ForBody(at(0)));
         assert_eq!(state.waiting_since(), None);
-        state.requests.get_mut(&second).unwrap().waiting = Some(Waiting::ForBody(at(2)));
+        state.requests.get_mut(&second).unwrap().waiting = Some(WaitCause::ForBody(at(2)));
         assert_eq!(state.waiting_since(), Some(at(0)));
         assert_eq!(state.overdue(&settings(), at(100)), None);
         assert_eq!(state.overdue(&settings(), at(101)), Some(Closing::Now("the answer took too long")));

@@ -50,7 +50,7 @@ use connection_table::{ConnectionTable, Slot};
 use io::Observed;
 use streams::StreamExecutor;
 pub use tls::{Certificate, TlsError, TlsFiles};
-use waiting::{Waiting, WaitingList};
+use waiting::{WaitingConnection, WaitingList};
 use watched_body::WatchedBody;
 
 /// Maximum size of a request header, in bytes; the server rejects a larger one with 431.
@@ -218,7 +218,7 @@ impl Listener {
                         let address = client_address(from.ip());
                         if let Some(slot) = table.add(address) {
                             tasks.spawn(server.clone().answer(stream, slot));
-                        } else if waiting.push(Waiting { stream, address, since: Instant::now() }).is_some() {
+                        } else if waiting.push(WaitingConnection { stream, address, since: Instant::now() }).is_some() {
                             tracing::debug!(%address, "too many connections of this address");
                         }
                     }

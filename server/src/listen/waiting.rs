@@ -19,7 +19,7 @@ use super::connection_table::{ConnectionTable, Slot};
 const PACE_MIN: Duration = Duration::from_millis(5);
 
 /// An accepted connection without a slot.
-pub(super) struct Waiting<S> {
+pub(super) struct WaitingConnection<S> {
     pub(super) stream: S,
     /// The address that it counts for.
     pub(super) address: IpAddr,
@@ -34,7 +34,7 @@ pub(super) struct WaitingList<S> {
     pace: Duration,
     next_eviction: Instant,
     /// In order of arrival.
-    connections: VecDeque<Waiting<S>>,
+    connections: VecDeque<WaitingConnection<S>>,
 }
 
 impl<S> WaitingList<S> {
@@ -52,7 +52,7 @@ impl<S> WaitingList<S> {
     /// Adds a connection. If there are too many, returns the one to close: the first one if it is overdue,
     /// otherwise the new one.
     #[must_use]
-    pub(super) fn push(&mut self, newcomer: Waiting<S>) -> Option<Waiting<S>> {
+    pub(super) fn push(&mut self, newcomer: WaitingConnection<S>) -> Option<WaitingConnection<S>> {
         let now = newcomer.since;
         if self.connections.len() < self.waiting_max {
             self.connections.push_back(newcomer);
@@ -116,7 +116,7 @@ impl<S> WaitingList<S> {
     }
 }
 
-fn is_overdue<S>(one: &Waiting<S>, overdue_after: Duration, now: Instant) -> bool {
+fn is_overdue<S>(one: &WaitingConnection<S>, overdue_after: Duration, now: Instant) -> bool {
     now.saturating_duration_since(one.since) >= overdue_after
 }
 
@@ -159,7 +159,9 @@ mod tests {
         }
 
         fn arrive(&mut self, stream: &'static str) -> Option<&'static str> {
-            self.list.push(Waiting { stream, address: HERE, since: self.now }).map(|closed| closed.stream)
+            self.list
+                .push(WaitingConnection { stream, address: HERE, since: self.now })
+                .map(|closed| closed.stream)
         }
 
         fn served(&mut self) -> Vec<&'static str> {

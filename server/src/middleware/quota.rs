@@ -13,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::AppError;
-use crate::keys::ApiKey;
+use crate::keys::ClientKey;
 use crate::quota::{KeyQuota, Rate, Unit};
 use crate::request::RequestRecord;
 use crate::state::AppState;
@@ -52,7 +52,7 @@ fn quota_of(app: &AppState, request: &Request) -> Option<KeyQuota> {
     if request.method().is_safe() {
         return None;
     }
-    let key: &ApiKey = request.extensions().get()?;
+    let key: &ClientKey = request.extensions().get()?;
     app.quotas.of(key.id(), key.quota)
 }
 

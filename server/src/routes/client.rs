@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
 
-use crate::keys::ApiKey;
+use crate::keys::ClientKey;
 use crate::listen::client_address;
 use crate::request::Client;
 use crate::state::AppState;
@@ -15,7 +15,7 @@ use crate::state::AppState;
 /// Identifies a client: by its API key, which the check of keys has found, otherwise by its address, which
 /// the accept loop stores in [`ConnectInfo`] (in IPv6 the /64 network).
 pub(super) fn client(app: &AppState, parts: &Parts) -> Client {
-    let key: Option<&ApiKey> = parts.extensions.get();
+    let key: Option<&ClientKey> = parts.extensions.get();
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(from)| from.ip());
     let has_own_prefixes = key.is_some() && !app.settings.share_prefix_cache;
     let id = match key {

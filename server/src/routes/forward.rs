@@ -20,9 +20,10 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{ApiRequest, RawRequest};
-use super::passed_usage::PassedUsage;
+
 use super::resolve;
 use super::stream::NO_BUFFERING;
+use super::usage_reader::UsageReader;
 use crate::apis::forwarded::{ForwardedRequest, forwarded_request};
 use crate::error::AppError;
 use crate::paths::CHAT;
@@ -110,7 +111,7 @@ pub(super) async fn forward(
     };
     turn.release_memory();
     let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
-    let usage = PassedUsage::new(is_stream, hides_usage);
+    let usage = UsageReader::new(is_stream, hides_usage);
     let record = requester.record;
     let passing = Passing { response, usage, prompt, turn: Some(turn), model, record, deadline };
     Ok(passing.into_response())
@@ -212,7 +213,7 @@ impl Drop for UnreportedPrompt {
 /// A response that passes from the engine to the client. Its tokens are counted when it is dropped.
 struct Passing {
     response: Forwarded,
-    usage: PassedUsage,
+    usage: UsageReader,
     prompt: UnreportedPrompt,
     /// `None` once the response has ended.
     turn: Option<TextTurn>,

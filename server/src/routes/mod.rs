@@ -15,7 +15,6 @@ pub(crate) mod labels;
 pub(crate) mod lora;
 pub(crate) mod models;
 pub(crate) mod ops;
-mod passed_usage;
 mod pieces;
 pub(crate) mod playground;
 pub(crate) mod rerank;
@@ -23,6 +22,7 @@ pub(crate) mod responses;
 pub(crate) mod score;
 mod stream;
 pub(crate) mod tokens;
+mod usage_reader;
 
 use std::sync::Arc;
 

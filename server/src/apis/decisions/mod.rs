@@ -389,11 +389,11 @@ impl Results {
 /// An answer in figures.
 pub(crate) enum Figures {
     Options(OptionFigures),
-    Number(Box<ShownNumber>),
+    Number(Box<NumberFigures>),
 }
 
 /// A number as the response shows it.
-pub(crate) struct ShownNumber {
+pub(crate) struct NumberFigures {
     number: Number,
     unit: Option<String>,
     mass: Mass,

@@ -4,7 +4,7 @@ use ntl_api::{MethodName, NumberCriteria, NumberOptions, NumberScale};
 use ntl_core::contract::{NumberJob, NumberOutcome};
 
 use super::figures::MASS_MIN;
-use super::{Reading, ShownNumber};
+use super::{NumberFigures, Reading};
 use crate::apis::fields::{NumberNames, number_question};
 use crate::apis::number::NumberFormat;
 use crate::error::{AppError, check};
@@ -58,7 +58,7 @@ impl NumberQuestion {
         Ok(Self { criteria, job, format })
     }
 
-    pub(super) fn shown(&self, outcome: NumberOutcome) -> ShownNumber {
+    pub(super) fn shown(&self, outcome: NumberOutcome) -> NumberFigures {
         let (_, mut number) = self.format.show(&outcome);
         let mass = outcome.distribution.mass();
         if number.value.is_some() && mass.closed + mass.open < MASS_MIN {
@@ -67,6 +67,6 @@ impl NumberQuestion {
             number.reason = Some(format!("numbers have less than {MASS_MIN:e} of the probability"));
         }
         let unit = self.criteria.unit.clone();
-        ShownNumber { number, unit, mass, method: self.format.method(), outcome }
+        NumberFigures { number, unit, mass, method: self.format.method(), outcome }
     }
 }

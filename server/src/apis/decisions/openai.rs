@@ -39,16 +39,16 @@ const MESSAGE_SEPARATOR: &str = "\n\n";
 
 /// The parts of questions that only the response needs.
 #[derive(Debug)]
-pub(crate) struct QuestionForms(Vec<QuestionForm>);
+pub(crate) struct OpenAiForms(Vec<OpenAiForm>);
 
 #[derive(Debug)]
-struct QuestionForm {
+struct OpenAiForm {
     name: Option<String>,
-    values: Values,
+    values: OpenAiOptions,
 }
 
 #[derive(Debug)]
-enum Values {
+enum OpenAiOptions {
     /// Of a predicate or a number.
     None,
     Choice(Vec<OptionValue>),
@@ -59,7 +59,7 @@ enum Values {
 pub(crate) fn decision(
     request: DecisionsRequest,
     profile: &ModelProfile,
-) -> Result<(Decision, QuestionForms), AppError> {
+) -> Result<(Decision, OpenAiForms), AppError> {
     check_cache_options(request.prompt_cache_options.as_ref())?;
     let fields = ReadingFields {
         read: request.x_read,
@@ -85,7 +85,7 @@ pub(crate) fn decision(
     }
     let is_dry_run = request.x_dry_run.unwrap_or(false);
     let decision = Decision::new("questions", state, questions, is_dry_run, profile)?;
-    Ok((decision, QuestionForms(forms)))
+    Ok((decision, OpenAiForms(forms)))
 }
 
 fn check_cache_options(options: Option<&PromptCacheOptions>) -> Result<(), AppError> {
@@ -225,7 +225,7 @@ fn question(
     question: DecisionQuestion,
     reading: Reading,
     profile: &ModelProfile,
-) -> Result<(Question, QuestionForm), AppError> {
+) -> Result<(Question, OpenAiForm), AppError> {
     let path = format!("{param}.");
     let field = |name: &str| format!("{path}{name}");
     let kind = required(&field("type"), question.kind.clone())?;
@@ -242,7 +242,7 @@ fn question(
     let instructions = text(&field("instructions"), instructions)?;
     let mut options_param = param.clone();
     let (kind, values) = match kind.as_str() {
-        "predicate" => (QuestionKind::yes_or_no([None, None]), Values::None),
+        "predicate" => (QuestionKind::yes_or_no([None, None]), OpenAiOptions::None),
         "choice" => {
             options_param = field("choices");
             let choices = question.choices.unwrap_or_default();
@@ -264,11 +264,11 @@ fn question(
                 objective: question.objective,
             };
             let number = NumberQuestion::new(&path, criteria, reading, profile)?;
-            (QuestionKind::Number(Box::new(number)), Values::None)
+            (QuestionKind::Number(Box::new(number)), OpenAiOptions::None)
         }
     };
     check_writes(&kind, profile)?;
-    let form = QuestionForm { name: question.name, values };
+    let form = OpenAiForm { name: question.name, values };
     Ok((Question::new(param, options_param, instructions, kind, reading), form))
 }
 
@@ -297,7 +297,7 @@ fn check_options(param: &str, count: usize, max: usize) -> Result<(), AppError> 
 
 /// The options of a choice. A value is written as JSON if it could be confused with another one: booleans
 /// next to their texts, and texts that begin or end with spaces or have control characters.
-fn choice(param: &str, choices: Vec<DecisionChoice>) -> Result<(QuestionKind, Values), AppError> {
+fn choice(param: &str, choices: Vec<DecisionChoice>) -> Result<(QuestionKind, OpenAiOptions), AppError> {
     let mut values = HashSet::new();
     for (index, choice) in choices.iter().enumerate() {
         let is_new = values.insert(&choice.value);
@@ -317,20 +317,20 @@ fn choice(param: &str, choices: Vec<DecisionChoice>) -> Result<(QuestionKind, Va
         options.push(AnswerOption { text, description });
         values.push(value);
     }
-    Ok((QuestionKind::Choice(options), Values::Choice(values)))
+    Ok((QuestionKind::Choice(options), OpenAiOptions::Choice(values)))
 }
 
-fn score(levels: Vec<DecisionLevel>) -> (QuestionKind, Values) {
+fn score(levels: Vec<DecisionLevel>) -> (QuestionKind, OpenAiOptions) {
     let mut options = Vec::with_capacity(levels.len());
     let mut labels = Vec::with_capacity(levels.len());
     for DecisionLevel { label, description } in levels {
         options.push(AnswerOption { text: super::option_text(&label), description });
         labels.push(label);
     }
-    (QuestionKind::Score(options), Values::Levels(labels))
+    (QuestionKind::Score(options), OpenAiOptions::Levels(labels))
 }
 
-impl QuestionForms {
+impl OpenAiForms {
     /// The response with these answers.
     pub(crate) fn response(
         self,
@@ -347,7 +347,7 @@ impl QuestionForms {
     }
 }
 
-impl QuestionForm {
+impl OpenAiForm {
     fn answer(self, question: &Question, figures: &Figures) -> DecisionAnswer {
         let x_mass = figures.shown_mass();
         let name = self.name;
@@ -368,14 +368,14 @@ impl QuestionForm {
             return DecisionAnswer::Refusal { name, x_mass };
         };
         match self.values {
-            Values::None => DecisionAnswer::Predicate {
+            OpenAiOptions::None => DecisionAnswer::Predicate {
                 name,
                 probability: probabilities[0],
                 x_mass,
                 x_bounds: PredicateBounds { probability: ends(figures.bounds[0]) },
                 x_set: question.set(figures, &[OptionValue::Flag(true), OptionValue::Flag(false)]),
             },
-            Values::Choice(values) => DecisionAnswer::Choice {
+            OpenAiOptions::Choice(values) => DecisionAnswer::Choice {
                 name,
                 choice: values[best(probabilities)].clone(),
                 probabilities: probabilities_of_values(&values, probabilities),
@@ -385,7 +385,9 @@ impl QuestionForm {
                 x_set: question.set(figures, &values),
                 x_note: figures.note(),
             },
-            Values::Levels(labels) => score_answer(name, &labels, probabilities, question, figures, x_mass),
+            OpenAiOptions::Levels(labels) => {
+                score_answer(name, &labels, probabilities, question, figures, x_mass)
+            }
         }
     }
 }

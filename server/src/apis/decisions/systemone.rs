@@ -21,16 +21,16 @@ use crate::request::{EngineWork, ModelProfile};
 
 /// The parts of questions that only the response needs.
 #[derive(Debug)]
-pub(crate) struct QuestionForms(Vec<QuestionForm>);
+pub(crate) struct SystemOneForms(Vec<SystemOneForm>);
 
 #[derive(Debug)]
-struct QuestionForm {
+struct SystemOneForm {
     id: String,
-    values: Values,
+    values: SystemOneOptions,
 }
 
 #[derive(Debug)]
-enum Values {
+enum SystemOneOptions {
     /// Of a noul or a number.
     None,
     Names(Vec<String>),
@@ -41,7 +41,7 @@ enum Values {
 pub(crate) fn decision(
     request: SystemOneRequest,
     profile: &ModelProfile,
-) -> Result<(Decision, QuestionForms), AppError> {
+) -> Result<(Decision, SystemOneForms), AppError> {
     let has_assets =
         request.assets.is_some_and(|assets| assets.as_object().is_none_or(|all| !all.is_empty()));
     check("assets", !has_assets, "has images: this server reads texts only")?;
@@ -58,7 +58,7 @@ pub(crate) fn decision(
     let InOrder(given) = required("questions", request.questions)?;
     check_count("questions", given.len())?;
     let mut questions = Vec::with_capacity(given.len());
-    let mut forms: Vec<QuestionForm> = Vec::with_capacity(given.len());
+    let mut forms: Vec<SystemOneForm> = Vec::with_capacity(given.len());
     let mut ids = std::collections::HashSet::new();
     for (id, own) in given {
         check("questions", !id.is_empty(), "has a question with an empty id")?;
@@ -66,11 +66,11 @@ pub(crate) fn decision(
         check(&param, ids.insert(id.clone()), "is there twice")?;
         let (question, values) = question(param, own, reading, profile)?;
         questions.push(question);
-        forms.push(QuestionForm { id, values });
+        forms.push(SystemOneForm { id, values });
     }
     let is_dry_run = request.x_dry_run.unwrap_or(false);
     let decision = Decision::new("questions", state, questions, is_dry_run, profile)?;
-    Ok((decision, QuestionForms(forms)))
+    Ok((decision, SystemOneForms(forms)))
 }
 
 /// The path of a field in an object: `object.name`, or `object["any name"]`.
@@ -110,7 +110,7 @@ fn question(
     question: SystemOneQuestion,
     reading: Reading,
     profile: &ModelProfile,
-) -> Result<(Question, Values), AppError> {
+) -> Result<(Question, SystemOneOptions), AppError> {
     let field = |name: &str| format!("{param}.{name}");
     let criteria_param = field("criteria");
     let kind = required(&field("type"), question.kind)?;
@@ -121,7 +121,7 @@ fn question(
             let descriptions = noul(&criteria_param, &criteria)?;
             let is_described = descriptions.iter().any(Option::is_some);
             check(&field("instructions"), instructions.is_some() || is_described, "is missing")?;
-            (QuestionKind::yes_or_no(descriptions), Values::None)
+            (QuestionKind::yes_or_no(descriptions), SystemOneOptions::None)
         }
         "choice" => choice(&criteria_param, criteria)?,
         "score" => score(&criteria_param, criteria)?,
@@ -134,7 +134,7 @@ fn question(
             })?;
             let path = format!("{criteria_param}.");
             let number = NumberQuestion::new(&path, criteria.unwrap_or_default(), reading, profile)?;
-            (QuestionKind::Number(Box::new(number)), Values::None)
+            (QuestionKind::Number(Box::new(number)), SystemOneOptions::None)
         }
         "box" => {
             let message = "is `box`, which finds a box in an image: this server reads texts only";
@@ -165,7 +165,7 @@ fn noul(param: &str, criteria: &Value) -> Result<[Option<String>; 2], AppError> 
     Ok([yes, no])
 }
 
-fn choice(param: &str, criteria: Value) -> Result<(QuestionKind, Values), AppError> {
+fn choice(param: &str, criteria: Value) -> Result<(QuestionKind, SystemOneOptions), AppError> {
     let Value::Object(fields) = criteria else {
         return Err(AppError::field(param, "must be an object of options with their descriptions"));
     };
@@ -177,10 +177,10 @@ fn choice(param: &str, criteria: Value) -> Result<(QuestionKind, Values), AppErr
         options.push(AnswerOption { text: option_text(&name), description });
         names.push(name);
     }
-    Ok((QuestionKind::Choice(options), Values::Names(names)))
+    Ok((QuestionKind::Choice(options), SystemOneOptions::Names(names)))
 }
 
-fn score(param: &str, criteria: Value) -> Result<(QuestionKind, Values), AppError> {
+fn score(param: &str, criteria: Value) -> Result<(QuestionKind, SystemOneOptions), AppError> {
     let Value::Array(levels) = criteria else {
         return Err(AppError::field(param, "must be a list of levels, the lowest one first"));
     };
@@ -190,7 +190,7 @@ fn score(param: &str, criteria: Value) -> Result<(QuestionKind, Values), AppErro
         let text = free_text(&format!("{param}[{index}]"), level)?;
         options.push(AnswerOption { text: option_text(&text), description: None });
     }
-    Ok((QuestionKind::Score(options), Values::Levels(levels)))
+    Ok((QuestionKind::Score(options), SystemOneOptions::Levels(levels)))
 }
 
 fn check_options(param: &str, count: usize) -> Result<(), AppError> {
@@ -201,7 +201,7 @@ fn check_options(param: &str, count: usize) -> Result<(), AppError> {
     )
 }
 
-impl QuestionForms {
+impl SystemOneForms {
     /// The response with these answers.
     pub(crate) fn response(
         self,
@@ -226,7 +226,7 @@ impl QuestionForms {
 }
 
 /// An answer. A question that the model does not answer has equal probabilities and no closed mass.
-fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAnswer {
+fn answer(values: SystemOneOptions, question: &Question, figures: &Figures) -> SystemOneAnswer {
     let x_mass = figures.shown_mass();
     let figures = match figures {
         Figures::Number(shown) => {
@@ -242,13 +242,13 @@ fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAn
     };
     let probabilities = figures.or_uniform();
     match values {
-        Values::None => SystemOneAnswer::Noul {
+        SystemOneOptions::None => SystemOneAnswer::Noul {
             noul: probabilities[0],
             x_mass,
             x_bounds: NoulBounds { noul: ends(figures.bounds[0]) },
             x_set: question.set(figures, &[OptionValue::Flag(true), OptionValue::Flag(false)]),
         },
-        Values::Names(names) => {
+        SystemOneOptions::Names(names) => {
             let values: Vec<OptionValue> = names.iter().cloned().map(OptionValue::Text).collect();
             SystemOneAnswer::Choice {
                 choice: names[best(&probabilities)].clone(),
@@ -267,7 +267,7 @@ fn answer(values: Values, question: &Question, figures: &Figures) -> SystemOneAn
                 probabilities: names.into_iter().zip(probabilities).collect(),
             }
         }
-        Values::Levels(levels) => {
+        SystemOneOptions::Levels(levels) => {
             let index = || (0..levels.len()).map(|index| index.to_string());
             SystemOneAnswer::Score {
                 score: expected_index(&probabilities),

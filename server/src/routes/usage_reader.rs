@@ -44,7 +44,7 @@ struct LastEvent {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct PassedUsage {
+pub(super) struct UsageReader {
     is_stream: bool,
     hides_usage: bool,
     /// Bytes of an event or of token counts that are not complete yet.
@@ -57,7 +57,7 @@ pub(super) struct PassedUsage {
     has_length: bool,
 }
 
-impl PassedUsage {
+impl UsageReader {
     pub(super) fn new(is_stream: bool, hides_usage: bool) -> Self {
         Self { is_stream, hides_usage, ..Self::default() }
     }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     /// Returns what passes if the parts of a response have this size, and what is read.
-    fn passed(response: &str, size: usize, usage: PassedUsage) -> (String, (u64, u64), bool) {
+    fn passed(response: &str, size: usize, usage: UsageReader) -> (String, (u64, u64), bool) {
         let mut usage = usage;
         let mut passed = Vec::new();
         for part in response.as_bytes().chunks(size) {
@@ -213,17 +213,17 @@ mod tests {
     fn the_token_counts_of_a_body_are_read_wherever_it_is_divided() {
         let body = r#"{"usage":null,"choices":[{"text":"\"usage\":{\"prompt_tokens\":9}","finish_reason":"length"}],"usage": {"prompt_tokens":5,"total_tokens":12,"completion_tokens":7}}"#;
         for size in 1..=body.len() {
-            let (same, tokens, has_length) = passed(body, size, PassedUsage::new(false, true));
+            let (same, tokens, has_length) = passed(body, size, UsageReader::new(false, true));
             assert_eq!((same.as_str(), tokens, has_length), (body, (5, 7), true), "{size}");
         }
         let responses =
             r#"{"output":[],"usage":{"input_tokens":3,"output_tokens":4,"input_tokens_details":{}}}"#;
-        assert_eq!(passed(responses, 10, PassedUsage::new(false, false)).1, (3, 4));
+        assert_eq!(passed(responses, 10, UsageReader::new(false, false)).1, (3, 4));
         for wrong in [r#"{"usage":"#, r#"{"usage":[]}"#, r#"{"usage":{"prompt_tokens":-1}}"#, "", "no JSON"] {
-            assert_eq!(passed(wrong, 3, PassedUsage::new(false, false)).1, (0, 0), "{wrong}");
+            assert_eq!(passed(wrong, 3, UsageReader::new(false, false)).1, (0, 0), "{wrong}");
         }
         let many = r#"{"usage":{"prompt_tokens":18446744073709551615}}"#;
-        assert_eq!(passed(many, 3, PassedUsage::new(false, false)).1, (TOKENS_MAX, 0));
+        assert_eq!(passed(many, 3, UsageReader::new(false, false)).1, (TOKENS_MAX, 0));
     }
 
     #[test]
@@ -236,21 +236,21 @@ mod tests {
             let done = event("[DONE]");
             let whole = format!("{texts}{counts}{done}");
             for size in 1..=whole.len() {
-                let (shown, tokens, has_length) = passed(&whole, size, PassedUsage::new(true, true));
+                let (shown, tokens, has_length) = passed(&whole, size, UsageReader::new(true, true));
                 assert_eq!((shown, tokens, has_length), (format!("{texts}{done}"), (5, 7), false), "{size}");
-                assert_eq!(passed(&whole, size, PassedUsage::new(true, false)).0, whole);
+                assert_eq!(passed(&whole, size, UsageReader::new(true, false)).0, whole);
             }
             // A stream that is cut off has no counts.
-            assert_eq!(passed(&texts, 7, PassedUsage::new(true, true)).1, (0, 2));
+            assert_eq!(passed(&texts, 7, UsageReader::new(true, true)).1, (0, 2));
         }
     }
 
     #[test]
     fn the_last_event_of_a_response_has_the_counts_and_long_events_are_not_held_back() {
         let completed = "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n";
-        let (shown, tokens, _) = passed(completed, 11, PassedUsage::new(true, false));
+        let (shown, tokens, _) = passed(completed, 11, UsageReader::new(true, false));
         assert_eq!((shown.as_str(), tokens), (completed, (3, 4)));
-        let mut usage = PassedUsage::new(true, true);
+        let mut usage = UsageReader::new(true, true);
         let long = vec![b'x'; EVENT_BYTES_MAX + 1];
         assert_eq!(usage.pass(long.clone()), long);
     }
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn an_event_in_many_parts_costs_one_pass() {
         let event = format!("data: {{\"text\":\"{}\"}}\n\n", "x".repeat(EVENT_BYTES_MAX / 2));
-        assert_eq!(passed(&event, 1, PassedUsage::new(true, true)), (event.clone(), (0, 1), false));
-        let mut usage = PassedUsage::new(false, true);
+        assert_eq!(passed(&event, 1, UsageReader::new(true, true)), (event.clone(), (0, 1), false));
+        let mut usage = UsageReader::new(false, true);
         usage.pass(["x".repeat(1 << 20).as_bytes(), USAGE].concat());
         assert_eq!(usage.pending, USAGE, "what precedes the name is not read again");
     }
