@@ -22,12 +22,12 @@ use crate::store::sample::Sample;
 use crate::store::saved::Run;
 
 /// The probabilities of a question's options, and the index of the correct one.
-struct Labelled {
+struct LabelledDecision {
     probabilities: Vec<f64>,
     expected: usize,
 }
 
-impl Labelled {
+impl LabelledDecision {
     /// Returns `None` for a question of another type or without an answer.
     fn of(sample: &Sample, kind: CalibratedKind) -> Option<Self> {
         let probabilities: Vec<f64> = column(sample, "probabilities")?;
@@ -105,7 +105,8 @@ impl Labelled {
 pub(super) fn run(run: &Run, settings: &CalibrateSettings, out: &mut dyn Write) -> anyhow::Result<()> {
     let alpha = settings.alpha;
     let kind = kind_of(run, settings.kind)?;
-    let items: Vec<Labelled> = run.samples.iter().filter_map(|sample| Labelled::of(sample, kind)).collect();
+    let items: Vec<LabelledDecision> =
+        run.samples.iter().filter_map(|sample| LabelledDecision::of(sample, kind)).collect();
     let Drawn { own, rest, left_out } = draw(items, run.samples.len(), settings)?;
     let scores: Vec<f64> = own.iter().map(|item| item.score(kind, alpha)).collect();
     let figures = offset(&scores, alpha)?;
@@ -153,7 +154,7 @@ pub(super) fn run(run: &Run, settings: &CalibrateSettings, out: &mut dyn Write) 
 /// Returns the requested type, or the only one whose questions have options.
 fn kind_of(run: &Run, requested: Option<CalibratedKind>) -> Result<CalibratedKind, CalibrateError> {
     let mut found = vec![CalibratedKind::Predicate, CalibratedKind::Choice, CalibratedKind::Score];
-    found.retain(|kind| run.samples.iter().any(|sample| Labelled::of(sample, *kind).is_some()));
+    found.retain(|kind| run.samples.iter().any(|sample| LabelledDecision::of(sample, *kind).is_some()));
     match (requested, found.as_slice()) {
         (Some(kind), found) if found.contains(&kind) => Ok(kind),
         (None, [kind]) => Ok(*kind),

@@ -134,7 +134,7 @@ fn spaced_json(value: &Value) -> String {
 
 /// A row as it is in the file. Other fields, such as `id` and `tags`, are ignored.
 #[derive(Deserialize)]
-struct Row {
+struct StoredQuestion {
     #[serde(rename = "type")]
     kind: String,
     input: Value,
@@ -179,7 +179,7 @@ pub fn read(file: &Path) -> Result<Vec<Question>, DataError> {
     if questions.is_empty() { Err(DataError::Empty { file: file.to_owned() }) } else { Ok(questions) }
 }
 
-fn parse(text: &str) -> Result<Row, String> {
+fn parse(text: &str) -> Result<StoredQuestion, String> {
     let object: Map<String, Value> =
         serde_json::from_str(text).map_err(|error| json::problem_in_line(&error))?;
     serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| {
@@ -195,7 +195,7 @@ fn parse(text: &str) -> Result<Row, String> {
     })
 }
 
-fn question(row: Row) -> Result<Question, Problem> {
+fn question(row: StoredQuestion) -> Result<Question, Problem> {
     if !matches!(row.input, Value::String(_) | Value::Object(_) | Value::Array(_)) {
         return problem("input", format!("`{}` is not a text, an object or a list", row.input));
     }
@@ -244,7 +244,7 @@ fn question(row: Row) -> Result<Question, Problem> {
             let Some(expected) = row.expected.as_f64() else {
                 return problem("expected", format!("`{}` is not a number", row.expected));
             };
-            let Row { minimum, maximum, step, unit, .. } = row;
+            let StoredQuestion { minimum, maximum, step, unit, .. } = row;
             let criteria = NumberCriteria { minimum, maximum, step, unit, objective: None };
             QuestionKind::Number { criteria, expected }
         }

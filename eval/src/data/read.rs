@@ -214,7 +214,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(file: &Path, line: usize, text: &'a 
 }
 
 #[derive(Deserialize)]
-struct Question {
+struct Gsm8kLine {
     question: String,
     answer: Value,
 }
@@ -224,7 +224,7 @@ struct Question {
 pub fn questions(file: &Path, truth: Truth) -> Result<Vec<Item>, DataError> {
     let text = text(file)?;
     let items = json_values(file, &text)?.into_iter().map(|(line, text)| {
-        let Question { question, answer } = parse(file, line, text)?;
+        let Gsm8kLine { question, answer } = parse(file, line, text)?;
         let answer = match answer {
             Value::String(answer) => answer,
             Value::Number(answer) => answer.to_string(),
@@ -284,7 +284,7 @@ struct PassageAnswer {
 }
 
 /// Reads SuperGLUE's MultiRC, one item per question, worded as in the paper: the passage, a blank line and
-/// `Question: `. The answer joins the texts with label 1 by ` | `. Answers without labels, as in the test
+/// `Gsm8kLine: `. The answer joins the texts with label 1 by ` | `. Answers without labels, as in the test
 /// set, are an error.
 pub fn passages(file: &Path) -> Result<Vec<Item>, DataError> {
     let mut items = Vec::new();

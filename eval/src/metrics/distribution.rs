@@ -5,7 +5,7 @@
 //! In: quantiles and values of one answer, and the truth. The server returns a limited number of values and
 //! leaves mass open. CRPS and PIT are computed from the returned values, scaled to a sum of 1, and only if
 //! the rest is at most [`UNKNOWN_MAX`] of the mass. Out: [`DistributionScores`] of one item, and
-//! [`Calibration`] and [`Unknown`] of all items.
+//! [`DistributionCalibration`] and [`Unknown`] of all items.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -208,7 +208,7 @@ fn pit(support: &[(f64, f64)], truth: f64) -> (f64, f64) {
 /// How well the predicted distributions agree with the truth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Calibration {
+pub struct DistributionCalibration {
     /// Number of truths in each of 20 equal bins of the distribution; flat when calibrated. If the truth
     /// itself has probability, its position inside that probability is drawn at random (seeded).
     pub pit: Vec<usize>,
@@ -228,7 +228,7 @@ pub struct Coverage {
     pub n: usize,
 }
 
-impl Calibration {
+impl DistributionCalibration {
     /// Returns `None` without any distribution. `seed` is for the random positions inside probabilities.
     pub fn of<'a>(scores: impl Iterator<Item = &'a DistributionScores>, seed: u64) -> Option<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -458,11 +458,11 @@ mod tests {
         let quantiles = [(0.5, Some(2.0)), (0.9, None)];
         let items: Vec<DistributionScores> =
             (1..=3).map(|truth| scores(&[(2.0, 1.0)], &quantiles, f64::from(truth))).collect();
-        let found = Calibration::of(items.iter(), 0).unwrap();
+        let found = DistributionCalibration::of(items.iter(), 0).unwrap();
         assert_eq!(found.pit.iter().sum::<usize>(), 3);
         // Below all mass, and above all.
         assert!(found.pit[0] >= 1 && found.pit[BINS - 1] >= 1);
         assert_eq!(found.coverage, [Coverage { q: 0.5, covered: 2, n: 3 }]);
-        assert_eq!(Calibration::of([].iter(), 0), None);
+        assert_eq!(DistributionCalibration::of([].iter(), 0), None);
     }
 }

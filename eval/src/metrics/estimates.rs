@@ -98,8 +98,8 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
     let is_judged = rows.iter().any(|row| row.judgement.is_some());
     let of_judges: &[&str] = if is_judged { &COMPARED_OF_JUDGES } else { &[] };
     let compared = COMPARED.iter().chain(of_judges);
-    let metrics: Vec<Measured<'_>> =
-        compared.filter_map(|name| Measured::of(name, &columns, items.len())).collect();
+    let metrics: Vec<MeasuredMetric<'_>> =
+        compared.filter_map(|name| MeasuredMetric::of(name, &columns, items.len())).collect();
     let bootstrap = Bootstrap { resamples: if items.len() < 2 { 0 } else { RESAMPLES }, seed };
     let drawn = bootstrap.resample_in_parallel(items.len(), |weights| {
         metrics.iter().map(|metric| metric.draw(weights)).collect::<Vec<_>>()
@@ -136,7 +136,7 @@ pub fn compare_estimates(rows: &[&Row], seed: u64) -> IndexMap<String, EstimateS
 /// corrected together.
 fn against_mode(
     items: &Items,
-    metrics: &[Measured<'_>],
+    metrics: &[MeasuredMetric<'_>],
     columns: &[Columns],
     which: usize,
     bootstrap: Bootstrap,
@@ -232,7 +232,7 @@ impl Columns {
 }
 
 /// A metric of each estimate.
-struct Measured<'a> {
+struct MeasuredMetric<'a> {
     info: &'static MetricInfo,
     /// There are no influences on statistics that are not functions of means, nor on accuracy, whose
     /// intervals are Wilson's.
@@ -245,7 +245,7 @@ struct Measured<'a> {
     best: usize,
 }
 
-impl<'a> Measured<'a> {
+impl<'a> MeasuredMetric<'a> {
     /// `None` if no estimate has the metric.
     fn of(name: &str, columns: &'a [Columns], items: usize) -> Option<Self> {
         let info = find(name)?;

@@ -17,11 +17,11 @@ pub struct JunitSuite {
 #[derive(Debug, Clone)]
 struct Case {
     name: String,
-    outcome: Outcome,
+    outcome: TestOutcome,
 }
 
 #[derive(Debug, Clone)]
-enum Outcome {
+enum TestOutcome {
     Passed,
     /// A gate was missed.
     Failure(String),
@@ -36,15 +36,15 @@ impl JunitSuite {
     pub fn of_report(report: &Report, gates: &[Gate]) -> Self {
         let Report { task, split, n, failed, seconds, .. } = report;
         let answers = if *failed > 0 {
-            Outcome::Error(format!("{failed} of {n} items failed"))
+            TestOutcome::Error(format!("{failed} of {n} items failed"))
         } else if let Some(missing) = &report.missing_scores {
-            Outcome::Error(format!("{} of {n} items have no likelihood: {}", missing.n, missing.first))
+            TestOutcome::Error(format!("{} of {n} items have no likelihood: {}", missing.n, missing.first))
         } else {
-            Outcome::Passed
+            TestOutcome::Passed
         };
         let mut cases = vec![Case { name: ANSWERS.to_owned(), outcome: answers }];
         for gate in gates {
-            let outcome = gate.miss.clone().map_or(Outcome::Passed, Outcome::Failure);
+            let outcome = gate.miss.clone().map_or(TestOutcome::Passed, TestOutcome::Failure);
             cases.push(Case { name: gate.name.clone(), outcome });
         }
         Self { name: format!("{task} {split}"), seconds: *seconds, cases }
@@ -52,18 +52,18 @@ impl JunitSuite {
 
     /// A run without a report.
     pub fn of_error(task: &str, split: &str, error: String) -> Self {
-        let case = Case { name: ANSWERS.to_owned(), outcome: Outcome::Error(error) };
+        let case = Case { name: ANSWERS.to_owned(), outcome: TestOutcome::Error(error) };
         Self { name: format!("{task} {split}"), seconds: 0.0, cases: vec![case] }
     }
 
-    fn count(&self, is_counted: fn(&Outcome) -> bool) -> usize {
+    fn count(&self, is_counted: fn(&TestOutcome) -> bool) -> usize {
         self.cases.iter().filter(|case| is_counted(&case.outcome)).count()
     }
 
     fn xml(&self) -> String {
         let name = attribute(&self.name);
-        let failures = self.count(|outcome| matches!(outcome, Outcome::Failure(_)));
-        let errors = self.count(|outcome| matches!(outcome, Outcome::Error(_)));
+        let failures = self.count(|outcome| matches!(outcome, TestOutcome::Failure(_)));
+        let errors = self.count(|outcome| matches!(outcome, TestOutcome::Error(_)));
         let tests = self.cases.len();
         let mut xml = format!(
             "  <testsuite name=\"{name}\" tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" time=\"{:.3}\">\n",
@@ -73,11 +73,11 @@ impl JunitSuite {
             let start =
                 format!("    <testcase classname=\"ntl-eval.{name}\" name=\"{}\"", attribute(&case.name));
             xml += &match &case.outcome {
-                Outcome::Passed => format!("{start}/>\n"),
-                Outcome::Failure(text) => {
+                TestOutcome::Passed => format!("{start}/>\n"),
+                TestOutcome::Failure(text) => {
                     format!("{start}><failure message=\"{}\"/></testcase>\n", attribute(text))
                 }
-                Outcome::Error(text) => {
+                TestOutcome::Error(text) => {
                     format!("{start}><error message=\"{}\"/></testcase>\n", attribute(text))
                 }
             };

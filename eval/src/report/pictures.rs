@@ -5,12 +5,12 @@ use super::document::Picture;
 use super::histograms::{DIGITS_MAX, Errors, MASS_EDGES, by_digits, by_mass, is_decade};
 use super::judgements;
 use crate::format::{count, number, power, tick};
-use crate::metrics::distribution::Calibration;
+use crate::metrics::distribution::DistributionCalibration;
 use crate::report::chart::Axis;
 use crate::report::chart::bars::{Bar, Bars, Expected};
 use crate::report::chart::dots::{Dot, Dots};
 use crate::report::chart::hexagons::{HexagonMap, Point};
-use crate::report::chart::rows::{self, Row};
+use crate::report::chart::rows::{self, ShareRow};
 use crate::report::chart::scale::{Scale, Shape};
 use crate::stats::Interval;
 use crate::stats::wilson::wilson;
@@ -181,13 +181,13 @@ fn digits(run: &Run) -> Option<Picture> {
 }
 
 fn modules(run: &Run) -> Option<Picture> {
-    let mut shown: Vec<Row> = run
+    let mut shown: Vec<ShareRow> = run
         .report
         .modules
         .iter()
         .filter_map(|(name, module)| {
             let accuracy = module.metrics.get("accuracy");
-            Some(Row { name: name.clone(), share: accuracy.value?, whisker: accuracy.interval() })
+            Some(ShareRow { name: name.clone(), share: accuracy.value?, whisker: accuracy.interval() })
         })
         .collect();
     shown.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -198,7 +198,7 @@ fn modules(run: &Run) -> Option<Picture> {
     })
 }
 
-fn pit(calibration: &Calibration) -> Option<Picture> {
+fn pit(calibration: &DistributionCalibration) -> Option<Picture> {
     let (bins, n) =
         (calibration.pit.len() as f64, calibration.pit.iter().map(|&count| count as f64).sum::<f64>());
     if n < 1.0 {
@@ -231,7 +231,7 @@ fn pit(calibration: &Calibration) -> Option<Picture> {
     Some(Picture { title: "Calibration".to_owned(), svg: bars.draw(), caption })
 }
 
-fn coverage(calibration: &Calibration) -> Option<Picture> {
+fn coverage(calibration: &DistributionCalibration) -> Option<Picture> {
     let dots: Vec<Dot> = calibration
         .coverage
         .iter()

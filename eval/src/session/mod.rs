@@ -19,7 +19,7 @@ use crate::console::{Console, ExitStatus};
 use crate::error::OutputError;
 use crate::metrics::corrected::Corrections;
 use crate::metrics::cost;
-use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::distribution::{DistributionCalibration, Unknown};
 use crate::metrics::drift::Drift;
 use crate::metrics::estimates::compare_estimates;
 use crate::metrics::registry::{Estimate, METRICS, Statistic};
@@ -378,7 +378,10 @@ impl Session<'_> {
                 records.iter().map(|record| (record.reply.item.module.as_deref(), &record.row)),
                 seed,
             ),
-            calibration: Calibration::of(rows.iter().filter_map(|row| row.distribution.as_ref()), seed),
+            calibration: DistributionCalibration::of(
+                rows.iter().filter_map(|row| row.distribution.as_ref()),
+                seed,
+            ),
             estimates: compare_estimates(&rows, seed),
             mass_closed: score::mass_closed(&records),
             unknown_mass: Unknown::of(rows.iter().filter_map(|row| row.distribution.as_ref())),

@@ -2,7 +2,7 @@
 
 /// A predicted value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prediction {
+pub struct FittedValue {
     pub value: f64,
     /// Standard deviation of the error: of the noise, estimated from the residuals, and of the coefficients.
     pub sd: f64,
@@ -17,7 +17,7 @@ const RANK_TOLERANCE: f64 = 1e-9;
 ///
 /// The centred columns are orthogonalised (modified Gram-Schmidt, twice for accuracy). In the orthonormal
 /// basis the prediction, its variance and the residuals are sums of squares.
-pub fn predict(rows: &[Vec<f64>], values: &[f64], features: &[f64]) -> Option<Prediction> {
+pub fn predict(rows: &[Vec<f64>], values: &[f64], features: &[f64]) -> Option<FittedValue> {
     let n = rows.len();
     let freedom = n.checked_sub(features.len() + 1).filter(|freedom| *freedom > 0)?;
     let mean = |column: &[f64]| column.iter().sum::<f64>() / n as f64;
@@ -54,7 +54,7 @@ pub fn predict(rows: &[Vec<f64>], values: &[f64], features: &[f64]) -> Option<Pr
     }
     let variance = dot(&residuals, &residuals) / freedom as f64;
     let leverage = 1.0 / n as f64 + dot(&point, &point);
-    Some(Prediction { value: prediction, sd: (variance * (1.0 + leverage)).sqrt() })
+    Some(FittedValue { value: prediction, sd: (variance * (1.0 + leverage)).sqrt() })
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::metrics::corrected::Corrections;
 use crate::metrics::cost::CostFigure;
-use crate::metrics::distribution::{Calibration, Unknown};
+use crate::metrics::distribution::{DistributionCalibration, Unknown};
 use crate::metrics::drift::Drift;
 use crate::metrics::estimates::EstimateScores;
 use crate::metrics::registry::{Statistic, find};
@@ -58,7 +58,7 @@ pub struct Report {
     pub modules: BTreeMap<String, Module>,
     /// In regress mode.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub calibration: Option<Calibration>,
+    pub calibration: Option<DistributionCalibration>,
     /// The metrics of every estimate, by name of the metric; in regress mode.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub estimates: IndexMap<String, EstimateScores>,

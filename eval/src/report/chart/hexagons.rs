@@ -21,7 +21,7 @@ const HEIGHT: f64 = 680.0;
 const STEPS: f64 = 5.0;
 
 /// A location in tenths of a unit of the drawing.
-type Place = (i32, i32);
+type HexIndex = (i32, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
@@ -33,7 +33,7 @@ pub struct Point {
 
 /// The points of one hexagon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Cell {
+struct HexCell {
     count: usize,
     right: usize,
 }
@@ -72,11 +72,11 @@ impl HexagonMap {
         self.cells(plot()).values().map(|cell| cell.count).max().unwrap_or(0)
     }
 
-    fn cells(&self, plot: Plot) -> BTreeMap<Place, Cell> {
+    fn cells(&self, plot: Plot) -> BTreeMap<HexIndex, HexCell> {
         let place = |point: &Point| (plot.x(self.x.scale.unit(point.x)), plot.y(self.y.scale.unit(point.y)));
-        let places: BTreeSet<Place> = self.points.iter().map(|point| rounded(place(point))).collect();
+        let places: BTreeSet<HexIndex> = self.points.iter().map(|point| rounded(place(point))).collect();
         let few = places.len() <= PLACES;
-        let mut cells: BTreeMap<Place, Cell> = BTreeMap::new();
+        let mut cells: BTreeMap<HexIndex, HexCell> = BTreeMap::new();
         for point in &self.points {
             let (x, y) = place(point);
             let cell = cells.entry(rounded(if few { (x, y) } else { nearest(x, y) })).or_default();
@@ -118,8 +118,8 @@ fn legend(plot: Plot) -> Markup {
 }
 
 /// Returns the largest radius that keeps columns and rows apart, within the limits.
-fn radius<'a>(places: impl Iterator<Item = &'a Place> + Clone) -> f64 {
-    let gap = |of: fn(&Place) -> i32| {
+fn radius<'a>(places: impl Iterator<Item = &'a HexIndex> + Clone) -> f64 {
+    let gap = |of: fn(&HexIndex) -> i32| {
         let sorted: BTreeSet<i32> = places.clone().map(of).collect();
         let gaps = sorted.iter().zip(sorted.iter().skip(1)).map(|(low, high)| f64::from(high - low) / 10.0);
         gaps.fold(f64::INFINITY, f64::min)
@@ -127,7 +127,7 @@ fn radius<'a>(places: impl Iterator<Item = &'a Place> + Clone) -> f64 {
     (gap(|place| place.0).min(gap(|place| place.1)) * 0.42).clamp(RADIUS, RADIUS_MAX)
 }
 
-fn rounded((x, y): (f64, f64)) -> Place {
+fn rounded((x, y): (f64, f64)) -> HexIndex {
     ((x * 10.0).round() as i32, (y * 10.0).round() as i32)
 }
 
@@ -162,13 +162,13 @@ fn hexagon(radius: f64) -> String {
 
 /// Returns the CSS class: the hue shows whether most points are correct, and the darkness the logarithm of
 /// their number.
-fn class(cell: Cell, most: usize) -> String {
+fn class(cell: HexCell, most: usize) -> String {
     let share = (cell.count as f64).ln_1p() / (most as f64).ln_1p();
     let hue = if 2 * cell.right >= cell.count { "right" } else { "wrong" };
     format!("{hue} o{}", (share * STEPS).ceil())
 }
 
-fn about(cell: Cell) -> String {
+fn about(cell: HexCell) -> String {
     format!("{} items, {} correct", cell.count, cell.right)
 }
 
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn the_fullest_hexagon_is_the_darkest_and_the_majority_determines_its_hue() {
-        assert_eq!(class(Cell { count: 100, right: 50 }, 100), "right o5");
-        assert_eq!(class(Cell { count: 1, right: 0 }, 100), "wrong o1");
-        assert_eq!(class(Cell { count: 1, right: 1 }, 1), "right o5");
+        assert_eq!(class(HexCell { count: 100, right: 50 }, 100), "right o5");
+        assert_eq!(class(HexCell { count: 1, right: 0 }, 100), "wrong o1");
+        assert_eq!(class(HexCell { count: 1, right: 1 }, 1), "right o5");
     }
 }

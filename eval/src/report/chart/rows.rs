@@ -10,7 +10,7 @@ use crate::stats::Interval;
 const ROW: f64 = 22.0;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct ShareRow {
     pub name: String,
     pub share: f64,
     /// The interval of the share.
@@ -18,7 +18,7 @@ pub struct Row {
 }
 
 /// Draws the rows. `title` describes the shares.
-pub fn draw(title: &str, rows: &[Row]) -> Markup {
+pub fn draw(title: &str, rows: &[ShareRow]) -> Markup {
     let bottom = 12.0 + ROW * rows.len() as f64;
     let plot = Plot { left: 252.0, right: super::WIDTH - 56.0, top: 12.0, bottom };
     let x = |share: f64| plot.x(Scale::share().unit(share));
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn rows_are_named_and_as_long_as_their_shares() {
-        let row = |name: &str, share, whisker| Row { name: name.to_owned(), share, whisker };
+        let row = |name: &str, share, whisker| ShareRow { name: name.to_owned(), share, whisker };
         let rows = [
             row("numbers & more", 1.0, Some(Interval { low: 0.5, high: 1.0 })),
             row("a name that is longer than the space beside its bar", 0.25, None),
