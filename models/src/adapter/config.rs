@@ -28,7 +28,7 @@ const UNSUPPORTED: [&str; 10] = [
 const HARMLESS_INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 #[derive(Debug, Clone)]
-pub(super) struct AdapterConfig {
+pub(super) struct LoraConfig {
     alpha: f64,
     /// Other values of `alpha`, for the modules whose names match.
     alpha_pattern: Vec<(Regex, f64)>,
@@ -43,7 +43,7 @@ pub(super) struct AdapterConfig {
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredAdapter {
     peft_type: String,
     base_model_name_or_path: Option<String>,
     lora_alpha: Option<f64>,
@@ -60,10 +60,10 @@ struct Stored {
     others: Map<String, Value>,
 }
 
-impl AdapterConfig {
+impl LoraConfig {
     pub(super) fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let file = files.name_of(FILE);
-        let stored: Stored = files.require_json(FILE)?;
+        let stored: StoredAdapter = files.require_json(FILE)?;
         let refused = |field: &str, reason: String| Err(LoadError::field(&file, field, reason));
         if stored.peft_type != "LORA" {
             return refused("peft_type", format!("`{}` is not supported, LORA is", stored.peft_type));

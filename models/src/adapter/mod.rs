@@ -18,7 +18,7 @@ use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 use crate::ops::{AdapterWeights, Change, ModelResult, Placement, SiteChange, compute_error, device_error};
 use crate::weights::Weights;
 
-use config::AdapterConfig;
+use config::LoraConfig;
 pub(crate) use layers::AdaptableLayers;
 use layers::Layer;
 
@@ -59,12 +59,12 @@ pub struct OpenAdapter<'a> {
     reader: &'a AdapterReader,
     file: String,
     weights: Weights<'a>,
-    config: AdapterConfig,
-    modules: BTreeMap<String, Module>,
+    config: LoraConfig,
+    modules: BTreeMap<String, ModuleTensors>,
 }
 
 /// The names of a module's tensors.
-enum Module {
+enum ModuleTensors {
     LowRank {
         a: String,
         b: String,
@@ -105,7 +105,7 @@ struct StoredModule<'a> {
 /// Returns the name or the directory of the model that an adapter was trained on, if its configuration states
 /// it.
 pub fn adapter_base(files: &CheckpointFiles) -> LoadResult<Option<String>> {
-    AdapterConfig::read(files).map(|config| config.base)
+    LoraConfig::read(files).map(|config| config.base)
 }
 
 impl ModelAdapters {
@@ -158,7 +158,7 @@ impl AdapterReader {
     /// # Errors
     /// If the model has no such layers, or the directory contains anything that cannot be applied.
     pub fn open<'a>(&'a self, files: &'a CheckpointFiles) -> LoadResult<OpenAdapter<'a>> {
-        let config = AdapterConfig::read(files)?;
+        let config = LoraConfig::read(files)?;
         let file = files.name_of(FILE);
         let weights = Weights::open_file(files, FILE)?;
         let mut stored: BTreeMap<String, StoredModule<'_>> = BTreeMap::new();
@@ -212,8 +212,8 @@ impl AdapterReader {
         module: &str,
         stored: &StoredModule<'_>,
         file: &str,
-        config: &AdapterConfig,
-    ) -> LoadResult<Module> {
+        config: &LoraConfig,
+    ) -> LoadResult<ModuleTensors> {
         let (a_name, a) = stored.a.ok_or_else(|| missing(file, module, "lora_A.weight"))?;
         let (b_name, b) = stored.b.ok_or_else(|| missing(file, module, "lora_B.weight"))?;
         let wrong = |name: &str, reason: String| Err(LoadError::tensor(file, name, reason));
@@ -232,11 +232,16 @@ impl AdapterReader {
             let reason = format!("its rank is {rank}, but field `r` of the configuration is {stated}");
             return wrong(a_name, reason);
         }
-        Ok(Module::LowRank { a: a_name.to_owned(), b: b_name.to_owned(), rank })
+        Ok(ModuleTensors::LowRank { a: a_name.to_owned(), b: b_name.to_owned(), rank })
     }
 
     /// Checks the tensors of a module that is replaced.
-    fn checked_saved(&self, module: &str, stored: &StoredModule<'_>, file: &str) -> LoadResult<Module> {
+    fn checked_saved(
+        &self,
+        module: &str,
+        stored: &StoredModule<'_>,
+        file: &str,
+    ) -> LoadResult<ModuleTensors> {
         let wrong = |name: &str, reason: String| Err(LoadError::tensor(file, name, reason));
         let (name, shape) = stored.weight.ok_or_else(|| missing(file, module, "weight"))?;
         if let Some((name, _)) = stored.a.or(stored.b) {
@@ -258,7 +263,7 @@ impl AdapterReader {
             }
             (Some((name, _)), true) => Some(name.to_owned()),
         };
-        Ok(Module::Saved { weight: name.to_owned(), bias })
+        Ok(ModuleTensors::Saved { weight: name.to_owned(), bias })
     }
 }
 
@@ -267,8 +272,8 @@ impl OpenAdapter<'_> {
     pub fn bytes(&self) -> u64 {
         let elements = self.reader.modules().filter_map(|(module, [outputs, inputs])| {
             Some(match self.modules.get(module)? {
-                Module::LowRank { rank, .. } => rank * (inputs + outputs),
-                Module::Saved { bias, .. } => outputs * (inputs + usize::from(bias.is_some())),
+                ModuleTensors::LowRank { rank, .. } => rank * (inputs + outputs),
+                ModuleTensors::Saved { bias, .. } => outputs * (inputs + usize::from(bias.is_some())),
             } as u64)
         });
         elements.sum::<u64>() * size_of::<f32>() as u64
@@ -293,11 +298,11 @@ impl OpenAdapter<'_> {
         for module in &layer.modules {
             let (outputs, inputs) = (module.outputs, layer.inputs);
             match self.modules.get(&module.name) {
-                Some(Module::LowRank { a, b, rank }) => {
+                Some(ModuleTensors::LowRank { a, b, rank }) => {
                     let [a, b] = self.low_rank(module, [a, b], [outputs, *rank, inputs])?;
                     changes.push(Change { first, a, b });
                 }
-                Some(Module::Saved { weight, bias }) => {
+                Some(ModuleTensors::Saved { weight, bias }) => {
                     let weight = self.tensor(weight, &[outputs, inputs])?;
                     let bias = bias.as_ref().map(|bias| self.tensor(bias, &[outputs])).transpose()?;
                     return Ok(SiteChange::Replacement { weight, bias });

@@ -109,11 +109,11 @@ impl CausalConfig {
 impl ScoreHead {
     fn read(files: &CheckpointFiles) -> Result<Self, LoadError> {
         #[derive(Deserialize)]
-        struct Stored {
+        struct StoredPad {
             /// May be -1, which no token has.
             pad_token_id: Option<i64>,
         }
-        let Stored { pad_token_id } = files.require_json(CONFIG_FILE)?;
+        let StoredPad { pad_token_id } = files.require_json(CONFIG_FILE)?;
         let pad_id = pad_token_id.and_then(|id| u32::try_from(id).ok());
         Ok(Self { labels: read_labels(files)?, pad_id })
     }

@@ -5,7 +5,7 @@ use ntl_text::checkpoint::{
 };
 use serde::Deserialize;
 
-use super::reader::{Sizes, activation, at_root, check_norm, described};
+use super::reader::{EncoderSizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
 use crate::ops::{Activation, Mlp, MlpInput, Placement, device_error};
 use crate::t5::{
@@ -26,7 +26,7 @@ pub(super) enum Head {
 
 /// The configuration, as stored by transformers. Missing fields get the defaults of its classes.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredBert {
     vocab_size: usize,
     hidden_size: usize,
     num_hidden_layers: usize,
@@ -42,8 +42,8 @@ struct Stored {
     quantization_config: Option<serde_json::Value>,
 }
 
-struct Config {
-    sizes: Sizes,
+struct BertConfig {
+    sizes: EncoderSizes,
     segments: usize,
     eps: f64,
     activation: Activation,
@@ -51,9 +51,9 @@ struct Config {
     pad_id: Option<u32>,
 }
 
-impl Config {
+impl BertConfig {
     fn read(files: &CheckpointFiles, head: Head) -> LoadResult<Self> {
-        let stored: Stored = files.require_json(CONFIG_FILE)?;
+        let stored: StoredBert = files.require_json(CONFIG_FILE)?;
         stored.resolve(head).map_err(at_root(files))
     }
 
@@ -63,8 +63,8 @@ impl Config {
     }
 }
 
-impl Stored {
-    fn resolve(self, head: Head) -> Result<Config, FieldError> {
+impl StoredBert {
+    fn resolve(self, head: Head) -> Result<BertConfig, FieldError> {
         check_not_quantised(self.quantization_config.as_ref())?;
         if let Some(other) = self.position_embedding_type.filter(|kind| kind != "absolute") {
             return Err(("position_embedding_type", format!("`{other}` is not supported; `absolute` is")));
@@ -72,7 +72,7 @@ impl Stored {
         if self.is_decoder == Some(true) {
             return Err(("is_decoder", "only false is supported".to_owned()));
         }
-        let sizes = Sizes {
+        let sizes = EncoderSizes {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
@@ -87,7 +87,7 @@ impl Stored {
         if let Some(pad) = pad_id.filter(|&pad| pad as usize + 1 >= sizes.positions) {
             return Err(("pad_token_id", format!("{pad} leaves no position for a token")));
         }
-        Ok(Config {
+        Ok(BertConfig {
             segments,
             eps: check_norm("layer_norm_eps", self.layer_norm_eps, 1e-12)?,
             activation: activation("hidden_act", self.hidden_act.as_deref())?,
@@ -104,7 +104,7 @@ pub(super) fn load(
     facts: TokenizerFacts,
     place: &Placement,
 ) -> LoadResult<PooledEncoder> {
-    let config = Config::read(files, head)?;
+    let config = BertConfig::read(files, head)?;
     facts.check_vocabulary(files, "vocab_size", config.sizes.vocab)?;
     let weights = Weights::open(files)?;
     let (labels, info) = described(files, facts, config.positions_max(), weights.parameters(), place)?;
@@ -128,11 +128,12 @@ pub(super) fn load(
     Ok(PooledEncoder::new(parts, adaptable, place))
 }
 
-impl Loader<'_, Config> {
+impl Loader<'_, BertConfig> {
     /// Reads the positions, the first two segments and the normalisation that follow the embeddings, in f32.
     fn input(&self) -> LoadResult<InputLayer> {
-        let Config { sizes: Sizes { hidden, positions, .. }, segments: count, eps, pad_id, .. } =
-            *self.config;
+        let BertConfig {
+            sizes: EncoderSizes { hidden, positions, .. }, segments: count, eps, pad_id, ..
+        } = *self.config;
         let segments = self.tensor("embeddings.token_type_embeddings.weight", &[count, hidden])?;
         let positions = LearnedPositions {
             table: self.tensor("embeddings.position_embeddings.weight", &[positions, hidden])?,
@@ -159,7 +160,8 @@ impl Loader<'_, Config> {
     }
 
     fn layer(&self, name: &str, exact: &Self) -> LoadResult<EncoderLayer> {
-        let Config { sizes: Sizes { hidden, intermediate, .. }, eps, activation, .. } = *self.config;
+        let BertConfig { sizes: EncoderSizes { hidden, intermediate, .. }, eps, activation, .. } =
+            *self.config;
         let mut qkv = Vec::new();
         for projection in ["query", "key", "value"] {
             qkv.push(self.stored(&format!("{name}.attention.self.{projection}"), [hidden; 2], true)?);

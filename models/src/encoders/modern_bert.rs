@@ -7,7 +7,7 @@ use ntl_text::checkpoint::{
 };
 use serde::Deserialize;
 
-use super::reader::{Sizes, activation, at_root, check_norm, described};
+use super::reader::{EncoderSizes, activation, at_root, check_norm, described};
 use crate::adapter::AdaptableLayers;
 use crate::ops::{Activation, Mlp, MlpInput, Norm, Placement, Window, device_error};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
@@ -22,7 +22,7 @@ const LOCAL_THETA: f64 = 10_000.0;
 
 /// The configuration, as stored by transformers 4 or 5. Missing fields get the defaults of its class.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredModernBert {
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
@@ -46,8 +46,8 @@ struct Stored {
     quantization_config: Option<serde_json::Value>,
 }
 
-struct Config {
-    sizes: Sizes,
+struct ModernBertConfig {
+    sizes: EncoderSizes,
     eps: f64,
     norm_bias: bool,
     attention_bias: bool,
@@ -67,9 +67,9 @@ struct LayerKind {
     rotary: Rotary,
 }
 
-impl Config {
+impl ModernBertConfig {
     fn read(files: &CheckpointFiles) -> LoadResult<Self> {
-        let stored: Stored = files.require_json(CONFIG_FILE)?;
+        let stored: StoredModernBert = files.require_json(CONFIG_FILE)?;
         stored.resolve().map_err(at_root(files))
     }
 
@@ -82,10 +82,10 @@ impl Config {
     }
 }
 
-impl Stored {
-    fn resolve(self) -> Result<Config, FieldError> {
+impl StoredModernBert {
+    fn resolve(self) -> Result<ModernBertConfig, FieldError> {
         check_not_quantised(self.quantization_config.as_ref())?;
-        let sizes = Sizes {
+        let sizes = EncoderSizes {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
@@ -103,7 +103,7 @@ impl Stored {
             LayerKind { window: None, rotary: self.rotary(false, &sizes)? },
             LayerKind { window: Some(window), rotary: self.rotary(true, &sizes)? },
         ];
-        Ok(Config {
+        Ok(ModernBertConfig {
             eps: check_norm("norm_eps", self.norm_eps, 1e-5)?,
             norm_bias: self.norm_bias.unwrap_or(false),
             attention_bias: self.attention_bias.unwrap_or(false),
@@ -139,7 +139,7 @@ impl Stored {
         Ok(types.into_iter().map(|layer| usize::from(layer == LayerType::Sliding)).collect())
     }
 
-    fn rotary(&self, has_window: bool, sizes: &Sizes) -> Result<Rotary, FieldError> {
+    fn rotary(&self, has_window: bool, sizes: &EncoderSizes) -> Result<Rotary, FieldError> {
         let plain = StoredRopes::default();
         let rope = self.rope_parameters.as_ref().unwrap_or(&plain).of(has_window);
         let (old, usual) = if has_window {
@@ -161,8 +161,8 @@ pub(super) fn load(
     facts: TokenizerFacts,
     place: &Placement,
 ) -> LoadResult<PooledEncoder> {
-    let config = Config::read(files)?;
-    let Sizes { vocab, hidden, positions, .. } = config.sizes;
+    let config = ModernBertConfig::read(files)?;
+    let EncoderSizes { vocab, hidden, positions, .. } = config.sizes;
     facts.check_vocabulary(files, "vocab_size", vocab)?;
     let weights = Weights::open(files)?;
     let (labels, info) = described(files, facts, positions, weights.parameters(), place)?;
@@ -185,7 +185,7 @@ pub(super) fn load(
     Ok(PooledEncoder::new(parts, adaptable, place))
 }
 
-impl Loader<'_, Config> {
+impl Loader<'_, ModernBertConfig> {
     fn norm(&self, name: &str) -> LoadResult<Norm> {
         self.layer_norm(name, self.config.sizes.hidden, self.config.norm_bias, self.config.eps)
     }
@@ -202,8 +202,12 @@ impl Loader<'_, Config> {
     }
 
     fn layer(&self, index: usize) -> LoadResult<EncoderLayer> {
-        let Config {
-            sizes: Sizes { hidden, intermediate, .. }, attention_bias, mlp_bias, activation, ..
+        let ModernBertConfig {
+            sizes: EncoderSizes { hidden, intermediate, .. },
+            attention_bias,
+            mlp_bias,
+            activation,
+            ..
         } = *self.config;
         let name = format!("layers.{index}");
         let qkv = self.stored(&format!("{name}.attn.Wqkv"), [3 * hidden, hidden], attention_bias)?;
@@ -225,7 +229,12 @@ impl Loader<'_, Config> {
 
     /// Reads the head, in f32.
     fn pooled_head(&self, labels: usize) -> LoadResult<PooledHead> {
-        let Config { sizes: Sizes { hidden, .. }, classifier_bias, classifier_activation, .. } = *self.config;
+        let ModernBertConfig {
+            sizes: EncoderSizes { hidden, .. },
+            classifier_bias,
+            classifier_activation,
+            ..
+        } = *self.config;
         Ok(PooledHead {
             hidden: Some(HiddenLayer {
                 dense: self.of_labels("head.dense", [hidden; 2], classifier_bias)?,

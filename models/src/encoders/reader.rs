@@ -12,7 +12,7 @@ use crate::ops::{Activation, Heads, Linear, Norm, Placement, device_error};
 use crate::t5::{Loader, StackSizes, TokenizerFacts};
 
 /// The sizes of an encoder, as stored by transformers.
-pub(super) struct Sizes {
+pub(super) struct EncoderSizes {
     pub(super) vocab: usize,
     pub(super) hidden: usize,
     pub(super) intermediate: usize,
@@ -21,7 +21,7 @@ pub(super) struct Sizes {
     pub(super) positions: usize,
 }
 
-impl Sizes {
+impl EncoderSizes {
     pub(super) fn check(&self) -> Result<(), FieldError> {
         check_sizes(&[
             ("vocab_size", self.vocab),

@@ -43,7 +43,7 @@ pub struct T5Config {
 
 /// The stored fields. Missing fields get the defaults of the Hugging Face class.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredT5 {
     vocab_size: usize,
     d_model: usize,
     d_kv: usize,
@@ -68,7 +68,7 @@ impl T5Config {
             .map_err(|(field, reason)| LoadError::field(files.name_of(CONFIG_FILE), field, reason))
     }
 
-    fn check(family: Family, stored: Stored) -> Result<Self, FieldError> {
+    fn check(family: Family, stored: StoredT5) -> Result<Self, FieldError> {
         let (activation, gated) = feed_forward(stored.feed_forward_proj.as_deref().unwrap_or("relu"))?;
         let config = Self {
             family,

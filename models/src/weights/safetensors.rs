@@ -23,11 +23,11 @@ struct Header {
     #[serde(rename = "__metadata__")]
     _metadata: Option<IgnoredAny>,
     #[serde(flatten)]
-    tensors: BTreeMap<String, Stored>,
+    tensors: BTreeMap<String, HeaderEntry>,
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct HeaderEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
@@ -39,7 +39,7 @@ pub(super) fn read(reader: &FileReader<'_>) -> Result<Table, TableError> {
     let header: Header = serde_json::from_slice(&header).map_err(|error| {
         TableError::file(format!("its table is not JSON that describes tensors: {error}"))
     })?;
-    let mut tensors: Vec<(String, Stored)> = header.tensors.into_iter().collect();
+    let mut tensors: Vec<(String, HeaderEntry)> = header.tensors.into_iter().collect();
     tensors.sort_by_key(|(_, stored)| stored.data_offsets);
     check_places(&tensors, reader.size() - data_from)?;
     tensors
@@ -68,7 +68,7 @@ fn header_bytes(reader: &FileReader<'_>) -> Result<Vec<u8>, TableError> {
 }
 
 /// Checks that tensors, sorted by offset, fill the `data_bytes` after the table without gaps or overlaps.
-fn check_places(tensors: &[(String, Stored)], data_bytes: u64) -> Result<(), TableError> {
+fn check_places(tensors: &[(String, HeaderEntry)], data_bytes: u64) -> Result<(), TableError> {
     for (name, stored) in tensors {
         check_tensor(stored, data_bytes).map_err(|reason| TableError::tensor(name, reason))?;
     }
@@ -91,7 +91,7 @@ fn check_places(tensors: &[(String, Stored)], data_bytes: u64) -> Result<(), Tab
 }
 
 /// Checks that a tensor lies inside the file and has the number of bytes that its shape and type need.
-fn check_tensor(stored: &Stored, data_bytes: u64) -> Result<(), String> {
+fn check_tensor(stored: &HeaderEntry, data_bytes: u64) -> Result<(), String> {
     let (from, to) = stored.data_offsets;
     if to < from {
         return Err(format!("its data_offsets [{from}, {to}] run backwards"));
@@ -108,7 +108,7 @@ fn check_tensor(stored: &Stored, data_bytes: u64) -> Result<(), String> {
 }
 
 /// Returns the number of bytes that type and shape need, or `None` for unknown types.
-fn claimed_bytes(stored: &Stored) -> Result<Option<u64>, String> {
+fn claimed_bytes(stored: &HeaderEntry) -> Result<Option<u64>, String> {
     let elements = stored.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
     let elements = elements.ok_or_else(|| format!("its shape {:?} multiplies beyond 2^64", stored.shape))?;
     let size = match stored.dtype.as_str() {

@@ -13,7 +13,7 @@ use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, FieldError, LoadError, Loa
 const USUAL: usize = 2;
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredLabels {
     num_labels: Option<usize>,
     id2label: Option<HashMap<String, Value>>,
     problem_type: Option<String>,
@@ -29,7 +29,7 @@ struct StoredCrossEncoder {
 
 /// Reads the labels of a checkpoint.
 pub fn read_labels(files: &CheckpointFiles) -> LoadResult<Labels> {
-    let stored: Stored = files.require_json(CONFIG_FILE)?;
+    let stored: StoredLabels = files.require_json(CONFIG_FILE)?;
     let labels = stored.names().and_then(|names| {
         let activation = stored.activation(names.len())?;
         Ok(Labels { names, activation })
@@ -46,7 +46,7 @@ fn usual_name(index: usize) -> String {
     format!("LABEL_{index}")
 }
 
-impl Stored {
+impl StoredLabels {
     /// Like transformers, prefers the number of names to `num_labels`.
     fn names(&self) -> Result<Vec<String>, FieldError> {
         let Some(names) = &self.id2label else {

@@ -29,7 +29,7 @@ pub(super) struct OptionsDecoding {
     /// The prefixes of the rows that were requested last.
     requested: Vec<u32>,
     /// Prefixes whose probability is known and that are not counted yet.
-    frontier: BinaryHeap<OpenPrefix>,
+    frontier: BinaryHeap<OpenRow>,
     /// The mass of the prefixes in `frontier`.
     expandable: f64,
     closed: Vec<f64>,
@@ -58,21 +58,21 @@ struct Reading {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct OpenPrefix {
+struct OpenRow {
     probability: f64,
     row: u32,
 }
 
-impl Eq for OpenPrefix {}
+impl Eq for OpenRow {}
 
-impl Ord for OpenPrefix {
+impl Ord for OpenRow {
     /// The most probable is the largest. Ties go to the first prefix.
     fn cmp(&self, other: &Self) -> Ordering {
         self.probability.total_cmp(&other.probability).then(other.row.cmp(&self.row))
     }
 }
 
-impl PartialOrd for OpenPrefix {
+impl PartialOrd for OpenRow {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -87,7 +87,7 @@ impl OptionsDecoding {
             prefixes: vec![PrefixState::default(); job.rows().len()],
             left: job.rows().len(),
             requested: Vec::new(),
-            frontier: BinaryHeap::from([OpenPrefix { probability: 1.0, row: 0 }]),
+            frontier: BinaryHeap::from([OpenRow { probability: 1.0, row: 0 }]),
             expandable: 1.0,
             closed: vec![0.0; job.options()],
             closed_total: 0.0,
@@ -181,7 +181,7 @@ impl OptionsDecoding {
             if self.expandable <= self.job.tolerance() * self.closed_total {
                 return true;
             }
-            let Some(&OpenPrefix { probability, row }) = self.frontier.peek() else { return true };
+            let Some(&OpenRow { probability, row }) = self.frontier.peek() else { return true };
             let Some(reading) = self.prefixes[row as usize].reading.take() else { return false };
             self.frontier.pop();
             self.counted += 1;
@@ -202,7 +202,7 @@ impl OptionsDecoding {
         for (&row, next) in prefix.next.iter().zip(&reading.next) {
             match next {
                 Some(next) if probability * next > 0.0 => {
-                    self.frontier.push(OpenPrefix { probability: probability * next, row });
+                    self.frontier.push(OpenRow { probability: probability * next, row });
                 }
                 Some(_) => {}
                 None => unreported.extend(&*self.job.rows()[row as usize].options),
@@ -216,9 +216,9 @@ impl OptionsDecoding {
 
     fn outcome(&mut self) -> OptionsOutcome {
         let mut open = std::mem::take(&mut self.unreported);
-        let mut left: Vec<OpenPrefix> = std::mem::take(&mut self.frontier).into_vec();
+        let mut left: Vec<OpenRow> = std::mem::take(&mut self.frontier).into_vec();
         left.sort_unstable();
-        for OpenPrefix { probability, row } in left {
+        for OpenRow { probability, row } in left {
             let options = self.job.rows()[row as usize].options.clone();
             open.push(OpenMass { mass: probability, options });
         }

@@ -61,18 +61,18 @@ pub fn bytes_max(query: &ChatQuery) -> usize {
 }
 
 #[derive(Deserialize)]
-struct Response {
-    choices: Vec<Choice>,
+struct ChatResponse {
+    choices: Vec<ChatChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    message: Message,
+struct ChatChoice {
+    message: ChatMessage,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct ChatMessage {
     content: Option<Content>,
 }
 
@@ -93,7 +93,7 @@ struct Part {
 
 /// Reads a response. Only the first answer counts, since one was requested.
 pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
-    let Response { choices } = serde_json::from_slice(bytes)?;
+    let ChatResponse { choices } = serde_json::from_slice(bytes)?;
     let Some(choice) = choices.into_iter().next() else {
         return Err(WireError::Text("it has no answer"));
     };

@@ -79,7 +79,7 @@ pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>
 /// A single prompt has its answer without a list around it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Response {
+enum LlamaCppResponse {
     Several(Vec<Completion>),
     One(Completion),
 }
@@ -95,12 +95,12 @@ struct Completion {
 struct Chosen {
     id: u32,
     #[serde(alias = "top_probs")]
-    top_logprobs: Vec<Entry>,
+    top_logprobs: Vec<LlamaCppEntry>,
 }
 
 /// Has one of the two, as [`Probabilities`] says.
 #[derive(Deserialize)]
-struct Entry {
+struct LlamaCppEntry {
     id: u32,
     logprob: Option<f64>,
     prob: Option<f64>,
@@ -110,8 +110,8 @@ struct Entry {
 /// over these ids only: [`complete`] makes use of them.
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let completions = match serde_json::from_slice(bytes)? {
-        Response::Several(completions) => completions,
-        Response::One(completion) => vec![completion],
+        LlamaCppResponse::Several(completions) => completions,
+        LlamaCppResponse::One(completion) => vec![completion],
     };
     let completions = in_order(completions, batch.rows, |place, completion| match completion.index {
         Some(index) if batch.rows != 1 => index,
@@ -137,7 +137,7 @@ fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, W
     if got > max {
         return Err(WireError::TooMany { got, max });
     }
-    let entry = |entry: Entry| {
+    let entry = |entry: LlamaCppEntry| {
         let logprob = entry.logprob.or(entry.prob.map(f64::ln)).ok_or(WireError::NoLogprobs(row))?;
         Ok((batch.known(entry.id), logprob))
     };

@@ -22,20 +22,20 @@ pub fn body(model: &str, batch: &Batch<'_>) -> Value {
 }
 
 #[derive(Deserialize)]
-struct Response {
-    choices: Vec<Choice>,
+struct OpenAiResponse {
+    choices: Vec<OpenAiChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct OpenAiChoice {
     index: usize,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<OpenAiLogprobs>,
 }
 
 /// The shape of completions, or the shape of chats, which some servers use for both.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Logprobs {
+enum OpenAiLogprobs {
     Chat { content: Vec<ChatToken> },
     Completion { tokens: Vec<String>, top_logprobs: Vec<Entries> },
 }
@@ -56,9 +56,9 @@ struct ChatEntry {
 
 /// Reads a response. Each position has the most probable tokens.
 pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
-    let response: Response = serde_json::from_slice(bytes)?;
+    let response: OpenAiResponse = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
-    let row = |(row, choice): (usize, Choice)| {
+    let row = |(row, choice): (usize, OpenAiChoice)| {
         let positions =
             positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, batch.alternatives, texts)?;
         let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
@@ -70,21 +70,23 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows,
 /// Returns how many alternatives the positions of a response have at most: servers may return fewer than were
 /// requested.
 pub fn alternatives(bytes: &[u8]) -> Option<usize> {
-    let response: Response = serde_json::from_slice(bytes).ok()?;
+    let response: OpenAiResponse = serde_json::from_slice(bytes).ok()?;
     match response.choices.into_iter().next()?.logprobs? {
-        Logprobs::Chat { content } => content.iter().map(|token| token.top_logprobs.len()).max(),
-        Logprobs::Completion { top_logprobs, .. } => top_logprobs.iter().map(|entries| entries.0.len()).max(),
+        OpenAiLogprobs::Chat { content } => content.iter().map(|token| token.top_logprobs.len()).max(),
+        OpenAiLogprobs::Completion { top_logprobs, .. } => {
+            top_logprobs.iter().map(|entries| entries.0.len()).max()
+        }
     }
 }
 
 fn positions(
-    logprobs: Logprobs,
+    logprobs: OpenAiLogprobs,
     row: usize,
     alternatives: Alternatives<'_>,
     texts: &TokenTexts,
 ) -> Result<Vec<Position>, WireError> {
     match logprobs {
-        Logprobs::Completion { tokens, top_logprobs } => {
+        OpenAiLogprobs::Completion { tokens, top_logprobs } => {
             if tokens.len() != top_logprobs.len() {
                 return Err(WireError::NoLogprobs(row));
             }
@@ -95,7 +97,7 @@ fn positions(
                 .map(|(chosen, top)| position(chosen.as_bytes(), entries(top), alternatives, texts))
                 .collect()
         }
-        Logprobs::Chat { content } => content
+        OpenAiLogprobs::Chat { content } => content
             .into_iter()
             .map(|chosen| {
                 let bytes =

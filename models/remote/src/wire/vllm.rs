@@ -51,28 +51,28 @@ pub fn body(model: &str, batch: &Batch<'_>) -> Value {
 }
 
 #[derive(Deserialize)]
-struct Response {
-    choices: Vec<Choice>,
+struct VllmResponse {
+    choices: Vec<VllmChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct VllmChoice {
     index: usize,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<VllmLogprobs>,
 }
 
 #[derive(Deserialize)]
-struct Logprobs {
+struct VllmLogprobs {
     tokens: Vec<String>,
     top_logprobs: Vec<Entries>,
 }
 
 /// Reads a response. Each position has the requested tokens and the chosen one.
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
-    let response: Response = serde_json::from_slice(bytes)?;
+    let response: VllmResponse = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
-    let row = |(row, choice): (usize, Choice)| {
-        let Logprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
+    let row = |(row, choice): (usize, VllmChoice)| {
+        let VllmLogprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
         let (got, max) = (tokens.len(), 1 + batch.ahead.tokens);
         if got == 0 || got > max || got != top_logprobs.len() {
             return Err(WireError::Steps { row, got, max });

@@ -67,11 +67,11 @@ pub fn completion_body(model: &str, query: &TextQuery, fields: TextFields) -> Va
 
 #[derive(Deserialize)]
 struct Completions {
-    choices: Vec<Choice>,
+    choices: Vec<WrittenChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct WrittenChoice {
     text: String,
     token_ids: Option<Vec<u32>>,
     finish_reason: Option<String>,

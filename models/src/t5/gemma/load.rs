@@ -42,8 +42,13 @@ impl T5 {
         info.prompt_tokens_max = info.prompt_tokens_max.min(encoder.positions_max);
         info.answer_tokens_max = Some(decoder.positions_max);
         let adaptable = AdaptableLayers::default();
-        let reader =
-            Reader { weights: &weights, config: &config, place, names: &T5GEMMA, adaptable: &adaptable };
+        let reader = T5GemmaReader {
+            weights: &weights,
+            config: &config,
+            place,
+            names: &T5GEMMA,
+            adaptable: &adaptable,
+        };
         let (stacks, head) = reader.parts()?;
         Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
@@ -64,8 +69,13 @@ impl T5 {
         info.prompt_tokens_max = info.prompt_tokens_max.min(config.encoder.positions_max);
         info.answer_tokens_max = Some(config.decoder.positions_max);
         let adaptable = AdaptableLayers::default();
-        let reader =
-            Reader { weights: &weights, config: &config, place, names: &REGRESSLM, adaptable: &adaptable };
+        let reader = T5GemmaReader {
+            weights: &weights,
+            config: &config,
+            place,
+            names: &REGRESSLM,
+            adaptable: &adaptable,
+        };
         let (stacks, head) = reader.parts()?;
         Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
@@ -83,7 +93,7 @@ const T5GEMMA: Names = Names { encoder: "model.encoder.", decoder: "model.decode
 const REGRESSLM: Names =
     Names { encoder: "model.model.encoder.", decoder: "model.model.decoder.", whole: "model." };
 
-struct Reader<'a> {
+struct T5GemmaReader<'a> {
     weights: &'a Weights<'a>,
     config: &'a GemmaConfig,
     place: &'a Placement,
@@ -91,7 +101,7 @@ struct Reader<'a> {
     adaptable: &'a AdaptableLayers,
 }
 
-impl Reader<'_> {
+impl T5GemmaReader<'_> {
     fn parts(&self) -> LoadResult<(Parts, Head)> {
         let GemmaConfig { encoder, decoder, .. } = self.config;
         let names = self.names;

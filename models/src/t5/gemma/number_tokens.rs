@@ -17,7 +17,7 @@ const P10_FILE: &str = "p10_vocab.json";
 const PAD: &str = "<pad>";
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredNumberTokens {
     decoder_tokenizer: String,
     decoder_vocab_size: usize,
     num_digits: Option<usize>,
@@ -29,7 +29,7 @@ struct Stored {
     max_num_objs: Option<usize>,
 }
 
-impl Stored {
+impl StoredNumberTokens {
     /// Returns the format of numbers and the file with its tokens, or the name of a field that is missing or
     /// wrong.
     fn format(&self) -> Result<(TokenFormat, &'static str), (&'static str, String)> {
@@ -53,7 +53,7 @@ impl Stored {
 /// Reads the number tokens of a checkpoint.
 pub(crate) fn read_notation(files: &CheckpointFiles) -> LoadResult<TokenNotation> {
     let wrong = |field: &str, reason: String| LoadError::field(files.name_of(CONFIG_FILE), field, reason);
-    let stored: Stored = files.require_json(CONFIG_FILE)?;
+    let stored: StoredNumberTokens = files.require_json(CONFIG_FILE)?;
     let (format, file) = stored.format().map_err(|(field, reason)| wrong(field, reason))?;
     let names = read_names(files, file)?;
     if names.len() != stored.decoder_vocab_size {

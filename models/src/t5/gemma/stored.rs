@@ -15,7 +15,7 @@ use crate::rope::{RopeShape, Rotary, StoredRopes};
 use crate::t5::config::required;
 
 #[derive(Deserialize)]
-struct Stored<E> {
+struct StoredT5Gemma<E> {
     encoder: E,
     decoder: StoredStack,
     tie_word_embeddings: Option<bool>,
@@ -99,9 +99,9 @@ impl GemmaConfig {
     pub(crate) fn read(files: &CheckpointFiles, version: GemmaVersion) -> LoadResult<Self> {
         let family = Family::of(files)?;
         let (stored, stack) = match version {
-            GemmaVersion::One => (files.require_json::<Stored<StoredStack>>(CONFIG_FILE)?, "encoder"),
+            GemmaVersion::One => (files.require_json::<StoredT5Gemma<StoredStack>>(CONFIG_FILE)?, "encoder"),
             GemmaVersion::Two => {
-                let stored: Stored<StoredSecondEncoder> = files.require_json(CONFIG_FILE)?;
+                let stored: StoredT5Gemma<StoredSecondEncoder> = files.require_json(CONFIG_FILE)?;
                 (stored.flattened(), "encoder.text_config")
             }
         };
@@ -186,9 +186,9 @@ impl GemmaConfig {
     }
 }
 
-impl Stored<StoredSecondEncoder> {
-    fn flattened(self) -> Stored<StoredStack> {
-        Stored {
+impl StoredT5Gemma<StoredSecondEncoder> {
+    fn flattened(self) -> StoredT5Gemma<StoredStack> {
+        StoredT5Gemma {
             encoder: self.encoder.text_config,
             decoder: self.decoder,
             tie_word_embeddings: self.tie_word_embeddings,
@@ -201,7 +201,7 @@ impl Stored<StoredSecondEncoder> {
     }
 }
 
-impl Stored<StoredStack> {
+impl StoredT5Gemma<StoredStack> {
     fn combined(
         self,
         family: Family,

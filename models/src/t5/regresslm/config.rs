@@ -1,7 +1,7 @@
 //! The shape of RegressLM's PyTorch model, which `stored` reads from `ntl.json`.
 
 use ntl_core::numbers::TokenNotation;
-use ntl_text::tokenizer::Vocabulary;
+use ntl_text::tokenizer::VocabularySource;
 
 use crate::families::GemmaVersion;
 use crate::ops::Heads;
@@ -19,7 +19,7 @@ pub(crate) struct TorchConfig {
     /// First token of every decoder sequence.
     pub(crate) start_id: u32,
     /// The tokens of prompts.
-    pub(crate) vocabulary: Vocabulary,
+    pub(crate) vocabulary: VocabularySource,
     /// Training cut prompts after this many tokens.
     pub(crate) prompt_tokens_max: usize,
     /// The tokens of answers.

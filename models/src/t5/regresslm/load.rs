@@ -46,19 +46,20 @@ impl T5 {
         info.tokens = config.notation.tokens();
         info.answer_tokens_max = Some(config.positions);
         let adaptable = AdaptableLayers::default();
-        let (parts, head) = Reader { weights: &weights, config, place, adaptable: &adaptable }.parts()?;
+        let (parts, head) =
+            RegressLmReader { weights: &weights, config, place, adaptable: &adaptable }.parts()?;
         Ok(Self::new(info, Stacks::new(parts, ModelAdapters::new(adaptable, place), place), head))
     }
 }
 
-struct Reader<'a> {
+struct RegressLmReader<'a> {
     weights: &'a Weights<'a>,
     config: &'a TorchConfig,
     place: &'a Placement,
     adaptable: &'a AdaptableLayers,
 }
 
-impl Reader<'_> {
+impl RegressLmReader<'_> {
     fn parts(&self) -> LoadResult<(Parts, Head)> {
         let Self { weights, config, place, adaptable } = *self;
         let decoder = &config.decoder;

@@ -6,7 +6,7 @@ use ntl_core::numbers::{NotationError, SpecialValue, TokenFormat, TokenNotation}
 use ntl_text::checkpoint::{
     CheckpointFiles, FieldError, LoadError, LoadResult, OWN_FILE, check_count, check_epsilon, check_sizes,
 };
-use ntl_text::tokenizer::Vocabulary;
+use ntl_text::tokenizer::VocabularySource;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -25,7 +25,7 @@ const PAD: &str = "<pad>";
 type Wrong = (String, String);
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredRegressLm {
     version: u32,
     checkpoint: String,
     #[serde(default = "state_key")]
@@ -138,12 +138,12 @@ struct StoredNumbers {
 
 impl TorchConfig {
     pub(crate) fn read(files: &CheckpointFiles) -> LoadResult<Self> {
-        let stored: Stored = files.require_json(OWN_FILE)?;
+        let stored: StoredRegressLm = files.require_json(OWN_FILE)?;
         stored.resolve().map_err(|(field, reason)| LoadError::field(files.name_of(OWN_FILE), field, reason))
     }
 }
 
-impl Stored {
+impl StoredRegressLm {
     fn resolve(self) -> Result<TorchConfig, Wrong> {
         if self.version != 1 {
             return Err(wrong("version", format!("{}: only version 1 is supported", self.version)));
@@ -298,19 +298,19 @@ fn check_only(field: &'static str, name: Option<&str>, supported: &str) -> Resul
 }
 
 impl StoredTokenizer {
-    fn resolve(self) -> Result<Vocabulary, FieldError> {
+    fn resolve(self) -> Result<VocabularySource, FieldError> {
         if self.add_bos || self.add_eos {
             let field = if self.add_bos { "add_bos" } else { "add_eos" };
             return Err((field, "only false is supported".to_owned()));
         }
         match self.kind.as_str() {
             "sentencepiece" => match self.file {
-                Some(file) if is_plain_name(&file) => Ok(Vocabulary::SentencePiece { file }),
+                Some(file) if is_plain_name(&file) => Ok(VocabularySource::SentencePiece { file }),
                 Some(file) => Err(("file", format!("`{file}` is not a file name"))),
                 None => Err(("file", "missing".to_owned())),
             },
-            "huggingface" => Ok(Vocabulary::Library),
-            "character" => Ok(Vocabulary::Characters {
+            "huggingface" => Ok(VocabularySource::Library),
+            "character" => Ok(VocabularySource::Characters {
                 characters: required("chars", self.chars)?,
                 pad: self.pad_id,
                 unknown: self.unk_id,

@@ -30,7 +30,7 @@ impl From<String> for Sources {
 /// `chat_template` of `tokenizer_config.json`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Stored {
+enum StoredTemplates {
     One(String),
     Named(Vec<Named>),
 }
@@ -56,13 +56,13 @@ pub(super) fn templates(files: &CheckpointFiles) -> Result<Option<Sources>, Load
     let Some(stored) = config.get("chat_template").filter(|stored| !stored.is_null()) else {
         return Ok(None);
     };
-    let stored = Stored::deserialize(stored).map_err(|_| {
+    let stored = StoredTemplates::deserialize(stored).map_err(|_| {
         let reason = "is neither a text nor a list of named texts";
         LoadError::field(files.name_of(CONFIG_FILE), "chat_template", reason)
     })?;
     Ok(match stored {
-        Stored::One(template) => Some(template.into()),
-        Stored::Named(mut all) => {
+        StoredTemplates::One(template) => Some(template.into()),
+        StoredTemplates::Named(mut all) => {
             let tool_use = all.iter().position(|named| named.name == TOOL_NAME);
             let tool_use = tool_use.map(|index| all[index].template.clone());
             let default = all.iter().position(|named| named.name == DEFAULT_NAME);

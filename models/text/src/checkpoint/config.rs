@@ -47,10 +47,10 @@ pub fn eos_ids(files: &CheckpointFiles) -> Result<Option<Vec<u32>>, LoadError> {
 
 fn stated_eos_ids(files: &CheckpointFiles, file: &str) -> Result<Option<Vec<u32>>, LoadError> {
     #[derive(Deserialize)]
-    struct Stored {
+    struct StoredEos {
         eos_token_id: Option<TokenIds>,
     }
-    Ok(files.json(file)?.and_then(|stored: Stored| stored.eos_token_id).map(TokenIds::into_vec))
+    Ok(files.json(file)?.and_then(|stored: StoredEos| stored.eos_token_id).map(TokenIds::into_vec))
 }
 
 /// Returns the file and the field that determine the kind of a checkpoint: `architectures` of `config.json`,
@@ -62,17 +62,17 @@ pub fn architecture_field(files: &CheckpointFiles) -> Result<(&'static str, &'st
 
 fn described_format(files: &CheckpointFiles) -> Result<Option<String>, LoadError> {
     #[derive(Deserialize)]
-    struct Stored {
+    struct StoredFormat {
         format: Option<String>,
     }
-    Ok(files.json(OWN_FILE)?.and_then(|stored: Stored| stored.format))
+    Ok(files.json(OWN_FILE)?.and_then(|stored: StoredFormat| stored.format))
 }
 
 /// Returns the first entry of `architectures` in `config.json`, or `format` of `ntl.json`. No other field
 /// determines the kind of a checkpoint.
 pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     #[derive(Deserialize)]
-    struct Stored {
+    struct StoredArchitectures {
         #[serde(default)]
         architectures: Vec<String>,
     }
@@ -81,7 +81,7 @@ pub fn architecture(files: &CheckpointFiles) -> Result<String, LoadError> {
     {
         return Ok(format);
     }
-    let stored: Stored = files.require_json(CONFIG_FILE)?;
+    let stored: StoredArchitectures = files.require_json(CONFIG_FILE)?;
     stored.architectures.into_iter().next().ok_or_else(|| {
         let file = files.name_of(CONFIG_FILE);
         LoadError::field(file, "architectures", "missing: the kind of checkpoint is not known")

@@ -34,14 +34,14 @@ pub struct CheckpointFiles {
     place: String,
     /// The part of the source in which the files are: empty, or the name of a directory and a slash.
     within: String,
-    source: Source,
+    source: FilesSource,
     tables_only: bool,
     /// The chat template in place of the checkpoint's.
     chat_template: Option<String>,
 }
 
 #[derive(Debug, Clone)]
-enum Source {
+enum FilesSource {
     /// A directory. All links in its path are resolved.
     Folder(PathBuf),
     Memory(BTreeMap<String, Vec<u8>>),
@@ -67,7 +67,7 @@ pub struct OneFile {
 impl CheckpointFiles {
     pub fn folder(path: &Path) -> Result<Self, LoadError> {
         match path.canonicalize() {
-            Ok(root) if root.is_dir() => Ok(Self::new(path.display().to_string(), Source::Folder(root))),
+            Ok(root) if root.is_dir() => Ok(Self::new(path.display().to_string(), FilesSource::Folder(root))),
             Ok(_) => Err(LoadError::NotAFolder(path.to_owned())),
             Err(_) => Err(LoadError::NoFolder(path.to_owned())),
         }
@@ -75,7 +75,7 @@ impl CheckpointFiles {
 
     /// The files of a directory whose path has no links. A link that is put there later leads to no file.
     pub fn resolved_folder(path: &Path) -> Self {
-        Self::new(path.display().to_string(), Source::Folder(path.to_owned()))
+        Self::new(path.display().to_string(), FilesSource::Folder(path.to_owned()))
     }
 
     /// Unpacks a gzipped tar archive in memory. `place` names it in errors.
@@ -86,23 +86,23 @@ impl CheckpointFiles {
 
     /// Files in memory. `place` names them in errors.
     pub fn memory(place: &str, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
-        Self::new(place.to_owned(), Source::Memory(files.into_iter().collect()))
+        Self::new(place.to_owned(), FilesSource::Memory(files.into_iter().collect()))
     }
 
     /// A checkpoint in one file. Errors name only this file.
     pub fn of_one_file(file: OneFile) -> Self {
-        Self::new(file.place.clone(), Source::OneFile(Arc::new(file)))
+        Self::new(file.place.clone(), FilesSource::OneFile(Arc::new(file)))
     }
 
     /// Returns the file that contains the whole model, if the checkpoint is one file.
     pub fn one_file(&self) -> Option<&OneFile> {
         match &self.source {
-            Source::OneFile(file) => Some(file),
-            Source::Folder(_) | Source::Memory(_) => None,
+            FilesSource::OneFile(file) => Some(file),
+            FilesSource::Folder(_) | FilesSource::Memory(_) => None,
         }
     }
 
-    fn new(place: String, source: Source) -> Self {
+    fn new(place: String, source: FilesSource) -> Self {
         Self { place, within: String::new(), source, tables_only: false, chat_template: None }
     }
 
@@ -152,8 +152,10 @@ impl CheckpointFiles {
     /// Returns the name of one of its files in errors.
     pub fn name_of(&self, file: &str) -> String {
         match &self.source {
-            Source::OneFile(_) => self.place.clone(),
-            Source::Folder(_) | Source::Memory(_) => format!("{}/{file}", self.place.trim_end_matches('/')),
+            FilesSource::OneFile(_) => self.place.clone(),
+            FilesSource::Folder(_) | FilesSource::Memory(_) => {
+                format!("{}/{file}", self.place.trim_end_matches('/'))
+            }
         }
     }
 
@@ -161,9 +163,9 @@ impl CheckpointFiles {
     /// If the system cannot determine whether the file exists.
     pub fn has(&self, file: &str) -> Result<bool, LoadError> {
         match &self.source {
-            Source::Folder(root) => is_there(root, &self.inner(file), &self.name_of(file)),
-            Source::Memory(files) => Ok(files.contains_key(&self.inner(file))),
-            Source::OneFile(one) => {
+            FilesSource::Folder(root) => is_there(root, &self.inner(file), &self.name_of(file)),
+            FilesSource::Memory(files) => Ok(files.contains_key(&self.inner(file))),
+            FilesSource::OneFile(one) => {
                 let file = self.inner(file);
                 Ok(one.parts.contains(&file) || one.files.contains_key(&file))
             }
@@ -176,9 +178,9 @@ impl CheckpointFiles {
     /// If the file cannot be read or is too large, or a link leads outside.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         match &self.source {
-            Source::Memory(files) => Ok(in_memory(files, &self.inner(file))),
-            Source::OneFile(one) => Ok(in_memory(&one.files, &self.inner(file))),
-            Source::Folder(root) => {
+            FilesSource::Memory(files) => Ok(in_memory(files, &self.inner(file))),
+            FilesSource::OneFile(one) => Ok(in_memory(&one.files, &self.inner(file))),
+            FilesSource::Folder(root) => {
                 Ok(read_whole(root, &self.inner(file), self.name_of(file))?.map(Cow::Owned))
             }
         }
@@ -206,7 +208,7 @@ impl CheckpointFiles {
     /// Reads a file of the parent directory, to which the paper's trainer writes its settings. Returns its
     /// bytes, and its name in errors.
     pub(super) fn read_above(&self, file: &str) -> Result<Option<(Vec<u8>, String)>, LoadError> {
-        let Source::Folder(root) = &self.source else { return Ok(None) };
+        let FilesSource::Folder(root) = &self.source else { return Ok(None) };
         let Some(above) = root.parent() else { return Ok(None) };
         let name = self.name_of(&format!("../{file}"));
         Ok(read_whole(above, file, name.clone())?.map(|bytes| (bytes, name)))
@@ -215,15 +217,17 @@ impl CheckpointFiles {
     /// Opens a weight file.
     pub fn open(&self, file: &str) -> Result<FileReader<'_>, LoadError> {
         match &self.source {
-            Source::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
-            Source::OneFile(one) if one.parts.contains(&self.inner(file)) => {
+            FilesSource::Memory(files) => files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
+            FilesSource::OneFile(one) if one.parts.contains(&self.inner(file)) => {
                 Some(open_weights(&one.folder, file, &self.place)?)
             }
-            Source::OneFile(one) => one.files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes)),
-            Source::Folder(root) if self.has(file)? => {
+            FilesSource::OneFile(one) => {
+                one.files.get(&self.inner(file)).map(|bytes| FileReader::memory(bytes))
+            }
+            FilesSource::Folder(root) if self.has(file)? => {
                 Some(open_weights(root, &self.inner(file), &self.name_of(file))?)
             }
-            Source::Folder(_) => None,
+            FilesSource::Folder(_) => None,
         }
         .ok_or_else(|| self.missing(file, ""))
     }
@@ -231,9 +235,9 @@ impl CheckpointFiles {
     /// Returns the names of all existing files. A directory's names are sorted.
     pub fn names(&self) -> Result<Vec<String>, LoadError> {
         let root = match &self.source {
-            Source::Folder(root) => root,
-            Source::Memory(files) => return Ok(files.keys().cloned().collect()),
-            Source::OneFile(one) => return Ok(one.files.keys().chain(&one.parts).cloned().collect()),
+            FilesSource::Folder(root) => root,
+            FilesSource::Memory(files) => return Ok(files.keys().cloned().collect()),
+            FilesSource::OneFile(one) => return Ok(one.files.keys().chain(&one.parts).cloned().collect()),
         };
         let mut names = names_in(&root.join(&self.within))
             .map_err(|source| LoadError::unreadable(&self.place, source))?;
@@ -245,7 +249,9 @@ impl CheckpointFiles {
     /// Returns the path of a file of a directory, with links resolved.
     pub fn path_of(&self, file: &str) -> Result<PathBuf, LoadError> {
         match &self.source {
-            Source::Folder(root) if self.has(file)? => target(root, &self.inner(file), &self.name_of(file)),
+            FilesSource::Folder(root) if self.has(file)? => {
+                target(root, &self.inner(file), &self.name_of(file))
+            }
             _ => Err(self.missing(file, "")),
         }
     }

@@ -13,12 +13,12 @@ pub(super) const READING: &str = "checkpoint-read";
 /// An open file, or bytes in memory.
 #[derive(Debug)]
 pub struct FileReader<'a> {
-    source: Source<'a>,
+    source: ReaderSource<'a>,
     len: u64,
 }
 
 #[derive(Debug)]
-enum Source<'a> {
+enum ReaderSource<'a> {
     File(File),
     Memory(&'a [u8]),
 }
@@ -26,11 +26,11 @@ enum Source<'a> {
 impl<'a> FileReader<'a> {
     pub fn file(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
-        Ok(Self { source: Source::File(file), len })
+        Ok(Self { source: ReaderSource::File(file), len })
     }
 
     pub fn memory(bytes: &'a [u8]) -> Self {
-        Self { source: Source::Memory(bytes), len: bytes.len() as u64 }
+        Self { source: ReaderSource::Memory(bytes), len: bytes.len() as u64 }
     }
 
     /// The file's length in bytes when it was opened.
@@ -40,11 +40,11 @@ impl<'a> FileReader<'a> {
 
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.source {
-            Source::File(file) => {
+            ReaderSource::File(file) => {
                 failpoint::check(READING)?;
                 file.read_exact_at(buffer, offset)
             }
-            Source::Memory(bytes) => {
+            ReaderSource::Memory(bytes) => {
                 let from = usize::try_from(offset).ok();
                 let part = from.and_then(|from| bytes.get(from..from.checked_add(buffer.len())?));
                 let part = part.ok_or(io::ErrorKind::UnexpectedEof)?;

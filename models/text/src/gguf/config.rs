@@ -43,13 +43,13 @@ pub fn native_architectures() -> Vec<&'static str> {
 }
 
 /// The metadata of one architecture, whose keys begin with its name.
-pub(super) struct Config<'a> {
+pub(super) struct GgufConfig<'a> {
     gguf: &'a GgufFile,
     pub(super) architecture: &'a str,
     class: &'static str,
 }
 
-impl<'a> Config<'a> {
+impl<'a> GgufConfig<'a> {
     /// Checks that the file holds a model that the native engine serves.
     pub(super) fn new(gguf: &'a GgufFile) -> Result<Self, LoadError> {
         const KIND: &str = "general.type";

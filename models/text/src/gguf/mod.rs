@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use crate::checkpoint::{CONFIG_FILE, CheckpointFiles, LoadError, OneFile};
-use config::Config;
+use config::GgufConfig;
 
 pub use config::native_architectures;
 pub use file::{GgufFile, GgufTensor};
@@ -48,11 +48,11 @@ const TOKENIZER_FILES: [&str; 5] = [
 /// the header is malformed; the error names the key or the tensor.
 pub fn checkpoint(path: &Path) -> Result<CheckpointFiles, LoadError> {
     let place = path.display().to_string();
-    let Location { folder, name } =
-        Location::of(path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
+    let FileLocation { folder, name } =
+        FileLocation::of(path).map_err(|source| LoadError::Read { file: place.clone(), source })?;
     let beside = CheckpointFiles::resolved_folder(&folder);
     let gguf = GgufFile::read_model(&place, &beside, &name)?;
-    let config = Config::new(&gguf)?;
+    let config = GgufConfig::new(&gguf)?;
     let mut files = tokenizer_files(&gguf, &beside)?;
     files.insert(CONFIG_FILE.to_owned(), bytes_of(&config.json(&beside)?));
     Ok(CheckpointFiles::of_one_file(OneFile {
@@ -65,12 +65,12 @@ pub fn checkpoint(path: &Path) -> Result<CheckpointFiles, LoadError> {
 }
 
 /// The directory and the name of a file. All links in the directory's path are resolved.
-struct Location {
+struct FileLocation {
     folder: PathBuf,
     name: String,
 }
 
-impl Location {
+impl FileLocation {
     /// Keeps the name that was given, as in the cache of the Hugging Face hub, whose names are links to
     /// blobs. A link to another directory is resolved: its target has the further parts.
     fn of(path: &Path) -> io::Result<Self> {

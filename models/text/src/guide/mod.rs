@@ -62,13 +62,13 @@ pub struct GuideCompiler {
     factory: ParserFactory,
     /// Whether decoding drops a space at the beginning of a text, so that the constraint ignores it.
     drops_space: bool,
-    numbers: Arc<NumberTokens>,
+    numbers: Arc<NumberTokenIds>,
     /// For listed values; made when the first schema lists some.
     token_bytes: OnceLock<Arc<TokenBytes>>,
 }
 
 /// The tokens that numbers are spelled with, by their bytes.
-type NumberTokens = BTreeMap<Vec<u8>, u32>;
+type NumberTokenIds = BTreeMap<Vec<u8>, u32>;
 
 impl GuideCompiler {
     /// Takes some milliseconds.
@@ -175,8 +175,8 @@ fn allowed(matcher: &mut Matcher) -> Result<SimpleVob, GuideError> {
 
 /// Returns the tokens of a space, digits and signs, given the bytes of all tokens. Single bytes are for
 /// characters without a token.
-fn number_tokens(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> NumberTokens {
-    let mut tokens = NumberTokens::new();
+fn number_tokens(tokenizer: &Tokenizer, words: &[Vec<u8>]) -> NumberTokenIds {
+    let mut tokens = NumberTokenIds::new();
     for (id, word) in (0u32..).zip(words) {
         if word.is_empty() || !word.iter().all(|byte| byte.is_ascii_digit() || b" -+.eE".contains(byte)) {
             continue;
@@ -295,7 +295,7 @@ struct Compiled {
     /// Never advanced, only cloned.
     matcher: Mutex<Matcher>,
     tokens: TokEnv,
-    numbers: Arc<NumberTokens>,
+    numbers: Arc<NumberTokenIds>,
     /// For listed values, if there may be some.
     token_bytes: Option<Arc<TokenBytes>>,
     /// At the beginning of the text, if schemas may name fields in it.
@@ -314,22 +314,22 @@ impl Guide for Compiled {
         let (tokens, numbers) = (Arc::clone(&self.tokens), Arc::clone(&self.numbers));
         let token_bytes = self.token_bytes.clone();
         let follower = self.follower.clone();
-        Box::new(Position { matcher, tokens, numbers, token_bytes, follower, number_ends: false })
+        Box::new(ConstraintState { matcher, tokens, numbers, token_bytes, follower, number_ends: false })
     }
 }
 
 /// The state of a constraint at a position of one text.
-struct Position {
+struct ConstraintState {
     matcher: Matcher,
     tokens: TokEnv,
-    numbers: Arc<NumberTokens>,
+    numbers: Arc<NumberTokenIds>,
     token_bytes: Option<Arc<TokenBytes>>,
     follower: Option<Follower>,
     /// Whether the number before the next token must not continue.
     number_ends: bool,
 }
 
-impl Position {
+impl ConstraintState {
     /// Returns tokens that write the beginning of a number, or `None` if the constraint forbids it here. They
     /// are the longest ones, as most tokenizers write numbers.
     fn begin(&mut self, text: &str) -> Option<Vec<u32>> {
@@ -391,7 +391,7 @@ impl Position {
     }
 }
 
-impl Clone for Position {
+impl Clone for ConstraintState {
     fn clone(&self) -> Self {
         Self {
             matcher: self.matcher.deep_clone(),
@@ -404,7 +404,7 @@ impl Clone for Position {
     }
 }
 
-impl GuideState for Position {
+impl GuideState for ConstraintState {
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), GuideError> {
         let mut mask = allowed(&mut self.matcher)?;
         self.forbid_repeated_names(&mut mask);

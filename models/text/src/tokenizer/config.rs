@@ -44,12 +44,12 @@ pub(crate) struct TokenizerConfig {
 /// A special token, as a string or an object.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum TokenText {
+enum StoredToken {
     Bare(String),
     Described { content: String },
 }
 
-impl TokenText {
+impl StoredToken {
     fn into_text(self) -> String {
         match self {
             Self::Bare(content) | Self::Described { content } => content,
@@ -59,14 +59,14 @@ impl TokenText {
 
 #[derive(Debug, Default, Deserialize)]
 struct SpecialFields {
-    bos_token: Option<TokenText>,
-    eos_token: Option<TokenText>,
-    unk_token: Option<TokenText>,
-    sep_token: Option<TokenText>,
-    pad_token: Option<TokenText>,
-    cls_token: Option<TokenText>,
-    mask_token: Option<TokenText>,
-    additional_special_tokens: Option<Vec<TokenText>>,
+    bos_token: Option<StoredToken>,
+    eos_token: Option<StoredToken>,
+    unk_token: Option<StoredToken>,
+    sep_token: Option<StoredToken>,
+    pad_token: Option<StoredToken>,
+    cls_token: Option<StoredToken>,
+    mask_token: Option<StoredToken>,
+    additional_special_tokens: Option<Vec<StoredToken>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,12 +113,12 @@ impl TokenizerConfig {
             ("cls_token", first.cls_token.or(second.cls_token)),
             ("mask_token", first.mask_token.or(second.mask_token)),
         ];
-        let named = named.map(|(purpose, token)| (purpose, token.map(TokenText::into_text)));
+        let named = named.map(|(purpose, token)| (purpose, token.map(StoredToken::into_text)));
         let additional =
             first.additional_special_tokens.or(second.additional_special_tokens).unwrap_or_default();
         // Decoding shows separators, class tokens and masks.
         let hidden = named[..4].iter().filter_map(|(_, token)| token.clone());
-        let special: Vec<String> = hidden.chain(additional.into_iter().map(TokenText::into_text)).collect();
+        let special: Vec<String> = hidden.chain(additional.into_iter().map(StoredToken::into_text)).collect();
         let mut added: BTreeMap<_, _> =
             ids.into_iter().map(|(name, id)| (name, AddedToken { id, special: false })).collect();
         for (id, token) in fields.added_tokens_decoder.unwrap_or_default() {

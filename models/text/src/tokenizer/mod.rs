@@ -32,7 +32,7 @@ use library::LibraryTokenizer;
 use pieces::{PieceKind, PieceTable, SPACE_MARK, Segment};
 use sentencepiece::PrefixIndex;
 use slow::SlowTokenizer;
-pub use vocabularies::Vocabulary;
+pub use vocabularies::VocabularySource;
 use xval::ExtractedNumbers;
 
 /// The reason why a text cannot be encoded.

@@ -7,7 +7,7 @@ use prost::Message;
 use crate::checkpoint::{CheckpointFiles, LoadError};
 
 use super::library::LIBRARY_FILE;
-use super::sentencepiece::proto::{Model, Normalizer, PieceType, StoredPiece, Trainer};
+use super::sentencepiece::proto::{ModelProto, NormalizerSpec, PieceType, StoredPiece, Trainer};
 use super::slow::MODEL_FILE;
 use super::*;
 
@@ -24,7 +24,7 @@ fn spiece() -> Vec<u8> {
     ];
     let normal = ["▁", "1", "2", "▁12", "-", "▁-1", ".", "it", "▁it", "'s", "'", "s", "nan"];
     pieces.extend(normal.map(|name| piece(name, PieceType::Normal)));
-    Model { pieces, trainer: Some(Trainer::default()), normalizer: Some(Normalizer::default()) }
+    ModelProto { pieces, trainer: Some(Trainer::default()), normalizer: Some(NormalizerSpec::default()) }
         .encode_to_vec()
 }
 

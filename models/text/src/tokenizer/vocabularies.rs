@@ -12,7 +12,7 @@ use crate::checkpoint::{CheckpointFiles, LoadError, TokenizerType, TruncationSid
 
 /// A vocabulary of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Vocabulary {
+pub enum VocabularySource {
     /// A SentencePiece model.
     SentencePiece { file: String },
     /// The `tokenizer.json` of the checkpoint.
@@ -42,12 +42,12 @@ impl Tokenizer {
     /// ones of longer ones. `described` is the name of the file that describes a vocabulary of characters.
     pub fn of_vocabulary(
         files: &CheckpointFiles,
-        vocabulary: &Vocabulary,
+        vocabulary: &VocabularySource,
         prompt_tokens_max: usize,
         described: &str,
     ) -> Result<Self, LoadError> {
         let (source, table, pad, unknown) = match vocabulary {
-            Vocabulary::Library => {
+            VocabularySource::Library => {
                 let tokenizer = Self::open_as(files, Some(TokenizerType::Auto))?;
                 return Ok(Self {
                     model_max_length: Some(prompt_tokens_max),
@@ -56,12 +56,12 @@ impl Tokenizer {
                     ..tokenizer
                 });
             }
-            Vocabulary::SentencePiece { file } => {
+            VocabularySource::SentencePiece { file } => {
                 let (tokenizer, table) = SlowTokenizer::without_special_tokens(files, file)?;
                 let unknown = table.id("<unk>");
                 (Source::Slow(Box::new(tokenizer)), table, None, unknown)
             }
-            Vocabulary::Characters { characters, pad, unknown, first } => {
+            VocabularySource::Characters { characters, pad, unknown, first } => {
                 let table = characters_table(characters, [*pad, *unknown], *first).map_err(|reason| {
                     LoadError::field(files.name_of(described), "encoder_tokenizer.chars", reason)
                 })?;
@@ -114,7 +114,8 @@ mod tests {
     use super::*;
 
     fn open(characters: &str, [pad, unknown]: [u32; 2], first: u32) -> Result<Tokenizer, String> {
-        let vocabulary = Vocabulary::Characters { characters: characters.to_owned(), pad, unknown, first };
+        let vocabulary =
+            VocabularySource::Characters { characters: characters.to_owned(), pad, unknown, first };
         let files = CheckpointFiles::memory("m", []);
         Tokenizer::of_vocabulary(&files, &vocabulary, 5, "ntl.json").map_err(|error| error.to_string())
     }

@@ -41,7 +41,7 @@ pub(super) struct SentencePiece {
 
 impl SentencePiece {
     pub(super) fn parse(file: &[u8]) -> Result<Self, String> {
-        let model = proto::Model::decode(file).map_err(|error| error.to_string())?;
+        let model = proto::ModelProto::decode(file).map_err(|error| error.to_string())?;
         // Both follow the pieces in the file. Without this check, a file that is cut off between two pieces
         // would be accepted.
         let (Some(trainer), Some(normalizer)) = (&model.trainer, &model.normalizer) else {

@@ -81,7 +81,7 @@ pub(super) struct Normalizer {
 
 impl Normalizer {
     pub(super) fn new(
-        spec: &proto::Normalizer,
+        spec: &proto::NormalizerSpec,
         space_last: bool,
         fixed: PrefixIndex,
     ) -> Result<Self, String> {
@@ -156,8 +156,8 @@ impl Normalizer {
 mod tests {
     use super::*;
 
-    fn normalizer(change: impl FnOnce(&mut proto::Normalizer), space_last: bool) -> Normalizer {
-        let mut spec = proto::Normalizer::default();
+    fn normalizer(change: impl FnOnce(&mut proto::NormalizerSpec), space_last: bool) -> Normalizer {
+        let mut spec = proto::NormalizerSpec::default();
         change(&mut spec);
         Normalizer::new(&spec, space_last, PrefixIndex::default()).unwrap()
     }

@@ -4,13 +4,13 @@
 
 /// `ModelProto`.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(in super::super) struct Model {
+pub(in super::super) struct ModelProto {
     #[prost(message, repeated, tag = "1")]
     pub(in super::super) pieces: Vec<StoredPiece>,
     #[prost(message, optional, tag = "2")]
     pub(in super::super) trainer: Option<Trainer>,
     #[prost(message, optional, tag = "3")]
-    pub(in super::super) normalizer: Option<Normalizer>,
+    pub(in super::super) normalizer: Option<NormalizerSpec>,
 }
 
 /// `ModelProto.SentencePiece`.
@@ -55,7 +55,7 @@ pub(in super::super) struct Trainer {
 
 /// `NormalizerSpec`. The three switches are on by default.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(in super::super) struct Normalizer {
+pub(in super::super) struct NormalizerSpec {
     #[prost(bytes = "vec", optional, tag = "2")]
     pub(in super::super) precompiled_charsmap: Option<Vec<u8>>,
     #[prost(bool, optional, tag = "3")]

@@ -2,14 +2,14 @@
 
 use prost::Message;
 
-use super::proto::{Model, Normalizer, PieceType, StoredPiece, Trainer};
+use super::proto::{ModelProto, NormalizerSpec, PieceType, StoredPiece, Trainer};
 use super::*;
 
 fn piece(name: &str, score: f32, kind: PieceType) -> StoredPiece {
     StoredPiece { piece: Some(name.into()), score: Some(score), kind: Some(kind as i32) }
 }
 
-fn model() -> Model {
+fn model() -> ModelProto {
     let mut pieces = vec![
         piece("<pad>", 0.0, PieceType::Control),
         piece("</s>", 0.0, PieceType::Control),
@@ -17,15 +17,15 @@ fn model() -> Model {
     ];
     let normal = [("▁", -2.0), ("1", -3.0), ("2", -3.0), ("▁12", -4.0), ("a", -3.0), ("a▁1", -4.0)];
     pieces.extend(normal.map(|(name, score)| piece(name, score, PieceType::Normal)));
-    Model { pieces, trainer: Some(Trainer::default()), normalizer: Some(Normalizer::default()) }
+    ModelProto { pieces, trainer: Some(Trainer::default()), normalizer: Some(NormalizerSpec::default()) }
 }
 
-fn encode(model: &Model, text: &str) -> Vec<(u32, String)> {
+fn encode(model: &ModelProto, text: &str) -> Vec<(u32, String)> {
     let model = SentencePiece::parse(&model.encode_to_vec()).unwrap();
     model.encode(text).into_iter().map(|token| (token.id, token.text)).collect()
 }
 
-fn names(model: &Model, text: &str) -> String {
+fn names(model: &ModelProto, text: &str) -> String {
     encode(model, text).iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" ")
 }
 
@@ -63,13 +63,13 @@ fn unknown_characters_become_bytes_if_the_model_has_byte_pieces() {
 
 #[test]
 fn incomplete_and_other_models_are_rejected_with_the_reason() {
-    let changed = |change: fn(&mut Model)| {
+    let changed = |change: fn(&mut ModelProto)| {
         let mut model = model();
         change(&mut model);
         SentencePiece::parse(&model.encode_to_vec()).map(|_| ()).unwrap_err()
     };
     for (reason, change) in [
-        ("it does not have exactly one unknown piece", (|model| model.pieces.clear()) as fn(&mut Model)),
+        ("it does not have exactly one unknown piece", (|model| model.pieces.clear()) as fn(&mut ModelProto)),
         ("it does not have exactly one unknown piece", |model| drop(model.pieces.remove(2))),
         ("it is neither a unigram nor a BPE model", |model| {
             model.trainer = Some(Trainer { model_type: Some(3), ..Trainer::default() });
@@ -79,7 +79,7 @@ fn incomplete_and_other_models_are_rejected_with_the_reason() {
         ("piece 4 is not the name of a byte", |model| model.pieces[4].kind = Some(6)),
         ("normalization rules are cut off", |model| {
             model.normalizer =
-                Some(Normalizer { precompiled_charsmap: Some(vec![9]), ..Normalizer::default() });
+                Some(NormalizerSpec { precompiled_charsmap: Some(vec![9]), ..NormalizerSpec::default() });
         }),
         ("it has no trainer or normalizer specification, it may be cut off", |model| model.normalizer = None),
     ] {
