@@ -15,6 +15,7 @@ mod bytes_tests;
 mod coded;
 mod columns;
 mod float;
+mod instructions;
 mod int8;
 mod panels;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

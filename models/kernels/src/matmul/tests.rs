@@ -1,5 +1,6 @@
 //! Compares matmuls with plain sums in f64, at shapes that do not divide evenly.
 
+use super::instructions::Instructions;
 use super::*;
 
 const FORMATS: [Format; 5] = [Format::F32, Format::Bf16, Format::F16, Format::Int8, Format::Q8];
@@ -16,6 +17,18 @@ pub(super) const SHAPES: [[usize; 3]; 9] = [
     [65, 40, 31],
     [8, 130, 517],
 ];
+
+/// Returns the instructions of this CPU, and plain Rust, with their names.
+pub(super) fn all_instructions() -> Vec<(&'static str, Instructions)> {
+    let mut all = vec![("portable", Instructions::Portable)];
+    #[cfg(target_arch = "x86_64")]
+    all.extend(Avx2::new().map(|avx2| ("AVX2", Instructions::Avx2(avx2))));
+    #[cfg(target_arch = "x86_64")]
+    all.extend(vnni::Vnni::new().map(|vnni| ("VNNI", Instructions::Vnni(vnni))));
+    #[cfg(target_arch = "aarch64")]
+    all.extend(sdot::Sdot::new().map(|sdot| ("sdot", Instructions::Sdot(sdot))));
+    all
+}
 
 /// Returns pseudo-random numbers between -1 and 1.
 pub(super) fn numbers(count: usize, seed: u64) -> Vec<f32> {

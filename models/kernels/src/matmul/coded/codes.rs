@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{GROUP, Kernel, LINE, QUADS, WIDTH};
+use super::{GROUP, Instructions, LINE, QUADS, WIDTH};
 
 /// Number of bits of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Codes {
 impl Codes {
     /// Returns whether this CPU has instructions that multiply codes. Without them, 8-bit weights are faster.
     pub fn are_fast() -> bool {
-        !matches!(Kernel::best(), Kernel::Portable(_))
+        !matches!(Instructions::best(), Instructions::Portable)
     }
 }
 

@@ -19,19 +19,15 @@ use half::f16;
 use rayon::prelude::*;
 
 pub use codes::{CodeBits, Codes};
-use portable::Portable;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
 use super::bytes::{Tile, tiles};
 use super::columns::{Columns, ColumnsShape};
+use super::instructions::Instructions;
 use super::panels::Aligned;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::q8_tiles::{Params, Q8Tiles, ROWS_MIN};
 use super::quantized::{GROUP, QUAD, WIDTH};
-#[cfg(target_arch = "aarch64")]
-use super::sdot::Sdot;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::vnni::Vnni;
 use crate::ahead::Ahead;
 
@@ -121,7 +117,7 @@ impl Coded {
         {
             return self.product_by_tiles(x, tiles, vnni);
         }
-        self.product_by(x, Kernel::best())
+        self.product_by(x, Instructions::best())
     }
 
     /// Does the same with AMX tiles.
@@ -134,8 +130,8 @@ impl Coded {
         tiles.product_by(x, [self.n, self.k], params, move |index| vnni::tiles(vnni, self.panel(index)))
     }
 
-    fn product_by<'a>(&'a self, x: &[f32], kernel: Kernel) -> Columns<'a> {
-        let tiles = tiles(x, self.k, kernel.rows_max());
+    fn product_by<'a>(&'a self, x: &[f32], instructions: Instructions) -> Columns<'a> {
+        let tiles = tiles(x, self.k, rows_max(instructions));
         let m = x.len() / self.k;
         let shape = ColumnsShape { m, width: WIDTH, padded: self.n.next_multiple_of(WIDTH) };
         Columns::new(shape, m * self.n * self.k, move |index, mut out| {
@@ -143,7 +139,7 @@ impl Coded {
             let mut ahead = Ahead::new(panel.next, tiles.len() * self.k / GROUP);
             for tile in &tiles {
                 let (these, rest) = out.split_at_mut(tile.rows * WIDTH);
-                kernel.set_tile(tile, panel, &mut ahead, these);
+                set_tile(instructions, tile, panel, &mut ahead, these);
                 out = rest;
             }
         })
@@ -173,57 +169,34 @@ fn power_of_two_below(value: f32) -> f32 {
     f32::from_bits(value.to_bits() & 0x7f80_0000).max(f32::MIN_POSITIVE)
 }
 
-/// The instruction sets.
-#[derive(Clone, Copy)]
-enum Kernel {
-    Portable(Portable),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Vnni(Vnni),
-    #[cfg(target_arch = "aarch64")]
-    Sdot(Sdot),
+/// Returns the maximum number of rows in a tile, so that their sums fit the registers.
+fn rows_max(instructions: Instructions) -> usize {
+    match instructions {
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Vnni(_) => vnni::ROWS_MAX,
+        _ => 4,
+    }
 }
 
-impl Kernel {
-    /// Returns the fastest kernel of this CPU.
-    fn best() -> Self {
+/// Computes `out` `[rows, WIDTH]`. Takes a step ahead with each group.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only the kernels of x86-64 read ahead")
+)]
+fn set_tile(
+    instructions: Instructions,
+    tile: &Tile,
+    panel: Panel<'_>,
+    ahead: &mut Ahead<'_>,
+    out: &mut [f32],
+) {
+    match instructions {
+        Instructions::Portable => portable::set_tile(tile, panel, out),
         #[cfg(target_arch = "x86_64")]
-        if let Some(vnni) = Vnni::new() {
-            return Self::Vnni(vnni);
-        } else if let Some(avx2) = Avx2::new() {
-            return Self::Avx2(avx2);
-        }
+        Instructions::Avx2(support) => avx2::set_tile(support, tile, panel, ahead, out),
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Vnni(support) => vnni::set_tile(support, tile, panel, ahead, out),
         #[cfg(target_arch = "aarch64")]
-        if let Some(sdot) = Sdot::new() {
-            return Self::Sdot(sdot);
-        }
-        Self::Portable(Portable)
-    }
-
-    /// Returns the maximum number of rows in a tile, so that their sums fit the registers.
-    fn rows_max(self) -> usize {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(_) => vnni::ROWS_MAX,
-            _ => 4,
-        }
-    }
-
-    /// Computes `out` `[rows, WIDTH]`. Takes a step ahead with each group.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(unused_variables, reason = "only the kernels of x86-64 read ahead")
-    )]
-    fn set_tile(self, tile: &Tile, panel: Panel<'_>, ahead: &mut Ahead<'_>, out: &mut [f32]) {
-        match self {
-            Self::Portable(portable) => portable.set_tile(tile, panel, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(support) => avx2::set_tile(support, tile, panel, ahead, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(support) => vnni::set_tile(support, tile, panel, ahead, out),
-            #[cfg(target_arch = "aarch64")]
-            Self::Sdot(support) => sdot::set_tile(support, tile, panel, out),
-        }
+        Instructions::Sdot(support) => sdot::set_tile(support, tile, panel, out),
     }
 }

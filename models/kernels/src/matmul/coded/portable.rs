@@ -6,13 +6,9 @@ use super::codes::unpacked;
 use super::{CodeBits, Panel, QUAD, QUADS, WIDTH};
 use crate::matmul::bytes::Tile;
 
-#[derive(Clone, Copy)]
-pub(super) struct Portable;
-
-impl Portable {
-    pub(super) fn set_tile(self, tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
-        Arch::new().dispatch(Loops { tile, panel, out });
-    }
+/// `out` is `[rows, WIDTH]`.
+pub(super) fn set_tile(tile: &Tile, panel: Panel<'_>, out: &mut [f32]) {
+    Arch::new().dispatch(Loops { tile, panel, out });
 }
 
 struct Loops<'a> {

@@ -1,6 +1,6 @@
 //! Compares every instruction set with the definition, bit for bit, and the definition with sums in f64.
 
-use super::super::tests::numbers;
+use super::super::tests::{all_instructions, numbers};
 use super::*;
 
 const BITS: [CodeBits; 3] = [CodeBits::Four, CodeBits::Five, CodeBits::Six];
@@ -16,18 +16,6 @@ const SHAPES: [[usize; 3]; 8] = [
     [29, 100, 288],
     [70, 40, 544],
 ];
-
-/// Returns the instruction sets of this CPU, and plain Rust, with their names.
-fn kernels() -> Vec<(&'static str, Kernel)> {
-    let mut kernels = vec![("portable", Kernel::Portable(Portable))];
-    #[cfg(target_arch = "x86_64")]
-    kernels.extend(Avx2::new().map(|avx2| ("AVX2", Kernel::Avx2(avx2))));
-    #[cfg(target_arch = "x86_64")]
-    kernels.extend(Vnni::new().map(|vnni| ("VNNI", Kernel::Vnni(vnni))));
-    #[cfg(target_arch = "aarch64")]
-    kernels.extend(Sdot::new().map(|sdot| ("sdot", Kernel::Sdot(sdot))));
-    kernels
-}
 
 /// Returns pseudo-random codes with parameters that are exact in 16 bits, up to `scale`.
 fn codes(bits: CodeBits, [n, k]: [usize; 2], scale: f32) -> Codes {
@@ -98,8 +86,8 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
         let codes = codes(code_bits, [n, k], 0.01);
         let weight = Coded::pack(&codes, k);
         let want = bits(&by_definition(&x, &codes, k));
-        for (name, kernel) in kernels() {
-            let [got] = weight.product_by(&x, kernel).split([n]);
+        for (name, instructions) in all_instructions() {
+            let [got] = weight.product_by(&x, instructions).split([n]);
             assert_eq!(bits(&got), want, "{name}, {code_bits:?}, {m} x {n} x {k}");
         }
     }
@@ -190,8 +178,8 @@ fn a_number_that_is_not_finite_affects_only_its_own_row() {
         {
             let mut broken = x.clone();
             broken[k + input] = value;
-            for (name, kernel) in kernels() {
-                let [got] = weight.product_by(&broken, kernel).split([n]);
+            for (name, instructions) in all_instructions() {
+                let [got] = weight.product_by(&broken, instructions).split([n]);
                 let lost = got[n..2 * n].iter().any(|output| output.is_finite());
                 assert!(!lost, "{name}, {code_bits:?}: {value} at input {input}");
                 assert_eq!((&got[..n], &got[2 * n..]), (&whole[..n], &whole[2 * n..]), "{name}");
@@ -212,8 +200,8 @@ fn the_least_and_the_largest_parameters_keep_their_precision() {
             let scale = 2.0_f32.powi(exponent);
             let mut codes = plain.clone();
             codes.params.iter_mut().flatten().for_each(|param| *param *= scale);
-            for (name, kernel) in kernels() {
-                let [got] = Coded::pack(&codes, k).product_by(&x, kernel).split([n]);
+            for (name, instructions) in all_instructions() {
+                let [got] = Coded::pack(&codes, k).product_by(&x, instructions).split([n]);
                 let want: Vec<f32> = want.iter().map(|want| want * scale).collect();
                 assert_eq!(bits(&got), bits(&want), "{name}, {code_bits:?}, 2^{exponent}");
             }

@@ -19,19 +19,13 @@ mod vnni;
 
 use rayon::prelude::*;
 
-use portable::Portable;
 use rows::Rows;
 
 use super::amx::Amx;
-#[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
 use super::columns::{Columns, ColumnsShape};
+use super::instructions::Instructions;
 use super::panels::Aligned;
 use super::quantized::nearest;
-#[cfg(target_arch = "aarch64")]
-use super::sdot::Sdot;
-#[cfg(target_arch = "x86_64")]
-use super::vnni::Vnni;
 #[cfg(target_arch = "x86_64")]
 use crate::ahead::Ahead;
 
@@ -134,8 +128,13 @@ impl Int8 {
 
     /// Returns `[M, N]` for `x` `[M, K]`. Neither may be empty.
     pub(super) fn product<'a>(&'a self, x: &[f32]) -> Columns<'a> {
-        let kernel = Kernel::best(x.len() / self.k);
-        self.product_by(x, move |rows, panel, out| kernel.panel(rows, panel, out))
+        if let Some(support) = Amx::new()
+            && x.len() / self.k >= amx::ROWS_MIN
+        {
+            return self.product_by(x, move |rows, panel, out| amx::panel(support, rows, panel, out));
+        }
+        let instructions = Instructions::best();
+        self.product_by(x, move |rows, panel, out| set_panel(instructions, rows, panel, out))
     }
 
     /// Does the same, with `panel(rows, panel, outputs [M, WIDTH])` for each panel.
@@ -171,51 +170,15 @@ fn scaled(sum: i32, weight_scale: f32, row_scale: f32) -> f32 {
     sum as f32 * weight_scale * row_scale
 }
 
-/// The instruction sets for int8 matmul.
-#[derive(Clone, Copy)]
-enum Kernel {
-    Portable(Portable),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Vnni(Vnni),
-    #[cfg(target_arch = "aarch64")]
-    Sdot(Sdot),
-    Amx(Amx),
-}
-
-impl Kernel {
-    /// Returns the fastest kernel of this CPU for `m` rows.
-    fn best(m: usize) -> Self {
-        if let Some(support) = Amx::new()
-            && m >= amx::ROWS_MIN
-        {
-            return Self::Amx(support);
-        }
+/// Computes `out` `[M, WIDTH]` for all rows and one panel.
+fn set_panel(instructions: Instructions, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
+    match instructions {
+        Instructions::Portable => portable::panel(rows, panel, out),
         #[cfg(target_arch = "x86_64")]
-        if let Some(vnni) = Vnni::new() {
-            return Self::Vnni(vnni);
-        } else if let Some(avx2) = Avx2::new() {
-            return Self::Avx2(avx2);
-        }
+        Instructions::Avx2(support) => avx2::panel(support, rows, panel, out),
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Vnni(support) => vnni::panel(support, rows, panel, out),
         #[cfg(target_arch = "aarch64")]
-        if let Some(sdot) = Sdot::new() {
-            return Self::Sdot(sdot);
-        }
-        Self::Portable(Portable)
-    }
-
-    /// Computes `out` `[M, WIDTH]` for all rows and one panel.
-    fn panel(self, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-        match self {
-            Self::Portable(portable) => portable.panel(rows, panel, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(support) => avx2::panel(support, rows, panel, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Vnni(support) => vnni::panel(support, rows, panel, out),
-            #[cfg(target_arch = "aarch64")]
-            Self::Sdot(support) => sdot::panel(support, rows, panel, out),
-            Self::Amx(support) => amx::panel(support, rows, panel, out),
-        }
+        Instructions::Sdot(support) => sdot::panel(support, rows, panel, out),
     }
 }

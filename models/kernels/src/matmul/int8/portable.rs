@@ -5,13 +5,9 @@ use pulp::{Arch, Simd, WithSimd};
 use super::rows::Rows;
 use super::{Panel, QUAD, WIDTH, scaled};
 
-#[derive(Clone, Copy)]
-pub(super) struct Portable;
-
-impl Portable {
-    pub(super) fn panel(self, rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
-        Arch::new().dispatch(Loops { rows, panel, out });
-    }
+/// `out` is `[M, WIDTH]`.
+pub(super) fn panel(rows: &Rows, panel: Panel<'_>, out: &mut [f32]) {
+    Arch::new().dispatch(Loops { rows, panel, out });
 }
 
 struct Loops<'a> {

@@ -2,21 +2,17 @@
 
 use super::super::amx::Elements;
 use super::super::amx::tests::tile_units;
-use super::super::tests::{SHAPES, numbers};
+use super::super::tests::{SHAPES, all_instructions, numbers};
 use super::*;
 
 type PanelBy = Box<dyn Fn(&Rows, Panel<'_>, &mut [f32]) + Sync>;
 
 /// Returns the instruction sets of this CPU, and plain Rust and emulated tiles, with their names.
 fn kernels() -> Vec<(&'static str, PanelBy)> {
-    let by = |kernel: Kernel| -> PanelBy { Box::new(move |rows, panel, out| kernel.panel(rows, panel, out)) };
-    let mut kernels = vec![("portable", by(Kernel::Portable(Portable)))];
-    #[cfg(target_arch = "x86_64")]
-    kernels.extend(Avx2::new().map(|avx2| ("AVX2", by(Kernel::Avx2(avx2)))));
-    #[cfg(target_arch = "x86_64")]
-    kernels.extend(Vnni::new().map(|vnni| ("VNNI", by(Kernel::Vnni(vnni)))));
-    #[cfg(target_arch = "aarch64")]
-    kernels.extend(Sdot::new().map(|sdot| ("sdot", by(Kernel::Sdot(sdot)))));
+    let mut kernels: Vec<(&'static str, PanelBy)> = Vec::new();
+    for (name, instructions) in all_instructions() {
+        kernels.push((name, Box::new(move |rows, panel, out| set_panel(instructions, rows, panel, out))));
+    }
     kernels.extend(tile_units().into_iter().map(|(name, unit)| {
         let panel: PanelBy = Box::new(move |rows, panel, out| {
             amx::panel_by(rows, panel, out, |sides, sums| unit(Elements::Bytes, sides, sums));
