@@ -61,8 +61,7 @@ pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Ve
         items: first_of_each_space(all, &task.spaces, items_max),
         settings,
         traits: Traits { first_metrics: &FIRST_METRICS, medians: true, ..Traits::default() },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }
 

@@ -65,8 +65,7 @@ pub fn suites(run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
             ("batch".to_owned(), json!(settings.batch)),
         ]),
         traits: Traits { first_metrics: &FIRST_METRICS, ..Traits::default() },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }
 

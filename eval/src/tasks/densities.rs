@@ -96,8 +96,7 @@ pub fn suites(per_module: NonZeroUsize, run: &RunSettings) -> anyhow::Result<Vec
             ("per_module".to_owned(), json!(per_module)),
         ]),
         traits: Traits { first_metrics: &FIRST_METRICS, ..Traits::default() },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }
 

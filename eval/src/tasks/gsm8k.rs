@@ -80,8 +80,7 @@ pub fn suites(form: Form, shots: Option<&Shots>, settings: &RunSettings) -> anyh
             lm_eval: true,
             ..Traits::default()
         },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, json};
 
 use super::splits::{SplitChoice, chosen, limited};
-use super::{Entry, Origin, Suite, Traits, from_file};
+use super::{Entry, Origin, Suite, from_file};
 use crate::data::fetch::Source;
 use crate::data::read::{Truth, pairs};
 use crate::data::{DataError, Item, place};
@@ -99,15 +99,7 @@ fn suite(settings: &RunSettings, split: String, place: &Path, files: &[PathBuf])
     }
     let modules: Vec<String> = files.iter().map(|file| name_of(file)).collect();
     let settings = Map::from_iter([from_file(place), ("modules".to_owned(), json!(modules))]);
-    Ok(Suite {
-        task: ENTRY.name,
-        split,
-        items,
-        settings,
-        traits: Traits::default(),
-        notices: Vec::new(),
-        field: None,
-    })
+    Ok(Suite { task: ENTRY.name, split, items, settings, ..Suite::default() })
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn stop_of_short_answers(run: &RunSettings, rule: NumberRule) -> &'static [&'sta
 }
 
 /// Items that one report is about.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Suite {
     pub task: &'static str,
     pub split: String,

@@ -38,7 +38,6 @@ pub fn suites(settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
         items,
         settings: Map::from_iter([from_file(&file)]),
         traits: Traits { max_tokens: 64, texts: true, ..Traits::default() },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }

@@ -121,8 +121,7 @@ pub fn suites(task: &RegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Su
                 ("noise_sd".to_owned(), json!(function.noise() * task.noise)),
             ]),
             traits: Traits { first_metrics: &FIRST_METRICS, stop: &["\n\n"], ..Traits::default() },
-            notices: Vec::new(),
-            field: None,
+            ..Suite::default()
         });
     }
     Ok(suites)

@@ -48,7 +48,6 @@ pub fn suites(split: RjokesSplit, settings: &RunSettings) -> anyhow::Result<Vec<
         items,
         settings: Map::from_iter([from_file(&file)]),
         traits: Traits { max_tokens: 8, ..Traits::default() },
-        notices: Vec::new(),
-        field: None,
+        ..Suite::default()
     }])
 }

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
 
 use super::generate::Split;
-use super::{Suite, Traits, from_file};
+use super::{Suite, from_file};
 use crate::data::{DataError, Item, place};
 use crate::error::UsageError;
 use crate::settings::RunSettings;
@@ -69,15 +69,7 @@ pub fn suites(
         }
         let split = split.name().to_owned();
         let settings = Map::from_iter([source]);
-        suites.push(Suite {
-            task,
-            split,
-            items,
-            settings,
-            traits: Traits::default(),
-            notices: Vec::new(),
-            field: None,
-        });
+        suites.push(Suite { task, split, items, settings, ..Suite::default() });
     }
     Ok(suites)
 }
