@@ -198,13 +198,13 @@ fn locate(path: &Path) -> Result<ModelLocation, LoadError> {
         return Ok(ModelLocation::Folder);
     }
     let names = files.names()?;
-    let mut found = Vec::new();
+    let mut gguf_files = Vec::new();
     for name in &names {
         if has_gguf_extension(Path::new(name)) && !gguf::is_later_part(name) {
-            found.push(name);
+            gguf_files.push(name);
         }
     }
-    match found[..] {
+    match gguf_files[..] {
         [] => Ok(ModelLocation::Folder),
         [only] => {
             // A directory's links must not lead out of it.

@@ -39,12 +39,12 @@ impl InspectArgs {
         let depth = if self.check { Depth::Weights } else { Depth::Tables };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let checkpoint = runtime.block_on(self.folder.directory(Contents::Model))?;
-        let found = inspect(backend::native_files(&checkpoint.path)?, options, depth)?;
+        let inspection = inspect(backend::native_files(&checkpoint.path)?, options, depth)?;
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &found)?;
+            serde_json::to_writer_pretty(&mut *out, &inspection)?;
             writeln!(out)?;
         } else {
-            for (name, value) in lines(&found) {
+            for (name, value) in lines(&inspection) {
                 writeln!(out, "{name:<16}{}", printable(&value))?;
             }
         }
@@ -52,24 +52,24 @@ impl InspectArgs {
     }
 }
 
-fn lines(found: &Inspection) -> Vec<(&str, String)> {
-    let memory = bytes(found.memory_bytes);
+fn lines(inspection: &Inspection) -> Vec<(&str, String)> {
+    let memory = bytes(inspection.memory_bytes);
     let mut lines = vec![
-        ("kind", format!("{} ({})", found.kind, found.architecture)),
-        ("network", network(found.sizes)),
-        ("parameters", found.parameters.to_string()),
-        ("files", found.files.join(", ")),
-        ("stored as", found.stored.join(", ")),
-        ("in memory", format!("{} as {}", memory, found.dtype)),
-        ("tokenizer", format!("{} tokens, numbers as {}", found.tokens, found.number_encoding)),
-        ("number tokens", numbers(found)),
+        ("kind", format!("{} ({})", inspection.kind, inspection.architecture)),
+        ("network", network(inspection.sizes)),
+        ("parameters", inspection.parameters.to_string()),
+        ("files", inspection.files.join(", ")),
+        ("stored as", inspection.stored.join(", ")),
+        ("in memory", format!("{} as {}", memory, inspection.dtype)),
+        ("tokenizer", format!("{} tokens, numbers as {}", inspection.tokens, inspection.number_encoding)),
+        ("number tokens", numbers(inspection)),
     ];
-    if let Some(tokens) = found.context_tokens_max {
+    if let Some(tokens) = inspection.context_tokens_max {
         lines.push(("context", format!("{tokens} tokens")));
-        lines.push(("ends with", ends(&found.eos_tokens)));
-        lines.push(("chat template", if found.has_chat_template { "yes" } else { "none" }.to_owned()));
+        lines.push(("ends with", ends(&inspection.eos_tokens)));
+        lines.push(("chat template", if inspection.has_chat_template { "yes" } else { "none" }.to_owned()));
     }
-    for assumed in &found.assumed {
+    for assumed in &inspection.assumed {
         lines.push(("assumed", format!("{} = {} ({})", assumed.name, assumed.value, assumed.origin)));
     }
     lines
@@ -91,11 +91,11 @@ fn network(sizes: Sizes) -> String {
     known.join(", ")
 }
 
-fn numbers(found: &Inspection) -> String {
-    let digits = if found.numbers.multi_digit { "some longer than a digit" } else { "single digits" };
-    match found.numbers.range {
+fn numbers(inspection: &Inspection) -> String {
+    let digits = if inspection.numbers.multi_digit { "some longer than a digit" } else { "single digits" };
+    match inspection.numbers.range {
         None => "none".to_owned(),
-        Some((low, high)) => format!("{} from {low} to {high}, {digits}", found.numbers.count),
+        Some((low, high)) => format!("{} from {low} to {high}, {digits}", inspection.numbers.count),
     }
 }
 

@@ -141,7 +141,7 @@ impl NumberFormat {
 
     /// The printed value and the object.
     pub(super) fn show(&self, outcome: &NumberOutcome) -> (String, Number) {
-        let found = &outcome.distribution;
+        let distribution = &outcome.distribution;
         let estimated = outcome.estimated();
         let NumberAnswer { name, value, text, has_estimate, reason } = self.answer(outcome);
         // `token` finds only the greedy number, whose mean would look like an estimate.
@@ -151,9 +151,11 @@ impl NumberFormat {
             objective: self.objective,
             estimate: value.map(|_| name),
             method: self.method.as_str().to_owned(),
-            mean: estimates.and_then(|found| found.mean(&self.estimation)).and_then(plain),
-            trimmed_mean: estimates.and_then(|found| found.trimmed_mean(&self.estimation)).and_then(plain),
-            median: estimates.and_then(|found| found.quantile(0.5)).and_then(plain),
+            mean: estimates.and_then(|distribution| distribution.mean(&self.estimation)).and_then(plain),
+            trimmed_mean: estimates
+                .and_then(|distribution| distribution.trimmed_mean(&self.estimation))
+                .and_then(plain),
+            median: estimates.and_then(|distribution| distribution.quantile(0.5)).and_then(plain),
             mode: estimated.mode().and_then(plain),
             std: estimates.and_then(Distribution::std).and_then(plain),
             quantiles: self
@@ -161,7 +163,7 @@ impl NumberFormat {
                 .iter()
                 .map(|&q| Quantile {
                     q,
-                    value: estimates.and_then(|found| found.quantile(q)).and_then(plain),
+                    value: estimates.and_then(|distribution| distribution.quantile(q)).and_then(plain),
                 })
                 .collect(),
             interval: match &self.interval {
@@ -170,9 +172,9 @@ impl NumberFormat {
             },
             support: support(estimated.most_probable(self.support), outcome.answers.as_deref()),
             mass: NumberMass {
-                special: self.has_special_values.then(|| special(found.special())),
+                special: self.has_special_values.then(|| special(distribution.special())),
                 samples: outcome.answers.as_ref().map(|answers| answers.samples() as u64),
-                ..mass(found.mass())
+                ..mass(distribution.mass())
             },
             bounds: self.bounds(outcome, has_estimate),
             sampled: outcome.sampled.first().map(|sampled| self.draws(sampled, has_estimate)),
@@ -185,19 +187,20 @@ impl NumberFormat {
     }
 
     /// Returns whether a regression head predicts a number that its targets hardly contained.
-    fn is_implausible(&self, found: &Distribution, value: Option<f64>) -> bool {
+    fn is_implausible(&self, distribution: &Distribution, value: Option<f64>) -> bool {
         const PLAUSIBLE_MAX: f64 = 1e12;
-        let is_large = found.mass().open > 0.0 || value.is_some_and(|value| value.abs() > PLAUSIBLE_MAX);
+        let is_large =
+            distribution.mass().open > 0.0 || value.is_some_and(|value| value.abs() > PLAUSIBLE_MAX);
         self.method == MethodName::Head && is_large
     }
 
     /// Returns the value with its text and the notes about it.
     pub(super) fn answer(&self, outcome: &NumberOutcome) -> NumberAnswer {
-        let found = &outcome.distribution;
+        let distribution = &outcome.distribution;
         let refusal = self.refusal(outcome);
         let has_estimate = refusal.is_none();
         let is_unbounded =
-            has_estimate && self.must_be_bounded(outcome) && self.value_bounds(found).is_none();
+            has_estimate && self.must_be_bounded(outcome) && self.value_bounds(distribution).is_none();
         let estimated = outcome.estimated();
         let name = if is_unbounded { EstimateName::Median } else { self.estimate_name(estimated) };
         let value = if has_estimate { self.value(outcome).and_then(plain) } else { None };
@@ -207,11 +210,11 @@ impl NumberFormat {
         };
         let off_scale = if has_estimate { self.off_scale(outcome) } else { None };
         let missed = if has_estimate { missed_rationales(outcome) } else { None };
-        let unbounded = is_unbounded.then(|| self.unbounded(found, value.is_some()));
+        let unbounded = is_unbounded.then(|| self.unbounded(distribution, value.is_some()));
         let no_interval =
-            self.interval.as_ref().filter(|own| has_estimate && self.interval(own, outcome).is_none());
-        let no_interval = no_interval.map(|own| self.no_interval(own, found));
-        let implausible = self.is_implausible(found, value).then(|| IMPLAUSIBLE.to_owned());
+            self.interval.as_ref().filter(|format| has_estimate && self.interval(format, outcome).is_none());
+        let no_interval = no_interval.map(|format| self.no_interval(format, distribution));
+        let implausible = self.is_implausible(distribution, value).then(|| IMPLAUSIBLE.to_owned());
         let unreported = unreported(outcome);
         let is_default = self.sampling == Some(AnswerSampling::EngineDefault);
         let temperature = is_default.then(|| DEFAULT_TEMPERATURE.to_owned());
@@ -243,13 +246,13 @@ impl NumberFormat {
     }
 
     /// Returns which estimate answers the objective.
-    fn estimate_name(&self, found: &Distribution) -> EstimateName {
+    fn estimate_name(&self, distribution: &Distribution) -> EstimateName {
         match (self.method, self.objective) {
             (MethodName::Token, _) => EstimateName::Expectation,
             (_, ObjectiveOption::Named(ObjectiveName::Mean)) => EstimateName::TrimmedMean,
             (_, ObjectiveOption::Named(ObjectiveName::Median)) => EstimateName::Median,
             (_, ObjectiveOption::Named(ObjectiveName::Mode)) => EstimateName::Mode,
-            (_, ObjectiveOption::Named(ObjectiveName::Auto)) => match found.majority() {
+            (_, ObjectiveOption::Named(ObjectiveName::Auto)) => match distribution.majority() {
                 Some(_) => EstimateName::Mode,
                 None => EstimateName::TrimmedMean,
             },
@@ -267,8 +270,8 @@ impl NumberFormat {
 
     /// Explains why the objective's estimate is unusable. The open mass is rounded up where it would
     /// otherwise read as if it were small enough.
-    fn unbounded(&self, found: &Distribution, has_median: bool) -> String {
-        let mass = found.mass();
+    fn unbounded(&self, distribution: &Distribution, has_median: bool) -> String {
+        let mass = distribution.mass();
         let trim = self.estimation.trim;
         let open = rounded_above(mass.open, trim);
         let also = if has_median { "" } else { ", and so is the median" };
@@ -298,7 +301,7 @@ impl NumberFormat {
     /// Only a tree knows the mass that it did not expand: draws can miss anything, and beams drop what they
     /// do not follow.
     fn bounds(&self, outcome: &NumberOutcome, has_estimate: bool) -> Bounds {
-        let found = &outcome.distribution;
+        let distribution = &outcome.distribution;
         if let Some(answers) = &outcome.answers {
             return self.confidence_bounds(answers, has_estimate);
         }
@@ -306,10 +309,10 @@ impl NumberFormat {
             return Bounds { quantiles: vec![None; self.quantiles.len()], ..Bounds::default() };
         }
         Bounds {
-            value: if has_estimate { self.value_bounds(found) } else { None },
-            trimmed_mean: found.trimmed_mean_bounds(&self.estimation).and_then(ends),
-            median: self.quantile_bounds(found, 0.5),
-            quantiles: self.quantiles.iter().map(|&q| self.quantile_bounds(found, q)).collect(),
+            value: if has_estimate { self.value_bounds(distribution) } else { None },
+            trimmed_mean: distribution.trimmed_mean_bounds(&self.estimation).and_then(ends),
+            median: self.quantile_bounds(distribution, 0.5),
+            quantiles: self.quantiles.iter().map(|&q| self.quantile_bounds(distribution, q)).collect(),
             confidence: None,
         }
     }
@@ -331,12 +334,12 @@ impl NumberFormat {
         }
     }
 
-    fn value_bounds(&self, found: &Distribution) -> Option<[f64; 2]> {
-        found.estimate_bounds(engine_objective(self.objective), &self.estimation).and_then(ends)
+    fn value_bounds(&self, distribution: &Distribution) -> Option<[f64; 2]> {
+        distribution.estimate_bounds(engine_objective(self.objective), &self.estimation).and_then(ends)
     }
 
-    fn quantile_bounds(&self, found: &Distribution, q: f64) -> Option<[f64; 2]> {
-        found.quantile_bounds(q, self.estimation.range).and_then(ends)
+    fn quantile_bounds(&self, distribution: &Distribution, q: f64) -> Option<[f64; 2]> {
+        distribution.quantile_bounds(q, self.estimation.range).and_then(ends)
     }
 
     /// Returns whether a head predicts the number, without a distribution.
@@ -345,7 +348,7 @@ impl NumberFormat {
     }
 
     /// Explains why there is no interval.
-    fn no_interval(&self, format: &IntervalFormat, found: &Distribution) -> String {
+    fn no_interval(&self, format: &IntervalFormat, distribution: &Distribution) -> String {
         match &format.ends {
             IntervalEnds::Quantiles { reason } if self.is_predicted() => {
                 let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -353,7 +356,7 @@ impl NumberFormat {
                     "the model predicts one value without a distribution: the interval needs a calibration{reason}"
                 )
             }
-            _ => format!("open mass {}: the interval is unbounded", found.mass().open),
+            _ => format!("open mass {}: the interval is unbounded", distribution.mass().open),
         }
     }
 
@@ -365,13 +368,13 @@ impl NumberFormat {
         }
         let coverage = format.coverage;
         let [low, high] = format.quantiles();
-        let found = outcome.estimated();
+        let distribution = outcome.estimated();
         let needs_bounds = self.knows_open_mass() && outcome.sampled.is_empty();
         if needs_bounds {
-            self.quantile_bounds(found, low)?;
-            self.quantile_bounds(found, high)?;
+            self.quantile_bounds(distribution, low)?;
+            self.quantile_bounds(distribution, high)?;
         }
-        let quantiles = Interval { low: found.quantile(low)?, high: found.quantile(high)? };
+        let quantiles = Interval { low: distribution.quantile(low)?, high: distribution.quantile(high)? };
         let (ends, method, reason) = match &format.ends {
             IntervalEnds::Quantiles { reason } => (quantiles, IntervalMethod::Quantiles, reason.clone()),
             IntervalEnds::Conformal { offset } => {
@@ -398,10 +401,10 @@ impl NumberFormat {
             };
             return Some(reason.to_owned());
         }
-        let found = outcome.estimated();
-        let closed = found.mass().closed;
+        let distribution = outcome.estimated();
+        let closed = distribution.mass().closed;
         let written = written_instead(&outcome.refused);
-        if found.leaves().is_empty() || closed <= 0.0 {
+        if distribution.leaves().is_empty() || closed <= 0.0 {
             return Some(format!("no closed mass{written}"));
         }
         let shown = shown_below(closed);
@@ -497,11 +500,10 @@ fn support(leaves: Vec<&numbers::Leaf>, answers: Option<&NumberSamples>) -> Vec<
     support
 }
 
-/// Sums of many products may miss 0 by rounding, or be -0.
 /// One of the values that a schema lists. The numbers of its distribution are their indices.
 fn located_choice(field: &contract::FieldOutcome, values: &ListedValues) -> LocatedChoice {
-    let found = &field.outcome.distribution;
-    let own_mass = found.mass();
+    let distribution = &field.outcome.distribution;
+    let own_mass = distribution.mass();
     let count = values.texts().len();
     let mut probabilities = Vec::with_capacity(count);
     for text in values.texts() {
@@ -510,7 +512,7 @@ fn located_choice(field: &contract::FieldOutcome, values: &ListedValues) -> Loca
         let probability = if own_mass.closed > 0.0 { 0.0 } else { 1.0 / count as f64 };
         probabilities.push(FieldProbability { value, probability });
     }
-    for leaf in found.leaves() {
+    for leaf in distribution.leaves() {
         if let Some(entry) = probabilities.get_mut(leaf.value as usize) {
             entry.probability = leaf.probability / own_mass.closed;
         }
@@ -525,6 +527,7 @@ fn located_choice(field: &contract::FieldOutcome, values: &ListedValues) -> Loca
     }
 }
 
+/// Sums of many products may miss 0 by rounding, or be -0.
 pub(super) fn mass(mass: numbers::Mass) -> NumberMass {
     let [closed, invalid, open] =
         [mass.closed, mass.invalid, mass.open].map(|share| share.clamp(0.0, 1.0) + 0.0);

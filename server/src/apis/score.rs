@@ -151,7 +151,7 @@ fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
     let has_was = request.losses.as_ref().is_none_or(|losses| losses.contains(&LossName::NtlWas));
     let of_was = "is only allowed with a `target` and the loss `ntl-was`";
     let has_reduction = request.reduction.is_some_and(|reduction| reduction != ReductionName::default());
-    for (param, asked, fits, message) in [
+    for (param, is_set, fits, message) in [
         ("normalize_by_length", request.normalize_by_length == Some(true), has_candidates, of_candidates),
         ("tau", differs(request.tau, TAU), has_grid, of_grids),
         ("losses", has_losses, has_target, of_targets),
@@ -160,7 +160,7 @@ fn refuse_without_effect(request: &ScoreRequest) -> Result<(), AppError> {
         ("reweigh", request.reweigh == Some(true), has_target, of_targets),
         ("squash_factor", request.squash_factor.is_some(), has_target && has_was, of_was),
     ] {
-        check(param, !asked || fits || items.is_empty(), message)?;
+        check(param, !is_set || fits || items.is_empty(), message)?;
     }
     Ok(())
 }

@@ -97,9 +97,9 @@ impl ModelMetrics {
             metrics.ntl_prefix_cache_tokens_total.with_label_values(&[model, result]);
         }
         metrics.ntl_request_duration_seconds.with_label_values(&[model]);
-        let own = Self::series(metrics, model);
-        own.ntl_engine_up.set(1);
-        own
+        let series = Self::series(metrics, model);
+        series.ntl_engine_up.set(1);
+        series
     }
 
     pub(crate) fn load(&self) -> EngineLoad {
