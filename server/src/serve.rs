@@ -503,9 +503,10 @@ fn check_cache(name: &str, loaded: &LoadedModel, budget: &CacheBudget) -> Result
 
 fn read_chat_template(model: &ModelConfig) -> Result<Option<String>, ServeError> {
     let Some(file) = &model.chat_template else { return Ok(None) };
-    let unusable =
-        |error: std::io::Error| ServeError::ChatTemplate { file: file.clone(), reason: error.to_string() };
-    read_text(file, SMALL_BYTES_MAX).map(Some).map_err(unusable)
+    match read_text(file, SMALL_BYTES_MAX) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => Err(ServeError::ChatTemplate { file: file.clone(), reason: error.to_string() }),
+    }
 }
 
 /// Rejects a chat template that does not compile. One of the checkpoint only makes its chats fail.

@@ -52,8 +52,7 @@ pub async fn fetch(
     ca_file: Option<&Path>,
     out: &mut (dyn Write + '_),
 ) -> Result<(), DataError> {
-    let writing = |source| DataError::Write { file: folder.to_owned(), source };
-    fs::create_dir_all(folder).map_err(writing)?;
+    fs::create_dir_all(folder).map_err(|source| DataError::Write { file: folder.to_owned(), source })?;
     let builder = trust::client_builder(ca_file)?;
     let client = builder.connect_timeout(SILENCE_MAX).read_timeout(SILENCE_MAX).build();
     let client = client.map_err(|error| DataError::Download {

@@ -118,14 +118,14 @@ impl Projections<'_> {
         }
         let mut norms = [self.q_norm, self.k_norm].into_iter().flatten();
         let norms_rows = norms.any(|weight| weight.elem_count() != dim);
-        let normed = |count: usize| if norms_rows { count * dim } else { dim };
+        let (q_normed, k_normed) = if norms_rows { (heads * dim, num_kv_heads * dim) } else { (dim, dim) };
         let q = if heads > 0 { Some(output(device, &[rows, heads * dim], DType::F32)?) } else { None };
         let mut call = Call::new(device, &LAYER, &format!("store_kv_{}", cached_suffix(dtype)?))?;
         call.tensor(self.qkv, DType::F32, rows * columns)?
             .tensor(slots, DType::U32, rows)?
             .optional(self.rope, DType::F32, rows * 2 * pairs)?
-            .optional(self.q_norm, DType::F32, normed(heads))?
-            .optional(self.k_norm, DType::F32, normed(num_kv_heads))?
+            .optional(self.q_norm, DType::F32, q_normed)?
+            .optional(self.k_norm, DType::F32, k_normed)?
             .optional(q.as_ref(), DType::F32, rows * heads * dim)?
             .tensor(slab, dtype, places * width)?
             .float(self.eps as f32)

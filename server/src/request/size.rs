@@ -5,7 +5,7 @@
 use ntl_core::Prompt;
 use ntl_core::contract::Request;
 
-use super::{GenerationRequest, ScoreTokens, TargetTokens};
+use super::{GenerationRequest, ScoreTokens};
 use crate::response_budget::ResponseSize;
 
 /// The text of a token. It is usually shorter. The actual size replaces the estimate.
@@ -88,9 +88,10 @@ impl GenerationRequest {
 
 /// Estimates the response to scored items. `losses` is the number of losses that each token shows.
 pub(crate) fn score_size(items: &[ScoreTokens], losses: usize) -> ResponseSize {
-    let target =
-        |target: &TargetTokens| target.tokens.len() * (SCORE_BYTES + losses * NUMBER_BYTES) + ITEM_BYTES;
-    let bytes = items.iter().flat_map(|item| &item.targets).map(target).sum();
+    let mut bytes = 0;
+    for target in items.iter().flat_map(|item| &item.targets) {
+        bytes += target.tokens.len() * (SCORE_BYTES + losses * NUMBER_BYTES) + ITEM_BYTES;
+    }
     let fields = if losses > 0 { vec!["items", "losses", "reduction"] } else { vec!["items"] };
     ResponseSize { bytes, fields }
 }

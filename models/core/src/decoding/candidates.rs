@@ -73,9 +73,11 @@ impl Decoding for CandidatesDecoding {
         if self.read < self.job.rows().len() {
             return Ok(Progress::Running);
         }
-        let score =
-            |&token: &TokenLogprob| TokenScore { token, number: None, losses: Vec::new(), digit: None };
-        events.push(Event::Scored(ScoreOutcome { tokens: self.logprobs.iter().map(score).collect() }));
+        let mut tokens = Vec::with_capacity(self.logprobs.len());
+        for &token in &self.logprobs {
+            tokens.push(TokenScore { token, number: None, losses: Vec::new(), digit: None });
+        }
+        events.push(Event::Scored(ScoreOutcome { tokens }));
         Ok(Progress::Done)
     }
 }

@@ -111,21 +111,20 @@ impl ReplicaPool {
     /// Returns the replica for a request of the tree `affinity` that already failed on the replicas `tried`,
     /// or `None` if it failed on all of them.
     pub(crate) fn lease(self: &Arc<Self>, affinity: Option<u64>, tried: &[usize]) -> Option<Lease> {
-        let up: Vec<bool> = (0..self.len()).map(|index| self.is_up(index)).collect();
+        let untried: Vec<usize> = (0..self.len()).filter(|index| !tried.contains(index)).collect();
+        let available: Vec<usize> = untried.iter().copied().filter(|&index| self.is_up(index)).collect();
         let mut state = self.state();
         let known = affinity.and_then(|tree| state.affinities.get(&tree).copied());
-        let available = |index: &usize| up[*index] && !tried.contains(index);
         let loads = &state.loads;
-        let index = known
-            .filter(available)
-            .or_else(|| {
-                let replicas = (0..loads.len()).filter(available);
-                replicas.min_by_key(|&index| (loads[index].in_flight, loads[index].sent))
-            })
-            .or_else(|| {
-                let replicas = (0..loads.len()).filter(|index| !tried.contains(index));
-                replicas.min_by_key(|&index| (loads[index].failed, loads[index].in_flight))
-            })?;
+        let index = if let Some(index) = known
+            && available.contains(&index)
+        {
+            index
+        } else if available.is_empty() {
+            untried.into_iter().min_by_key(|&index| (loads[index].failed, loads[index].in_flight))?
+        } else {
+            available.into_iter().min_by_key(|&index| (loads[index].in_flight, loads[index].sent))?
+        };
         if let Some(tree) = affinity {
             state.remember(tree, index);
         }

@@ -117,19 +117,24 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
         Some(index) if batch.rows != 1 => index,
         _ => place,
     })?;
-    let row = |(row, completion): (usize, Completion)| {
-        let positions = completion.completion_probabilities;
-        let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
+    let mut rows = Vec::with_capacity(completions.len());
+    for (row, completion) in completions.into_iter().enumerate() {
+        let chosen = completion.completion_probabilities;
+        let (got, max) = (chosen.len(), 1 + batch.ahead.tokens);
         if got > max {
             return Err(WireError::Steps { row, got, max });
         }
-        if got == 0 {
-            // The most probable token is a part of a character. Nothing is known about the row.
-            return Ok(vec![Position::default()]);
+        let mut positions = Vec::with_capacity(got.max(1));
+        for chosen in chosen {
+            positions.push(position(chosen, row, batch)?);
         }
-        positions.into_iter().map(|chosen| position(chosen, row, batch)).collect()
-    };
-    completions.into_iter().enumerate().map(row).collect()
+        if positions.is_empty() {
+            // The most probable token is a part of a character. Nothing is known about the row.
+            positions.push(Position::default());
+        }
+        rows.push(positions);
+    }
+    Ok(rows)
 }
 
 fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, WireError> {
@@ -137,12 +142,12 @@ fn position(chosen: Chosen, row: usize, batch: &Batch<'_>) -> Result<Position, W
     if got > max {
         return Err(WireError::TooMany { got, max });
     }
-    let entry = |entry: LlamaCppEntry| {
+    let mut entries = Vec::with_capacity(got);
+    for entry in chosen.top_logprobs {
         let logprob = entry.logprob.or(entry.prob.map(f64::ln)).ok_or(WireError::NoLogprobs(row))?;
-        Ok((batch.known(entry.id), logprob))
-    };
-    let entries: Result<Vec<_>, WireError> = chosen.top_logprobs.into_iter().map(entry).collect();
-    Ok(Position::new(batch.known(chosen.id), entries?, batch.alternatives))
+        entries.push((batch.known(entry.id), logprob));
+    }
+    Ok(Position::new(batch.known(chosen.id), entries, batch.alternatives))
 }
 
 /// Returns whether a position lacks wanted ids, or, unless it needs all, such ids that may be too probable.

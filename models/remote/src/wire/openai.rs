@@ -58,13 +58,17 @@ struct ChatEntry {
 pub fn read(bytes: &[u8], batch: &Batch<'_>, texts: &TokenTexts) -> Result<Rows, WireError> {
     let response: OpenAiResponse = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
-    let row = |(row, choice): (usize, OpenAiChoice)| {
-        let positions =
-            positions(choice.logprobs.ok_or(WireError::NoLogprobs(row))?, row, batch.alternatives, texts)?;
+    let mut rows = Vec::with_capacity(choices.len());
+    for (row, choice) in choices.into_iter().enumerate() {
+        let logprobs = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
+        let positions = positions(logprobs, row, batch.alternatives, texts)?;
         let (got, max) = (positions.len(), 1 + batch.ahead.tokens);
-        if got == 0 || got > max { Err(WireError::Steps { row, got, max }) } else { Ok(positions) }
-    };
-    choices.into_iter().enumerate().map(row).collect()
+        if got == 0 || got > max {
+            return Err(WireError::Steps { row, got, max });
+        }
+        rows.push(positions);
+    }
+    Ok(rows)
 }
 
 /// Returns how many alternatives the positions of a response have at most: servers may return fewer than were
@@ -90,24 +94,29 @@ fn positions(
             if tokens.len() != top_logprobs.len() {
                 return Err(WireError::NoLogprobs(row));
             }
-            let positions = tokens.iter().zip(top_logprobs);
-            let entries =
-                |entries: Entries| entries.0.into_iter().map(|(text, logprob)| (text.into_bytes(), logprob));
-            positions
-                .map(|(chosen, top)| position(chosen.as_bytes(), entries(top), alternatives, texts))
-                .collect()
+            let mut positions = Vec::with_capacity(tokens.len());
+            for (chosen, Entries(top)) in tokens.iter().zip(top_logprobs) {
+                let entries = top.into_iter().map(|(text, logprob)| (text.into_bytes(), logprob));
+                positions.push(position(chosen.as_bytes(), entries, alternatives, texts)?);
+            }
+            Ok(positions)
         }
-        OpenAiLogprobs::Chat { content } => content
-            .into_iter()
-            .map(|chosen| {
-                let bytes =
-                    |token: String, bytes: Option<Vec<u8>>| bytes.unwrap_or_else(|| token.into_bytes());
+        OpenAiLogprobs::Chat { content } => {
+            let mut positions = Vec::with_capacity(content.len());
+            for chosen in content {
                 let entries = chosen.top_logprobs.into_iter();
-                let entries = entries.map(|entry| (bytes(entry.token, entry.bytes), entry.logprob));
-                position(&bytes(chosen.token, chosen.bytes), entries, alternatives, texts)
-            })
-            .collect(),
+                let entries = entries.map(|entry| (token_bytes(entry.token, entry.bytes), entry.logprob));
+                let chosen = token_bytes(chosen.token, chosen.bytes);
+                positions.push(position(&chosen, entries, alternatives, texts)?);
+            }
+            Ok(positions)
+        }
     }
+}
+
+/// The bytes of a token, which its text may not have.
+fn token_bytes(text: String, bytes: Option<Vec<u8>>) -> Vec<u8> {
+    bytes.unwrap_or_else(|| text.into_bytes())
 }
 
 fn position(

@@ -71,15 +71,20 @@ struct VllmLogprobs {
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
     let response: VllmResponse = serde_json::from_slice(bytes)?;
     let choices = in_order(response.choices, batch.rows, |_, choice| choice.index)?;
-    let row = |(row, choice): (usize, VllmChoice)| {
+    let mut rows = Vec::with_capacity(choices.len());
+    for (row, choice) in choices.into_iter().enumerate() {
         let VllmLogprobs { tokens, top_logprobs } = choice.logprobs.ok_or(WireError::NoLogprobs(row))?;
         let (got, max) = (tokens.len(), 1 + batch.ahead.tokens);
         if got == 0 || got > max || got != top_logprobs.len() {
             return Err(WireError::Steps { row, got, max });
         }
-        tokens.iter().zip(top_logprobs).map(|(chosen, entries)| position(chosen, entries, batch)).collect()
-    };
-    choices.into_iter().enumerate().map(row).collect()
+        let mut positions = Vec::with_capacity(got);
+        for (chosen, entries) in tokens.iter().zip(top_logprobs) {
+            positions.push(position(chosen, entries, batch)?);
+        }
+        rows.push(positions);
+    }
+    Ok(rows)
 }
 
 fn position(chosen: &str, entries: Entries, batch: &Batch<'_>) -> Result<Position, WireError> {

@@ -130,8 +130,10 @@ impl GuideCompiler {
             return schema;
         }
         let trie = self.factory.tok_env().tok_trie();
-        let bytes = || (0..trie.vocab_size() as u32).map(|id| trie.token(id).to_vec());
-        schema.with_listed(self.token_bytes.get_or_init(|| Arc::new(TokenBytes::new(bytes()))))
+        schema.with_listed(self.token_bytes.get_or_init(|| {
+            let ids = 0..trie.vocab_size() as u32;
+            Arc::new(TokenBytes::new(ids.map(|id| trie.token(id).to_vec())))
+        }))
     }
 
     /// Compiles on another thread with a large stack, because the library recurses with the rules of a

@@ -75,10 +75,9 @@ pub(crate) fn decision(
 
 /// The path of a field in an object: `object.name`, or `object["any name"]`.
 fn step(path: &str, name: &str) -> String {
-    let is_plain =
-        |name: &str| name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_' || one == '-');
+    let is_plain = name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_' || one == '-');
     let mut path = path.to_owned();
-    if !name.is_empty() && is_plain(name) {
+    if !name.is_empty() && is_plain {
         path.push('.');
         path.push_str(name);
     } else {
