@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use std::sync::{Arc, mpsc};
 
 use common::{HANG, Mock, Scripted, additions, command, err, ntl_eval, number, text};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const ITEMS: usize = 40;
 
@@ -20,6 +21,19 @@ const ITEMS: usize = 40;
 fn answer(prompt: &str) -> f64 {
     let a: f64 = prompt.split(' ').next().unwrap().parse().unwrap();
     if a % 3.0 < 1.0 { a } else { a + 1.0 }
+}
+
+/// A server that answers like this.
+fn calculator(model: &'static str) -> Mock {
+    Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()))
+}
+
+/// A directory with the file of items, and the path of a run in it.
+fn items() -> (TempDir, String, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = additions(&folder, ITEMS);
+    let out = folder.path().join("out");
+    (folder, data, out)
 }
 
 fn args<'a>(mock: &'a Mock, data: &'a str, out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
@@ -58,9 +72,7 @@ fn stalling() -> (Mock, mpsc::Receiver<()>, Arc<AtomicBool>) {
 
 #[test]
 fn a_killed_run_continues_and_ends_with_a_byte_identical_report() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
+    let (folder, data, out) = items();
     let (mock, stalled, well) = stalling();
     let regress = ["--mode", "regress"];
     let mut child = command(&args(&mock, &data, &out, &regress)).spawn().unwrap();
@@ -95,10 +107,8 @@ fn a_killed_run_continues_and_ends_with_a_byte_identical_report() {
 
 #[test]
 fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
+    let mock = calculator("tiny");
     ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     let other = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--resume"]));
     assert_eq!(other.status.code(), Some(1));
@@ -112,15 +122,12 @@ fn an_unfinished_run_is_neither_overwritten_nor_mixed_with_another() {
 
 #[test]
 fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
     let run =
         |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
-    let first = serve("tiny#0a");
-    let other = serve("tiny#0b");
-    let foreign = serve("tiny#");
+    let first = calculator("tiny#0a");
+    let other = calculator("tiny#0b");
+    let foreign = calculator("tiny#");
     assert_eq!(run(&first, &[]).status.code(), Some(0));
     let before = files(&out);
     let refused = run(&other, &["--resume"]);
@@ -143,15 +150,12 @@ fn a_run_is_not_continued_with_another_checkpoint_of_the_same_name() {
 
 #[test]
 fn a_run_is_not_continued_with_weights_of_another_type() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let serve = |model| Mock::start(&[model], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
     let run =
         |mock: &Mock, more: &[&str]| ntl_eval(&args(mock, &data, &out, &[&["--limit", "4"], more].concat()));
-    let first = serve("tiny@f32");
-    let other = serve("tiny@int8");
-    let unknown = serve("tiny");
+    let first = calculator("tiny@f32");
+    let other = calculator("tiny@int8");
+    let unknown = calculator("tiny");
     assert_eq!(run(&first, &[]).status.code(), Some(0));
     assert!(report(&out).contains("\"model_dtype\": \"f32\""));
     let refused = run(&other, &["--resume"]);
@@ -175,10 +179,8 @@ fn files(out: &Path) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn a_finished_run_survives_a_rejected_resume_and_a_second_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (folder, data, out) = items();
+    let mock = calculator("tiny");
     let first = ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(first.status.code(), Some(0), "{}", err(&first));
     assert_eq!(ntl_eval(&["report", out.to_str().unwrap()]).status.code(), Some(0));
@@ -212,10 +214,8 @@ fn a_finished_run_survives_a_rejected_resume_and_a_second_run() {
 
 #[test]
 fn overwriting_replaces_the_run_and_removes_the_pages_of_the_old_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
+    let mock = calculator("tiny");
     ntl_eval(&args(&mock, &data, &out, &["--limit", "4"]));
     assert_eq!(ntl_eval(&["report", out.to_str().unwrap()]).status.code(), Some(0));
     let output = ntl_eval(&args(&mock, &data, &out, &["--limit", "9", "--overwrite"]));
@@ -229,9 +229,7 @@ fn overwriting_replaces_the_run_and_removes_the_pages_of_the_old_one() {
 
 #[test]
 fn failed_items_are_requested_again_when_a_run_continues() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
+    let (_folder, data, out) = items();
     let mock = Mock::start(&["tiny"], |prompt, before| match (prompt, before) {
         ("3 + 1", 0) => Scripted(400, vec![], "{}".to_owned()),
         _ => text(&answer(prompt).to_string()),
@@ -294,9 +292,7 @@ fn a_cache_only_answers_for_the_same_model_and_request() {
 
 #[test]
 fn two_concurrent_runs_in_one_directory_are_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
+    let (_folder, data, out) = items();
     let (mock, stalled, _) = stalling();
     let mut child = command(&args(&mock, &data, &out, &[])).spawn().unwrap();
     (0..3).for_each(|_| stalled.recv().unwrap());
@@ -317,9 +313,7 @@ fn two_concurrent_runs_in_one_directory_are_rejected() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_explains_how_to_continue() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
+    let (_folder, data, out) = items();
     let (mock, stalled, _) = stalling();
     let mut command = command(&args(&mock, &data, &out, &[]));
     let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -346,10 +340,8 @@ fn with_little_room(blocks: usize, args: &[&str]) -> Output {
 #[cfg(unix)]
 #[test]
 fn a_full_disk_loses_no_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (folder, data, out) = items();
+    let mock = calculator("tiny");
     // There is room for the journal of four answers, but not for the report.
     let four = ["--limit", "4"];
     let full = with_little_room(4, &args(&mock, &data, &out, &four));
@@ -380,7 +372,7 @@ fn a_full_disk_loses_no_answer() {
 fn an_unwritable_directory_is_named_before_any_request() {
     let folder = tempfile::tempdir().unwrap();
     let data = additions(&folder, ITEMS);
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let mock = calculator("tiny");
     // The system's own directory is read-only for everyone.
     let run = ntl_eval(&args(&mock, &data, Path::new("/proc/1/results"), &[]));
     assert_eq!(run.status.code(), Some(1));
@@ -392,10 +384,8 @@ fn an_unwritable_directory_is_named_before_any_request() {
 
 #[test]
 fn a_run_with_an_unreadable_report_is_not_finished() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
+    let mock = calculator("tiny");
     let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
     assert_eq!(run(&[]).status.code(), Some(0));
     fs::write(out.join("report.json"), "").unwrap();
@@ -413,10 +403,8 @@ fn a_run_with_an_unreadable_report_is_not_finished() {
 
 #[test]
 fn a_changed_byte_in_the_journal_is_detected() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = additions(&folder, ITEMS);
-    let out = folder.path().join("out");
-    let mock = Mock::start(&["tiny"], |prompt, _| text(&answer(prompt).to_string()));
+    let (_folder, data, out) = items();
+    let mock = calculator("tiny");
     let run = |more: &[&str]| ntl_eval(&args(&mock, &data, &out, &[&["--limit", "4"], more].concat()));
     assert_eq!(run(&[]).status.code(), Some(0));
     let journal = out.join("journal.jsonl");
