@@ -32,6 +32,7 @@ fn compiler(tokenizer: &Tokenizer, encoder_decoder: bool) -> GuideCompiler {
         eos_ids: vec![tokenizer.eos_id().unwrap()],
         encoder_decoder,
         labels: None,
+        hidden_states: None,
     };
     GuideCompiler::new(tokenizer, &info).unwrap()
 }

@@ -22,8 +22,8 @@ use crate::middleware::{admission, cors, forwarded, host, quota, request_id, sys
 use crate::openapi::{self, ApiKeyUse};
 use crate::routes::docs::Description;
 use crate::routes::{
-    chat, classify, completions, decisions, docs, labels, lora, models, ops, playground, rerank, responses,
-    score, tokens,
+    chat, classify, completions, decisions, docs, embeddings, labels, lora, models, ops, playground, rerank,
+    responses, score, tokens,
 };
 use crate::state::AppState;
 
@@ -102,6 +102,7 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(score::score))
         .routes(routes!(classify::classify))
         .routes(routes!(classify::pool))
+        .routes(routes!(embeddings::embed))
         .routes(routes!(labels::generative_scoring))
         .routes(routes!(classify::predict_labels))
         .routes(routes!(rerank::rerank))

@@ -8,6 +8,7 @@ pub(crate) const SYSTEMONE: &str = "/v1/systemone";
 pub(crate) const SCORE: &str = "/v1/score";
 pub(crate) const CLASSIFY: &str = "/classify";
 pub(crate) const POOLING: &str = "/pooling";
+pub(crate) const EMBEDDINGS: &str = "/v1/embeddings";
 pub(crate) const GENERATIVE_SCORING: &str = "/generative_scoring";
 /// The path of text-embeddings-inference.
 pub(crate) const PREDICT: &str = "/predict";
@@ -50,11 +51,11 @@ pub(crate) fn names_a_model(path: &str) -> bool {
     runs_a_model(path) || [TOKENIZE, DETOKENIZE, TOKENIZER_INFO].contains(&path)
 }
 
-/// Returns whether a path decodes, scores or classifies, so that the histogram of requests includes its
-/// duration.
+/// Returns whether a path decodes, scores, classifies or embeds, so that the histogram of requests includes
+/// its duration.
 pub(crate) fn runs_a_model(path: &str) -> bool {
     let texts = [CHAT, COMPLETIONS, RESPONSES];
     let judgements = [DECISIONS, SYSTEMONE, SCORE, CLASSIFY, POOLING, GENERATIVE_SCORING];
-    let rankings = [PREDICT, RERANK, RERANK_V1];
-    texts.contains(&path) || judgements.contains(&path) || rankings.contains(&path)
+    let others = [PREDICT, RERANK, RERANK_V1, EMBEDDINGS];
+    texts.contains(&path) || judgements.contains(&path) || others.contains(&path)
 }

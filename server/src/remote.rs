@@ -147,5 +147,6 @@ fn info(facts: &EngineFacts, tokenizer: &Tokenizer, eos_ids: Option<Vec<u32>>) -
         eos_ids: eos_ids.unwrap_or_else(|| tokenizer.eos_id().into_iter().collect()),
         encoder_decoder: false,
         labels: None,
+        hidden_states: None,
     }
 }

@@ -13,12 +13,18 @@ pub enum LogitsRequest {
     Best,
     /// The most probable id, the softmax denominator, and the logits of these ids (ascending).
     Ids(Arc<[u32]>),
+    /// In place of logits, the vector that they would be computed from: a decoder's hidden states at the row
+    /// after the last normalisation, or the pooled output of an encoder ([`ContextRequest::pooling`]).
+    ///
+    /// [`ContextRequest::pooling`]: crate::contract::ContextRequest::pooling
+    Hidden,
 }
 
 /// The logits after one row.
 #[derive(Debug, Clone, Copy)]
 pub enum LogitsRow<'a> {
-    /// Every logit, as wide as the output layer, which may have more ids than the tokenizer.
+    /// Every logit, as wide as the output layer, which may have more ids than the tokenizer; or the vector
+    /// that a [`LogitsRequest::Hidden`] requests.
     Full(&'a [f32]),
     /// Only the part that a [`LogitsRequest::Best`] or [`LogitsRequest::Ids`] requests.
     Summary(&'a LogitsSummary),
@@ -89,6 +95,7 @@ enum RowContent {
     Full(usize),
     Summary(Box<LogitsSummary>),
     Report(Box<NextTokenReport>),
+    Hidden(Vec<f32>),
 }
 
 impl Logits {
@@ -143,6 +150,17 @@ impl Logits {
         Ok(self)
     }
 
+    /// The same rows, of which some have hidden states in place of logits.
+    #[must_use]
+    pub fn with_hidden(mut self, hidden: Vec<Option<Vec<f32>>>) -> Self {
+        for (row, vector) in self.rows.iter_mut().zip(hidden) {
+            if let Some(vector) = vector {
+                row.content = RowContent::Hidden(vector);
+            }
+        }
+        self
+    }
+
     /// The number that the model's number head predicts after a row; `None` for models without such a head.
     #[inline]
     pub fn head_value(&self, index: usize) -> Option<f32> {
@@ -155,6 +173,7 @@ impl Logits {
             RowContent::Full(place) => LogitsRow::Full(&self.values[place * self.vocab..][..self.vocab]),
             RowContent::Summary(summary) => LogitsRow::Summary(summary),
             RowContent::Report(report) => LogitsRow::Report(report),
+            RowContent::Hidden(vector) => LogitsRow::Full(vector),
         }
     }
 

@@ -52,6 +52,7 @@ impl ScriptedModel {
             eos_ids: vec![1],
             encoder_decoder: true,
             labels: None,
+            hidden_states: None,
         };
         Self { info, script, number_head: None, contexts: HashMap::new(), opened: 0 }
     }
@@ -142,7 +143,7 @@ pub fn only_requested(logits: &Logits, rows: &[Row], tokens: usize) -> Result<Lo
         let full = logits.row(index);
         vocab = full.len();
         summaries.push(match &row.path.logits {
-            LogitsRequest::All => {
+            LogitsRequest::All | LogitsRequest::Hidden => {
                 values.extend(full);
                 None
             }
@@ -201,7 +202,7 @@ impl Reported {
         let best = best_first.first().map(|token| token.logprob);
         let is_requested = |token: &TokenLogprob| match request {
             LogitsRequest::Ids(ids) => ids.contains(&token.id),
-            LogitsRequest::All | LogitsRequest::Best => false,
+            LogitsRequest::All | LogitsRequest::Best | LogitsRequest::Hidden => false,
         };
         let (reported, cut): (Vec<_>, _) = match self {
             Self::All => (best_first, Some(f64::NEG_INFINITY)),

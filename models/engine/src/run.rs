@@ -370,6 +370,7 @@ impl Runner {
             paper_decoding: job.paper_decoding,
             cache_salt: job.cache_salt,
             adapter: job.adapter.as_ref(),
+            pooling: job.request.encoder_pooling(),
         };
         let opened = guarded(&*self.observer, || model.begin(request));
         drop(prompt);
@@ -727,7 +728,7 @@ fn end_reason(event: &Event) -> Option<EndReason> {
         Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => None,
         Event::Finished { reason, .. } => Some((*reason).into()),
         Event::Number(outcome) => Some(outcome.first_text_end.map_or(EndReason::Stop, EndReason::from)),
-        Event::Scored(_) | Event::Options(_) | Event::Labels(_) => Some(EndReason::Stop),
+        Event::Scored(_) | Event::Options(_) | Event::Values(_) => Some(EndReason::Stop),
         Event::Failed(_) => Some(EndReason::Error),
     }
 }

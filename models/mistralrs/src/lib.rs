@@ -58,6 +58,7 @@ fn start(prepared: Prepared, isq: Option<&str>, device: DeviceChoice) -> Result<
         eos_ids: prepared.eos_ids,
         encoder_decoder: false,
         labels: None,
+        hidden_states: None,
     };
     let model = SequenceModel::new(Box::new(runner), info, prepared.begin)
         .map_err(|error| LoadError::malformed(&prepared.place, format!("mistral.rs: {error}")))?;

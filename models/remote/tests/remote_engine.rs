@@ -80,6 +80,7 @@ fn info() -> ModelInfo {
         eos_ids: vec![END],
         encoder_decoder: false,
         labels: None,
+        hidden_states: None,
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 use ntl_core::contract::{
-    Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, Interruption, Logits,
-    ModelError, ModelInfo, NumberEncoding, OpenedContext, PrefillChunk, PrefillProgress, Row, Uninterrupted,
+    Backend, BatchModel, CacheCost, ContextId, ContextRequest, EvictableCache, HiddenStates, Interruption,
+    Logits, LogitsRequest, ModelError, ModelInfo, NumberEncoding, OpenedContext, PrefillChunk,
+    PrefillProgress, Row, Stack, Uninterrupted,
 };
 use ntl_text::checkpoint::{CheckpointFiles, LoadError, LoadResult};
 
@@ -341,6 +342,21 @@ impl Causal {
         }
     }
 
+    /// Returns the hidden states after the last normalisation of each row that requests them, `[hidden]`, for
+    /// hidden states `[R, hidden]` after all layers.
+    fn requested_hidden(&self, x: &Tensor, rows: &[Row]) -> Result<Vec<Option<Vec<f32>>>> {
+        let mut hidden = vec![None; rows.len()];
+        if rows.iter().any(|row| row.path.logits == LogitsRequest::Hidden) {
+            let normed = self.norm.forward(x)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+            for ((hidden, row), normed) in hidden.iter_mut().zip(rows).zip(normed) {
+                if row.path.logits == LogitsRequest::Hidden {
+                    *hidden = Some(normed);
+                }
+            }
+        }
+        Ok(hidden)
+    }
+
     /// Moves the blocks of a complete prompt to its context. Returns the progress.
     fn put_back(&mut self, turn: Turn) -> PrefillProgress {
         let progress = turn.prompt.progress(&self.work, turn.done);
@@ -439,8 +455,14 @@ impl BatchModel for Causal {
             .chunk_by(|a, b| a.context == b.context)
             .map(|rows| (self.kv_cache.adapter(rows[0].context), rows.len()));
         let adapted = AdaptedRows::new(adapters);
-        let logits = known.with(others).and_then(|x| self.logits(&x, &adapted));
-        self.reducer.reduce(logits.map_err(compute_error)?, rows)
+        let x = known.with(others).map_err(compute_error)?;
+        let hidden = self.requested_hidden(&x, rows).map_err(compute_error)?;
+        if hidden.iter().all(Option::is_some) {
+            let hidden = hidden.into_iter().flatten().flatten().collect();
+            return Ok(Logits::new(hidden, self.config.hidden_size)?);
+        }
+        let logits = self.logits(&x, &adapted).map_err(compute_error)?;
+        Ok(self.reducer.reduce(logits, rows)?.with_hidden(hidden))
     }
 
     fn step_was_partial(&self) -> bool {
@@ -482,5 +504,6 @@ fn info(config: &CausalConfig, parameters: u64, options: &CausalOptions) -> Mode
         eos_ids: config.eos_ids.clone(),
         encoder_decoder: config.family.is_encoder_decoder(),
         labels: config.score.as_ref().map(|score| score.labels.clone()),
+        hidden_states: Some(HiddenStates { stack: Stack::Decoder, width: config.hidden_size }),
     }
 }

@@ -84,7 +84,7 @@ impl LogitsReducer {
         let mut summaries = requested.read(&mut copied, self.tokens.min(vocab), vocab).into_iter();
         let summaries = rows.iter().map(|row| match row.path.logits {
             LogitsRequest::All => None,
-            LogitsRequest::Best | LogitsRequest::Ids(_) => summaries.next(),
+            LogitsRequest::Best | LogitsRequest::Ids(_) | LogitsRequest::Hidden => summaries.next(),
         });
         Ok(Logits::mixed(copied, vocab, summaries)?)
     }
@@ -148,7 +148,8 @@ impl RowsByRequest {
                     requested.full.push(index);
                     continue;
                 }
-                LogitsRequest::Best => &none,
+                // The model replaces the summary by hidden states.
+                LogitsRequest::Best | LogitsRequest::Hidden => &none,
                 LogitsRequest::Ids(ids) => ids,
             };
             let place = requested.reduced.len() as u32;

@@ -54,7 +54,7 @@ struct Outcome {
 /// Returns the number of values that one row copies to the host.
 fn size(wanted: &LogitsRequest, vocab: usize) -> usize {
     match wanted {
-        LogitsRequest::All => vocab,
+        LogitsRequest::All | LogitsRequest::Hidden => vocab,
         LogitsRequest::Best => SUMMARY,
         LogitsRequest::Ids(ids) => SUMMARY + ids.len(),
     }

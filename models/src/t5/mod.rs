@@ -17,6 +17,7 @@ mod head;
 mod layers;
 mod model;
 mod pooled;
+mod pools;
 mod prefill;
 mod prompts;
 mod regression;
@@ -34,8 +35,8 @@ pub(crate) use layers::{FeedForward, Loader, SelfAttention};
 pub use model::{T5, T5Kind, TokenizerFacts};
 pub(crate) use pooled::{
     HeadActivation, HiddenLayer, InputLayer, LearnedPositions, PooledEncoder, PooledHead, PooledParts,
-    Pooling,
 };
+pub(crate) use pools::Pooling;
 pub(crate) use prefill::StackSizes;
 pub use regression::RegressionHead;
 pub(crate) use regresslm::TorchConfig;

@@ -95,6 +95,7 @@ impl TokenizerFacts {
             eos_ids,
             encoder_decoder: family.is_encoder_decoder(),
             labels: None,
+            hidden_states: None,
         }
     }
 }
@@ -131,12 +132,12 @@ impl T5 {
             info.answer_tokens_max = Some(POSITIONS);
         }
         let stacks = Stacks::new(parts, ModelAdapters::new(adaptable, place), place);
-        let reducer = LogitsReducer::new(info.tokens);
-        Ok(Self { info, stacks, head, xval, reducer })
+        Ok(Self { xval, ..Self::new(info, stacks, head) })
     }
 
     /// Creates a model whose tokens are plain.
-    pub(super) fn new(info: ModelInfo, stacks: Stacks, head: Head) -> Self {
+    pub(super) fn new(mut info: ModelInfo, stacks: Stacks, head: Head) -> Self {
+        info.hidden_states = Some(stacks.prompts.hidden_states());
         let reducer = LogitsReducer::new(info.tokens);
         Self { info, stacks, head, xval: None, reducer }
     }
@@ -232,7 +233,7 @@ impl BatchModel for T5 {
         let hidden = decode(self, |model| &model.stacks, x, &groups, interruption)?;
         let hidden = self.head.scaled(&hidden).map_err(compute_error)?;
         let logits = self.head.logits(&hidden, &self.stacks.adapted(&groups)).map_err(compute_error)?;
-        let logits = self.reducer.reduce(logits, rows)?;
+        let logits = self.reducer.reduce(logits, rows)?.with_hidden(self.stacks.pools.requested(rows)?);
         match &mut self.xval {
             Some(xval) => Ok(logits.with_head_values(xval.predict(&hidden, &groups)?)?),
             None => Ok(logits),

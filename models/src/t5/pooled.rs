@@ -14,8 +14,9 @@ use ntl_core::contract::{
 
 use super::embeddings::Embeddings;
 use super::encoder::Encoder;
+use super::pools::{Pooling, Pools};
 use super::prefill::{StackSizes, StageWork};
-use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
+use super::prompts::PromptEncoder;
 use super::regression::label_values;
 use crate::adapter::{AdaptableLayers, AdapterReader, ModelAdapters};
 use crate::gpu::ContextOnDrop;
@@ -33,8 +34,11 @@ pub(crate) struct PooledEncoder {
     prefill_tokens_max: usize,
     head: PooledHead,
     opened: u64,
+    /// The part of the output that the head reads.
+    pooling: Pooling,
+    /// For contexts without values.
     pools: Pools,
-    /// The adapter of the head's row, for contexts without values.
+    /// The adapter of the head's row, for contexts that get values.
     head_rows: HashMap<ContextId, AdaptedRows>,
     values: HashMap<ContextId, Vec<f32>>,
 }
@@ -66,15 +70,6 @@ pub(crate) struct LearnedPositions {
     pub(crate) pad_id: Option<u32>,
 }
 
-/// The part of the encoder's output that a head reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pooling {
-    /// The mean over all tokens.
-    Mean,
-    /// The output of the first token.
-    First,
-}
-
 /// Predicts the values of labels from pooled output.
 pub(crate) struct PooledHead {
     pub(crate) hidden: Option<HiddenLayer>,
@@ -94,18 +89,6 @@ pub(crate) enum HeadActivation {
     Tanh,
     /// One that feed-forward layers have, too.
     Of(Activation),
-}
-
-/// The pooled output of prompts that are not computed completely.
-struct Pools {
-    pooling: Pooling,
-    sums: HashMap<ContextId, OutputSum>,
-}
-
-#[derive(Default)]
-struct OutputSum {
-    sum: Vec<f64>,
-    tokens: usize,
 }
 
 impl LearnedPositions {
@@ -165,12 +148,14 @@ impl PooledHead {
 
 impl PooledEncoder {
     pub(crate) fn new(parts: PooledParts, adaptable: AdaptableLayers, place: &Placement) -> Self {
-        let PooledParts { info, embeddings, input, encoder, sizes, pooling, head } = parts;
+        let PooledParts { mut info, embeddings, input, encoder, sizes, pooling, head } = parts;
         let work = StageWork::new(&sizes, &StackSizes { windows: Vec::new(), ..sizes.clone() }, place);
+        let prompts = PromptEncoder::new(embeddings, encoder, work, place);
+        info.hidden_states = Some(prompts.hidden_states());
         Self {
             _context: ContextOnDrop::new(&place.device),
             info,
-            prompts: PromptEncoder::new(embeddings, encoder, work, place),
+            prompts,
             adapters: ModelAdapters::new(adaptable, place),
             input,
             device: place.device.clone(),
@@ -181,7 +166,8 @@ impl PooledEncoder {
             },
             head,
             opened: 0,
-            pools: Pools { pooling, sums: HashMap::new() },
+            pooling,
+            pools: Pools::default(),
             head_rows: HashMap::new(),
             values: HashMap::new(),
         }
@@ -206,10 +192,13 @@ impl PooledEncoder {
         )?;
         for PrefillChunk { context, .. } in chunks {
             if self.prompts.is_complete(*context)
-                && let Some(sum) = self.pools.sums.remove(context)
+                && let Some(rows) = self.head_rows.remove(context)
+                && let Some(pooled) = self.pools.vector(*context)
             {
-                let rows = self.head_rows.remove(context).unwrap_or_default();
-                let values = sum.mean(&self.device).and_then(|mean| self.head.values(mean, &rows));
+                self.pools.close(*context);
+                let width = pooled.len();
+                let pooled = Tensor::from_vec(pooled, (1, width), &self.device);
+                let values = pooled.and_then(|pooled| self.head.values(pooled, &rows));
                 self.values.insert(*context, values.map_err(compute_error)?);
             }
         }
@@ -230,42 +219,6 @@ fn embed(
     }
 }
 
-impl OutputSum {
-    /// Returns f32 `[1, hidden]`.
-    fn mean(&self, device: &Device) -> Result<Tensor> {
-        let mean: Vec<f32> = self.sum.iter().map(|sum| (sum / self.tokens as f64) as f32).collect();
-        let width = mean.len();
-        Tensor::from_vec(mean, (1, width), device)
-    }
-}
-
-impl EncodedSink for Pools {
-    fn open(&mut self, prompts: &[(ContextId, usize)]) -> Result<()> {
-        self.sums.extend(prompts.iter().map(|(context, _)| (*context, OutputSum::default())));
-        Ok(())
-    }
-
-    fn write(&mut self, rows: &[EncodedRows], encoded: &Tensor) -> Result<()> {
-        let encoded = encoded.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let mut encoded = encoded.iter();
-        for EncodedRows { context, first, count } in rows {
-            let outputs = encoded.by_ref().take(*count);
-            let Some(OutputSum { sum, tokens }) = self.sums.get_mut(context) else {
-                outputs.for_each(drop);
-                continue;
-            };
-            for (index, output) in outputs.enumerate() {
-                if self.pooling == Pooling::Mean || first + index == 0 {
-                    sum.resize(output.len(), 0.0);
-                    sum.iter_mut().zip(output).for_each(|(sum, output)| *sum += f64::from(*output));
-                    *tokens += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 impl BatchModel for PooledEncoder {
     fn info(&self) -> &ModelInfo {
         &self.info
@@ -280,7 +233,13 @@ impl BatchModel for PooledEncoder {
         let adapter = self.adapters.weights(request.adapter)?;
         self.opened += 1;
         let context = ContextId(self.opened);
-        self.head_rows.insert(context, AdaptedRows::new([(adapter.as_ref(), 1)]));
+        match request.pooling {
+            Some(pooling) => self.pools.begin(context, pooling.into()),
+            None => {
+                self.pools.begin(context, self.pooling);
+                self.head_rows.insert(context, AdaptedRows::new([(adapter.as_ref(), 1)]));
+            }
+        }
         let prefill = self.prompts.begin(context, request, adapter);
         Ok(OpenedContext { context, first_token: 0, prefill })
     }
@@ -301,13 +260,14 @@ impl BatchModel for PooledEncoder {
         computed
     }
 
-    /// Returns the prompt's values for every row.
+    /// Returns the prompt's values for every row, or its pooled output.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
+        if let Some(row) = rows.iter().find(|row| !self.prompts.is_complete(row.context)) {
+            return Err(ModelError::NotPrefilled(row.context));
+        }
         let [labels] = self.head.out.widths();
-        label_values(rows, labels, |context| match self.values.get(&context) {
-            Some(values) => Ok(values),
-            None if self.prompts.is_complete(context) => Err(ModelError::UnknownContext(context)),
-            None => Err(ModelError::NotPrefilled(context)),
+        label_values(rows, labels, &self.pools, |context| {
+            self.values.get(&context).map(Vec::as_slice).ok_or(ModelError::UnknownContext(context))
         })
     }
 
@@ -322,7 +282,7 @@ impl BatchModel for PooledEncoder {
 
     fn close(&mut self, context: ContextId) {
         self.prompts.close(context);
-        self.pools.sums.remove(&context);
+        self.pools.close(context);
         self.head_rows.remove(&context);
         self.values.remove(&context);
     }

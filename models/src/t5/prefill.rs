@@ -24,6 +24,8 @@ pub(crate) struct StackSizes {
 
 /// The work for one token in a stage of an [`Encoding`], in the unit of `PrefillChunk::work`.
 pub(super) struct StageWork {
+    /// Width of the encoder's output.
+    pub(super) hidden: usize,
     /// Queries, keys and values of a layer.
     qkv: f64,
     /// The rest of a layer, without attention.
@@ -45,6 +47,7 @@ impl StageWork {
         let cross = 2 * hidden * decoder.keys * decoder.windows.len();
         let token = ((qkv + rest) * encoder.windows.len() + cross) as f64;
         Self {
+            hidden,
             qkv: qkv as f64 / token,
             rest: rest as f64 / token,
             position: place.attention_work() * 2.0 * queries as f64 / token,

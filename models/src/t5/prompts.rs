@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Result, Tensor};
 use ntl_core::contract::{
-    ContextId, ContextRequest, Interruption, ModelError, PrefillChunk, PrefillProgress, Prompt,
+    ContextId, ContextRequest, HiddenStates, Interruption, ModelError, PrefillChunk, PrefillProgress, Prompt,
+    Stack,
 };
 use rayon::prelude::*;
 
@@ -260,6 +261,11 @@ impl PromptEncoder {
             done += count as f64 * of_row;
         }
         Ok(done)
+    }
+
+    /// Returns the shape of the output.
+    pub(super) fn hidden_states(&self) -> HiddenStates {
+        HiddenStates { stack: Stack::Encoder, width: self.work.hidden }
     }
 
     pub(super) fn is_on_cpu(&self) -> bool {

@@ -18,6 +18,7 @@ use ntl_text::labels::read_labels;
 
 use super::layers::Loader;
 use super::model::TokenizerFacts;
+use super::pools::Pools;
 use super::prompts::PromptEncoder;
 use super::stacks::{Stacks, decode};
 use super::stored::{load_embeddings, load_stacks};
@@ -32,7 +33,7 @@ pub struct RegressionHead {
     /// `[d_model, d_model]` and `[labels, d_model]`, with a tanh between them.
     head: [Linear; 2],
     log_scale: bool,
-    /// Contexts without values yet.
+    /// Contexts without values yet, or with requests for the output of the encoder.
     inputs: HashMap<ContextId, DecoderInput>,
     values: HashMap<ContextId, Vec<f32>>,
 }
@@ -70,6 +71,7 @@ impl RegressionHead {
         let mut info = facts.info(config.family, config.eos_token_ids, place, weights.parameters());
         info.labels = Some(labels);
         let stacks = Stacks::new(parts, ModelAdapters::new(adaptable, place), place);
+        info.hidden_states = Some(stacks.prompts.hidden_states());
         Ok(Self { info, stacks, head, log_scale, inputs: HashMap::new(), values: HashMap::new() })
     }
 
@@ -193,14 +195,23 @@ impl RegressionHead {
     }
 }
 
-/// Returns the values of `labels` labels for each row's context.
+/// Returns the values of `labels` labels for each row's context, or the pooled output that the row requests.
 pub(super) fn label_values<'a>(
     rows: &[Row],
     labels: usize,
+    pools: &Pools,
     values: impl Fn(ContextId) -> ModelResult<&'a [f32]>,
 ) -> ModelResult<Logits> {
-    let values = rows.iter().map(|row| values(row.context)).collect::<ModelResult<Vec<_>>>()?;
-    Ok(Logits::new(values.concat(), labels)?)
+    let hidden = pools.requested(rows)?;
+    let mut all = Vec::with_capacity(rows.len() * labels);
+    for (row, hidden) in rows.iter().zip(&hidden) {
+        match hidden {
+            // Its prompt has no values.
+            Some(_) => all.resize(all.len() + labels, 0.0),
+            None => all.extend_from_slice(values(row.context)?),
+        }
+    }
+    Ok(Logits::new(all, labels)?.with_hidden(hidden))
 }
 
 /// The inverse of sign(x) ln(|x| + 1).
@@ -219,7 +230,12 @@ impl BatchModel for RegressionHead {
 
     fn begin(&mut self, request: ContextRequest<'_>) -> ModelResult<OpenedContext> {
         let mut opened = self.stacks.begin(request)?;
-        self.inputs.insert(opened.context, self.decoder_input(request.prompt));
+        let input = match request.pooling {
+            // The decoder is not needed.
+            Some(_) => DecoderInput { tokens: Vec::new(), decoded: 0 },
+            None => self.decoder_input(request.prompt),
+        };
+        self.inputs.insert(opened.context, input);
         opened.prefill.work_left += self.work_left(opened.context);
         Ok(opened)
     }
@@ -240,11 +256,14 @@ impl BatchModel for RegressionHead {
         computed
     }
 
-    /// Returns the prompt's values for every row.
+    /// Returns the prompt's values for every row, or the pooled output of the encoder.
     fn step(&mut self, rows: &[Row]) -> ModelResult<Logits> {
         let [_, out] = &self.head;
         let [labels] = out.widths();
-        label_values(rows, labels, |context| match self.values.get(&context) {
+        if let Some(row) = rows.iter().find(|row| !self.stacks.prompts.is_complete(row.context)) {
+            return Err(ModelError::NotPrefilled(row.context));
+        }
+        label_values(rows, labels, &self.stacks.pools, |context| match self.values.get(&context) {
             _ if self.inputs.contains_key(&context) => Err(ModelError::NotPrefilled(context)),
             Some(values) => Ok(values),
             None => Err(ModelError::UnknownContext(context)),

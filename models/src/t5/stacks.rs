@@ -11,6 +11,7 @@ use ntl_core::contract::{
 use super::decoder::{Decoder, PartialStep, PromptKv, StepProgress};
 use super::embeddings::Embeddings;
 use super::encoder::Encoder;
+use super::pools::Pools;
 use super::prefill::StageWork;
 use super::prompts::{EncodedRows, EncodedSink, PromptEncoder};
 use crate::adapter::{AdapterReader, ModelAdapters};
@@ -40,6 +41,7 @@ pub(super) struct Stacks {
     start_id: u32,
     adapters: ModelAdapters,
     pub(super) kv_cache: KvCache<PromptKv>,
+    pub(super) pools: Pools,
     graphs: StepGraphs,
 }
 
@@ -54,6 +56,7 @@ impl Stacks {
             decoder,
             start_id,
             adapters,
+            pools: Pools::default(),
             graphs: StepGraphs::new(place),
         }
     }
@@ -78,6 +81,9 @@ impl Stacks {
         let adapter = self.adapters.weights(request.adapter)?;
         let context = self.kv_cache.open(PromptKv::none(&self.kv_cache), adapter.clone());
         let prefill = self.prompts.begin(context, request, adapter);
+        if let Some(pooling) = request.pooling {
+            self.pools.begin(context, pooling.into());
+        }
         Ok(OpenedContext { context, first_token: self.start_id, prefill })
     }
 
@@ -89,7 +95,8 @@ impl Stacks {
         embed: impl Fn(&PromptEncoder, &[ContextRequest<'_>]) -> ModelResult<Tensor>,
         interruption: &mut dyn Interruption,
     ) -> ModelResult<Vec<PrefillProgress>> {
-        let mut sink = KeysAndValues { decoder: &self.decoder, kv_cache: &mut self.kv_cache };
+        let Self { decoder, kv_cache, pools, .. } = self;
+        let mut sink = KeysAndValues { decoder, kv_cache, pools };
         let computed = self.prompts.prefill(chunks, embed, &mut sink, interruption);
         if computed.is_err() {
             chunks.iter().for_each(|chunk| self.close(chunk.context));
@@ -113,6 +120,7 @@ impl Stacks {
     pub(super) fn close(&mut self, context: ContextId) {
         self.prompts.close(context);
         self.kv_cache.close(context);
+        self.pools.close(context);
     }
 
     /// Returns the rows of a step that have adapters.
@@ -154,10 +162,11 @@ pub(super) fn decode<M: BatchModel>(
     }
 }
 
-/// Writes the decoder's keys and values of prompts to their contexts.
+/// Writes the decoder's keys and values of prompts to their contexts, and pools output that is requested.
 struct KeysAndValues<'a> {
     decoder: &'a Decoder,
     kv_cache: &'a mut KvCache<PromptKv>,
+    pools: &'a mut Pools,
 }
 
 impl EncodedSink for KeysAndValues<'_> {
@@ -173,6 +182,7 @@ impl EncodedSink for KeysAndValues<'_> {
     }
 
     fn write(&mut self, rows: &[EncodedRows], encoded: &Tensor) -> Result<()> {
+        self.pools.write(rows, encoded)?;
         let mut written = Vec::with_capacity(rows.len());
         for rows in rows {
             let Some(prompt) = self.kv_cache.prompt(rows.context) else {

@@ -7,6 +7,7 @@ mod candidates;
 mod causal;
 mod corrupted;
 mod dtypes;
+mod embeddings;
 mod families;
 mod fields;
 mod gemma;

@@ -10,6 +10,7 @@ mod classify;
 mod completions;
 mod decision_calibration;
 mod decisions;
+mod embeddings;
 mod error;
 mod fields;
 mod in_order;
@@ -50,6 +51,9 @@ pub use decisions::{
     DecisionsOutputDetails, DecisionsRequest, DecisionsResponse, DecisionsUsage, LevelBounds,
     LevelProbability, OptionSet, OptionValue, PredicateBounds, PromptCacheOptions, ReadName, ScoreBounds,
     SetMethod, ValueBounds, ValueProbability,
+};
+pub use embeddings::{
+    Embedding, EmbeddingRequest, EmbeddingResponse, EmbeddingVector, EncodingFormat, PoolingName,
 };
 pub use error::{ErrorBody, ErrorDetail};
 pub use fields::{FieldProbability, LocatedChoice, LocatedField};

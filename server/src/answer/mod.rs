@@ -279,7 +279,7 @@ impl Assembler {
             | Event::Number(_)
             | Event::Scored(_)
             | Event::Options(_)
-            | Event::Labels(_)
+            | Event::Values(_)
             | Event::Failed(_) => Vec::new(),
         }
     }

@@ -19,9 +19,9 @@ use crate::blocking::check_wanted;
 use crate::error::{AppError, check, required};
 use crate::request::{ModelProfile, PromptInput, Truncation, into_prompts};
 
-const INPUTS_MAX: usize = 1024;
+pub(super) const INPUTS_MAX: usize = 1024;
 
-const INPUT: &str = "input";
+pub(crate) const INPUT: &str = "input";
 const INPUTS: &str = "inputs";
 const MESSAGES: &str = "messages";
 

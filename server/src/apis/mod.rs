@@ -9,6 +9,7 @@ pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod completions;
 pub(crate) mod decisions;
+pub(crate) mod embeddings;
 mod fields;
 pub(crate) mod forwarded;
 pub(crate) mod labels;

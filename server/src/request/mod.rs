@@ -34,7 +34,8 @@ pub(crate) use prompt::{PromptInput, Truncation, into_prompts};
 pub(crate) use record::RequestRecord;
 pub(crate) use score::{ScoreInput, ScoreTokens, TargetTokens};
 pub(crate) use size::{
-    classify_size, detokenized_size, labels_size, number_bytes, predictions_size, score_size, tokenized_size,
+    classify_size, detokenized_size, embeddings_size, labels_size, number_bytes, predictions_size,
+    score_size, tokenized_size,
 };
 
 /// Prompts and what to decode for each of them.
@@ -160,7 +161,8 @@ impl GenerationRequest {
             | Request::Score(_)
             | Request::Candidates(_)
             | Request::Options(_)
-            | Request::Labels => {}
+            | Request::Labels
+            | Request::Embedding(_) => {}
         }
         Job { paper_decoding: self.paper_decoding, ..Job::new(prompt, decoding) }
     }
@@ -173,7 +175,8 @@ impl GenerationRequest {
             | Request::Score(_)
             | Request::Candidates(_)
             | Request::Options(_)
-            | Request::Labels => 1,
+            | Request::Labels
+            | Request::Embedding(_) => 1,
         }
     }
 }

@@ -109,6 +109,12 @@ pub(crate) fn predictions_size(field: &'static str, inputs: usize, names: &[Stri
     ResponseSize { bytes: inputs.saturating_mul(labels), fields: vec![field] }
 }
 
+/// Estimates the response with a vector of this width for each of `inputs` inputs.
+pub(crate) fn embeddings_size(inputs: usize, width: usize) -> ResponseSize {
+    let bytes = inputs.saturating_mul(ITEM_BYTES + width * NUMBER_BYTES);
+    ResponseSize { bytes, fields: vec!["input"] }
+}
+
 /// Estimates the response with the probabilities of labels after prompts.
 pub(crate) fn labels_size(prompts: usize, labels: usize) -> ResponseSize {
     let bytes = prompts * (labels * NUMBER_BYTES + ITEM_BYTES);

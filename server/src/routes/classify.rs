@@ -131,7 +131,7 @@ pub(super) async fn predict(
         prompts.into_iter().map(|prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) }).collect();
     let mut events = model.submit(field, jobs, requester)?;
     while let Some((index, event)) = events.next().await? {
-        if let Event::Labels(predicted) = event {
+        if let Event::Values(predicted) = event {
             values[index] = predicted;
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod completions;
 mod content_coding;
 pub(crate) mod decisions;
 pub(crate) mod docs;
+pub(crate) mod embeddings;
 mod forward;
 mod generation;
 pub(crate) mod labels;

@@ -208,7 +208,7 @@ impl RequestEvents {
             Event::Number(_) => {
                 self.unfinished.remove(&(prompt, 0));
             }
-            Event::Prompt(_) | Event::Field(_) | Event::Options(_) | Event::Labels(_) | Event::Failed(_) => {}
+            Event::Prompt(_) | Event::Field(_) | Event::Options(_) | Event::Values(_) | Event::Failed(_) => {}
         }
     }
 }
@@ -223,7 +223,7 @@ fn job_events(prompt: usize, events: JobEvents, sequences: u32) -> OneJob {
         let unfinished = match &event {
             Event::Prompt(_) | Event::Text { .. } | Event::Field(_) => unfinished,
             Event::Finished { .. } => unfinished - 1,
-            Event::Number(_) | Event::Scored(_) | Event::Options(_) | Event::Labels(_) | Event::Failed(_) => {
+            Event::Number(_) | Event::Scored(_) | Event::Options(_) | Event::Values(_) | Event::Failed(_) => {
                 0
             }
         };

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use axum::Router;
+use ntl_core::contract::{HiddenStates, Stack};
 use ntl_core::labels::{LabelActivation, Labels};
 use ntl_engine::EngineLimits;
 use ntl_models::LoadedModel;
@@ -24,6 +25,7 @@ const DECISIONS: &str = "/v1/decisions";
 const SYSTEMONE: &str = "/v1/systemone";
 const CLASSIFY: &str = "/classify";
 const POOLING: &str = "/pooling";
+const EMBEDDINGS: &str = "/v1/embeddings";
 const GENERATIVE_SCORING: &str = "/generative_scoring";
 const PREDICT: &str = "/predict";
 const RERANK: &str = "/rerank";
@@ -55,6 +57,7 @@ fn head() -> LoadedModel {
     let model = scripted(Box::new(script)).with_info(|info| {
         info.encoder_decoder = false;
         let names = ["no", "yes"].map(str::to_owned).to_vec();
+        info.hidden_states = Some(HiddenStates { stack: Stack::Decoder, width: 2 });
         info.labels = Some(Labels { names, activation: LabelActivation::Softmax });
     });
     LoadedModel { tokenizer: tokenizer_with(TEMPLATE), ..support::loaded(Box::new(model)) }
@@ -110,7 +113,7 @@ fn smallest(path: &str) -> Value {
         SYSTEMONE => {
             json!({"model": "long", "state": "12", "questions": {"q": options("7")}, "x_read": "texts"})
         }
-        CLASSIFY | POOLING => json!({"model": "head", "input": "12"}),
+        CLASSIFY | POOLING | EMBEDDINGS => json!({"model": "head", "input": "12"}),
         GENERATIVE_SCORING => {
             json!({"model": "one", "query": "1", "items": ["2"], "label_token_ids": [piece("3"), piece("4")]})
         }
@@ -132,6 +135,7 @@ fn probe_of(path: &str, field: &str) -> Option<Probe> {
         SYSTEMONE if field == "questions" => probe(json!({"q": options("8")})),
         DECISIONS | SYSTEMONE => decision_probe(field),
         CLASSIFY | POOLING => classify_probe(field),
+        EMBEDDINGS => embedding_probe(field).or_else(|| classify_probe(field)),
         GENERATIVE_SCORING => label_probe(field),
         PREDICT => predict_probe(field),
         RERANK | RERANK_V1 => rerank_probe(field),
@@ -330,6 +334,16 @@ fn classify_probe(field: &str) -> Option<Probe> {
     }
 }
 
+fn embedding_probe(field: &str) -> Option<Probe> {
+    match field {
+        "encoding_format" => probe(json!("base64")),
+        "dimensions" => probe(json!(2)),
+        "pooling" => probe(json!("mean")),
+        "normalize" => probe(json!(false)),
+        _ => None,
+    }
+}
+
 fn label_probe(field: &str) -> Option<Probe> {
     match field {
         "query" => probe(json!("345")),
@@ -428,7 +442,7 @@ fn comparable(answer: &Answer) -> Vec<Value> {
 async fn every_field_of_every_request_has_an_effect_or_is_described_as_having_none() {
     let app = digits_server();
     let routes = fields_of_routes(&get(&app, "/openapi.json").await.json());
-    assert_eq!(routes.len(), 14, "{:?}", routes.keys());
+    assert_eq!(routes.len(), 15, "{:?}", routes.keys());
     let mut faults = Vec::new();
     for (path, fields) in &routes {
         for (field, schema) in fields {

@@ -83,6 +83,17 @@ impl Server {
         answer.json()["choices"][0]["logprobs"].clone()
     }
 
+    /// Returns the vectors of a text with both kinds of pooling.
+    async fn vectors(&self, model: &str) -> [Value; 2] {
+        let of = async |pooling: &str| {
+            let body = json!({"model": model, "input": "What is 3 plus 4?", "pooling": pooling});
+            let answer = post(&self.app, "/v1/embeddings", body).await;
+            assert_eq!(answer.status, 200, "{model}: {}", answer.text);
+            answer.json()["data"][0]["embedding"].clone()
+        };
+        [of("mean").await, of("last").await]
+    }
+
     async fn load(&self, body: Value) -> Answer {
         post(&self.admin, "/v1/load_lora_adapter", body).await
     }
@@ -147,6 +158,17 @@ async fn adapters_are_models_next_to_their_base_and_are_computed_together() {
     let many = (0..4).flat_map(|_| names).map(|name| server.text(name));
     for (index, text) in join_all(many).await.into_iter().enumerate() {
         assert_eq!(text, alone[index % names.len()], "{}", names[index % names.len()]);
+    }
+    let mut vectors = Vec::new();
+    for name in names {
+        vectors.push(server.vectors(name).await);
+    }
+    for (index, vector) in vectors.iter().enumerate() {
+        assert!(!vectors[..index].contains(vector), "{}: the adapter changes no vector", names[index]);
+    }
+    let many = (0..4).flat_map(|_| names).map(|name| server.vectors(name));
+    for (index, found) in join_all(many).await.into_iter().enumerate() {
+        assert_eq!(found, vectors[index % names.len()], "{}", names[index % names.len()]);
     }
     let requests = "ntl_requests_total{code=\"200\",model=\"second\",route=\"/v1/completions\"}";
     assert!((metric(&server.app, requests).await - 5.0).abs() < 1e-9);

@@ -20,6 +20,8 @@ mod demo;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod embeddings;
+#[cfg(test)]
 mod encodings;
 #[cfg(test)]
 mod every_field;

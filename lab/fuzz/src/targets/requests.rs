@@ -34,7 +34,7 @@ pub(super) const REQUESTS: Target = Target {
                 corpus.push(named(route, example.to_string().as_bytes()));
             }
         }
-        assert_eq!(corpus.len(), 14, "the routes with a body");
+        assert_eq!(corpus.len(), 15, "the routes with a body");
         corpus.extend(MORE.map(|(route, body)| named(route, body.as_bytes())));
         corpus
     },

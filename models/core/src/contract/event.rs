@@ -50,7 +50,7 @@ pub enum StopReason {
 }
 
 /// An event of one job. The last event is `Finished` of every text, `Number`, `Scored`, `Options`,
-/// `Labels` or `Failed`.
+/// `Values` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The next tokens of the prompt, from its second one on. Comes before all texts.
@@ -86,8 +86,8 @@ pub enum Event {
     Number(NumberOutcome),
     Scored(ScoreOutcome),
     Options(OptionsOutcome),
-    /// The value of each label, without an activation. All are finite.
-    Labels(Vec<f32>),
+    /// The value of each label, without an activation, or the vector of the prompt. All are finite.
+    Values(Vec<f32>),
     Failed(EngineError),
 }
 

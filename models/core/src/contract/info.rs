@@ -1,6 +1,7 @@
 //! The properties of a loaded model.
 
 use super::error::EngineError;
+use super::hidden_states::HiddenStates;
 use super::job::Job;
 use crate::labels::Labels;
 
@@ -134,6 +135,8 @@ pub struct ModelInfo {
     pub encoder_decoder: bool,
     /// The labels whose values the model predicts instead of tokens: its logits are one value per label.
     pub labels: Option<Labels>,
+    /// `None` if the backend does not return them.
+    pub hidden_states: Option<HiddenStates>,
 }
 
 impl ModelInfo {

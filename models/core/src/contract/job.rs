@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::adapter::Adapter;
 use super::candidates::CandidatesJob;
 use super::event::TokenText;
+use super::hidden_states::{EmbeddingJob, Pooling, Stack};
 use super::options::OptionsJob;
 use crate::guide::Guide;
 use crate::losses::{NumberLoss, NumberTokens};
@@ -60,14 +61,18 @@ impl Job {
         }
     }
 
-    /// The part of the prompt that is opened as the context. For a request with prompt log-probabilities this
-    /// is the first token, and the decoding steps the others.
+    /// The part of the prompt that is opened as the context. For a request with prompt log-probabilities, or
+    /// for the mean of a decoder's hidden states, this is the first token, and the decoding steps the others.
     pub fn prefilled_prompt(&self) -> Cow<'_, Prompt> {
-        match &self.request {
-            Request::Text(job) if job.prompt_logprobs.is_some() => {
-                Cow::Owned(self.prompt.tokens.iter().take(1).copied().collect())
-            }
-            _ => Cow::Borrowed(&self.prompt),
+        let steps_prompt = match &self.request {
+            Request::Text(job) => job.prompt_logprobs.is_some(),
+            Request::Embedding(job) => *job == EmbeddingJob::DECODER_MEAN,
+            _ => false,
+        };
+        if steps_prompt {
+            Cow::Owned(self.prompt.tokens.iter().take(1).copied().collect())
+        } else {
+            Cow::Borrowed(&self.prompt)
         }
     }
 
@@ -102,7 +107,8 @@ impl Job {
             | Request::Score(_)
             | Request::Candidates(_)
             | Request::Options(_)
-            | Request::Labels => 0,
+            | Request::Labels
+            | Request::Embedding(_) => 0,
         };
         node.saturating_mul(nodes as u64)
     }
@@ -122,15 +128,16 @@ impl Job {
             | Request::Score(_)
             | Request::Candidates(_)
             | Request::Options(_)
-            | Request::Labels => {}
+            | Request::Labels
+            | Request::Embedding(_) => {}
         }
     }
 
     /// Returns the maximum number of nodes if a tree has at most `tree_max`.
     fn nodes(&self, tree_max: usize) -> usize {
+        let stepped = self.prompt.len() - self.prefilled_prompt().len();
         match &self.request {
             Request::Text(job) => {
-                let stepped = self.prompt.len() - self.prefilled_prompt().len();
                 (job.paths() as usize).saturating_mul(job.nodes(tree_max)).saturating_add(1 + stepped)
             }
             Request::Beams(job) => job.beams.saturating_mul(job.max_tokens).saturating_add(1),
@@ -139,6 +146,7 @@ impl Job {
             Request::Candidates(job) => job.rows().len(),
             Request::Options(job) => job.nodes_max(),
             Request::Labels => 1,
+            Request::Embedding(_) => 1 + stepped,
         }
     }
 }
@@ -158,6 +166,8 @@ pub enum Request {
     Options(OptionsJob),
     /// The values of a model that predicts labels.
     Labels,
+    /// A vector for the prompt.
+    Embedding(EmbeddingJob),
 }
 
 impl Request {
@@ -172,7 +182,7 @@ impl Request {
             Self::Score(job) => job.target.len(),
             Self::Candidates(job) => job.tokens_max(),
             Self::Options(job) => job.tokens_max(),
-            Self::Labels => 0,
+            Self::Labels | Self::Embedding(_) => 0,
             // Every token of a number writes at least one of its characters.
             Self::Number(job) => {
                 let before = job.after.as_ref().map_or(0, |after| after.max_tokens);
@@ -186,7 +196,20 @@ impl Request {
         match self {
             Self::Text(job) => job.paths(),
             Self::Beams(job) => job.n,
-            Self::Number(_) | Self::Score(_) | Self::Candidates(_) | Self::Options(_) | Self::Labels => 1,
+            Self::Number(_)
+            | Self::Score(_)
+            | Self::Candidates(_)
+            | Self::Options(_)
+            | Self::Labels
+            | Self::Embedding(_) => 1,
+        }
+    }
+
+    /// Returns how an encoder's output is pooled, if the request is for it.
+    pub fn encoder_pooling(&self) -> Option<Pooling> {
+        match self {
+            Self::Embedding(EmbeddingJob { stack: Stack::Encoder, pooling }) => Some(*pooling),
+            _ => None,
         }
     }
 }

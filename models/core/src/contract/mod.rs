@@ -9,6 +9,7 @@ mod adapter;
 mod candidates;
 mod error;
 mod event;
+mod hidden_states;
 mod ids;
 mod info;
 mod job;
@@ -26,6 +27,7 @@ pub use event::{
     Event, FieldOutcome, FinishReason, NumberOutcome, RefusedText, ScoreOutcome, StopReason, TokenNumber,
     TokenScore, TokenText,
 };
+pub use hidden_states::{EmbeddingJob, HiddenStates, Pooling, Stack};
 pub use ids::{ContextId, NodeId};
 pub use info::{Backend, Dtype, ModelInfo, NumberEncoding};
 pub use job::{

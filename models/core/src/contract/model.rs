@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::adapter::Adapter;
 use super::error::ModelError;
+use super::hidden_states::Pooling;
 use super::ids::{ContextId, NodeId};
 use super::info::ModelInfo;
 use crate::logits::{Logits, LogitsRequest};
@@ -66,11 +67,13 @@ pub struct ContextRequest<'a> {
     pub cache_salt: u64,
     /// The adapter to compute the prompt and its rows with.
     pub adapter: Option<&'a Adapter>,
+    /// Keep the output of the encoder, pooled over the prompt, for rows with [`LogitsRequest::Hidden`].
+    pub pooling: Option<Pooling>,
 }
 
 impl<'a> From<&'a Prompt> for ContextRequest<'a> {
     fn from(prompt: &'a Prompt) -> Self {
-        Self { prompt, paper_decoding: false, cache_salt: 0, adapter: None }
+        Self { prompt, paper_decoding: false, cache_salt: 0, adapter: None, pooling: None }
     }
 }
 

@@ -297,7 +297,7 @@ fn a_broken_head_is_an_error_of_the_request() {
 #[test]
 fn several_labels_are_values_but_neither_a_number_nor_a_text() {
     let values = vec![1.0, -2.5, 0.0];
-    assert_eq!(advanced(values.clone(), &Request::Labels), Ok(vec![Event::Labels(values.clone())]));
+    assert_eq!(advanced(values.clone(), &Request::Labels), Ok(vec![Event::Values(values.clone())]));
     for request in [Request::Number(number_job()), Request::Text(text_job())] {
         let error = advanced(values.clone(), &request).unwrap_err();
         assert_eq!(error.to_string(), "the model predicts 3 labels, not a number");

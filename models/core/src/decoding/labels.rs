@@ -38,7 +38,7 @@ impl Decoding for LabelDecoding {
             ));
         }
         match &self.request {
-            Request::Labels => events.push(Event::Labels(values.to_vec())),
+            Request::Labels => events.push(Event::Values(values.to_vec())),
             Request::Text(job) => {
                 let value = only(values)?;
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &job.stop, events));
@@ -48,7 +48,7 @@ impl Decoding for LabelDecoding {
                 (0..job.n).for_each(|choice| write(choice, value, job.max_tokens, &[], events));
             }
             Request::Number(job) => events.push(Event::Number(outcome(only(values)?, job))),
-            Request::Score(_) | Request::Candidates(_) | Request::Options(_) => {
+            Request::Score(_) | Request::Candidates(_) | Request::Options(_) | Request::Embedding(_) => {
                 return Err(EngineError::Unsupported("the model has no tokens to score".to_owned()));
             }
         }

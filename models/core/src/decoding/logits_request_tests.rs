@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::tests::{model, number_job, tree, vocabulary};
 use super::*;
 use crate::contract::{
-    AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, LogitsRequest, LogitsSummary,
-    NumberJob, NumberMethod, OptionsJob, Row, ScoreJob, Terminator, TextJob,
+    AfterMarker, BatchModel, BeamJob, CandidatesJob, ContextId, EarlyStopping, EmbeddingJob, LogitsRequest,
+    LogitsSummary, NumberJob, NumberMethod, OptionsJob, Pooling, Row, ScoreJob, Stack, Terminator, TextJob,
 };
 use crate::guide::{Guide, GuideError, GuideState};
 use crate::losses::NumberTokens;
@@ -123,6 +123,21 @@ fn searches_of_numbers_request_the_ids_that_their_grammar_reads() {
     let valued: Vec<u32> = (2..12).chain([16]).collect();
     let asked = wanted(&number(NumberMethod::Token, Terminator::Any), 2);
     assert_eq!(asked, [[LogitsRequest::Ids(valued.as_slice().into())], [LogitsRequest::Ids(valued.into())]]);
+}
+
+#[test]
+fn vectors_request_hidden_states() {
+    for (stack, pooling, rows) in [
+        (Stack::Encoder, Pooling::Mean, 1),
+        (Stack::Encoder, Pooling::Last, 1),
+        (Stack::Decoder, Pooling::Mean, 3),
+        (Stack::Decoder, Pooling::Last, 1),
+    ] {
+        let request = Request::Embedding(EmbeddingJob { stack, pooling });
+        let mut decoding = vocabulary().decoding(&request, &[2, 3, 4], 4);
+        let asked: Vec<_> = decoding.next_rows(16).into_iter().map(|row| row.logits).collect();
+        assert_eq!(asked, vec![LogitsRequest::Hidden; rows], "{stack:?} {pooling:?}");
+    }
 }
 
 #[test]

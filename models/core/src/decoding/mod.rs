@@ -6,6 +6,7 @@
 
 mod beams;
 mod candidates;
+mod embedding;
 mod labels;
 mod number;
 mod options;
@@ -189,7 +190,7 @@ impl Vocabulary {
     /// Starts decoding a request whose first row holds `first_token`. `before` are the ids before the answer
     /// in the same sequence: the prompt of a decoder-only model, none for an encoder-decoder.
     pub fn decoding(&self, request: &Request, before: &[u32], first_token: u32) -> Box<dyn Decoding> {
-        if self.grammar.is_point() {
+        if self.grammar.is_point() && !matches!(request, Request::Embedding(_)) {
             return Box::new(labels::LabelDecoding::new(request.clone(), first_token));
         }
         match request {
@@ -207,6 +208,7 @@ impl Vocabulary {
             Request::Candidates(job) => Box::new(candidates::CandidatesDecoding::new(job, first_token)),
             Request::Options(job) => Box::new(options::OptionsDecoding::new(job, first_token)),
             Request::Labels => Box::new(labels::LabelDecoding::new(request.clone(), first_token)),
+            Request::Embedding(job) => Box::new(embedding::EmbeddingDecoding::new(*job, before, first_token)),
         }
     }
 }

@@ -30,6 +30,7 @@ impl Vocabulary {
             Request::Text(_) => Err(unsupported("the engine writes texts itself")),
             Request::Beams(_) => Err(unsupported("another engine supports no beam search for texts")),
             Request::Labels => Err(unsupported("another engine does not report the values of labels")),
+            Request::Embedding(_) => Err(unsupported("another engine does not report hidden states")),
         }
     }
 

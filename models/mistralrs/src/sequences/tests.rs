@@ -138,6 +138,7 @@ impl Served {
             eos_ids: vec![2],
             encoder_decoder: false,
             labels: None,
+            hidden_states: None,
         };
         let model = SequenceModel::new(Box::new(engine), info, 1).unwrap();
         begun.store(0, Ordering::SeqCst);

@@ -112,7 +112,9 @@ impl Upstream {
                 return self.id_groups(context, &kind.ahead, ids, rows).await;
             }
             (LogitsRequest::Best, _) => Alternatives::Best(1),
-            (LogitsRequest::Ids(_) | LogitsRequest::All, _) => Alternatives::Best(best_max),
+            (LogitsRequest::Ids(_) | LogitsRequest::All | LogitsRequest::Hidden, _) => {
+                Alternatives::Best(best_max)
+            }
         };
         if self.facts.accepts_ids {
             return checked(answers(self.rows(context, &kind.ahead, alternatives, rows).await?));
@@ -307,7 +309,7 @@ fn is_enough(report: &NextTokenReport, wanted: &LogitsRequest) -> bool {
     match wanted {
         LogitsRequest::Best => true,
         LogitsRequest::Ids(ids) if ids.iter().all(|&id| report.logprob(id).is_some()) => true,
-        LogitsRequest::Ids(_) | LogitsRequest::All => {
+        LogitsRequest::Ids(_) | LogitsRequest::All | LogitsRequest::Hidden => {
             let reported: f64 = report.tokens().iter().map(|token| token.logprob.exp()).sum();
             1.0 - reported <= UNREPORTED_MAX
         }

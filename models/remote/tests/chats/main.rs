@@ -74,6 +74,7 @@ fn engine_over(upstream: Arc<Upstream>) -> RemoteEngine {
         eos_ids: Vec::new(),
         encoder_decoder: false,
         labels: None,
+        hidden_states: None,
     };
     let vocabulary = ntl_text::vocabulary(&tokenizer(), &info);
     let budget = CacheBudget::new(1 << 30);

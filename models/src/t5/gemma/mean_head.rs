@@ -10,7 +10,8 @@ use crate::families::Family;
 use crate::ops::Placement;
 use crate::t5::layers::Loader;
 use crate::t5::model::TokenizerFacts;
-use crate::t5::pooled::{PooledEncoder, PooledHead, PooledParts, Pooling};
+use crate::t5::pooled::{PooledEncoder, PooledHead, PooledParts};
+use crate::t5::pools::Pooling;
 use crate::weights::Weights;
 
 pub(crate) fn load_regresslm_head(
