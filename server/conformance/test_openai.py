@@ -78,6 +78,21 @@ def test_a_stream_is_the_answer_in_pieces(server):
     assert usage.choices == [] and usage.usage == whole.usage
 
 
+def test_embeddings_are_the_same_floats_in_both_encodings(server):
+    # Unless the caller names an encoding, the client requests base64 and decodes it, after the strict validation.
+    inputs = [PROMPT, "Add 3 and 4."]
+    found = client(server, strict=False).embeddings.create(model=MODEL, input=inputs)
+    floats = client(server).embeddings.create(model=MODEL, input=inputs, encoding_format="float")
+    assert [item.index for item in found.data] == [0, 1]
+    assert [item.embedding for item in found.data] == [
+        pytest.approx(item.embedding, abs=1e-7) for item in floats.data
+    ]
+    assert found.usage.prompt_tokens == found.usage.total_tokens
+    with pytest.raises(openai.BadRequestError) as error:
+        client(server).embeddings.create(model=MODEL, input=PROMPT, dimensions=3)
+    assert error.value.param == "dimensions"
+
+
 def test_a_number_is_an_extra_that_the_client_passes_on(server):
     answer = client(server).completions.create(model=MODEL, prompt=PROMPT, extra_body={"number": {"objective": "mode"}})
     number = answer.choices[0].model_extra["number"]

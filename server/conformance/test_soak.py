@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 GROWTH, GROWTH_MIB = 0.02, 32
 
 COMPLETIONS, SCORE, CHAT = "/v1/completions", "/v1/score", "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
 
 # The sampled quantities, each with its metric.
 GAUGES = {
@@ -43,6 +44,7 @@ KINDS = {
     "tree": (COMPLETIONS, {"number": {"nodes_max": 200}}, False, 200),
     "draws": (COMPLETIONS, {"number": {"method": "sample", "samples": 16}}, False, 200),
     "score": (SCORE, {}, False, 200),
+    "vectors": (EMBEDDINGS, {"pooling": "mean"}, False, 200),
     "leaves": (COMPLETIONS, {"number": {"tolerance": 1e-12, "nodes_max": 20000}}, True, 200),
     # The other model has fewer positions.
     "leaves a stream": (COMPLETIONS, {"model": "demo", "stream": True, "max_tokens": 400, "ignore_eos": True}, True, 200),
@@ -59,6 +61,8 @@ def body(path, options, prompt):
     """The request body for a path and a prompt."""
     if path == SCORE:
         return {"items": [{"prompt": prompt, "target": "12"}, {"prompt": "Add 3 and 4.", "target": "7"}], **options}
+    if path == EMBEDDINGS:
+        return {"input": [prompt, "Add 3 and 4."], **options}
     asked = {"messages": [{"role": "user", "content": prompt}]} if path == CHAT else {"prompt": prompt}
     return asked | options
 
