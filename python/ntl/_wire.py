@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -24,6 +26,12 @@ SUPPORT_MAX = 1000
 # Maxima of one request to `v1/score`. The server's are 1024 and 16384; smaller requests share the engine better.
 SCORED_MAX = 256
 CANDIDATES_MAX = 4096
+# The server's maximum of texts in one request to `v1/embeddings` is 1024; smaller requests share the engine better.
+EMBEDDED_MAX = 64
+# A text, or the ids of its tokens.
+Embedded = str | Sequence[int]
+# The numbers of a text's vector.
+Vector = tuple[float, ...]
 # Statuses after which the same request may succeed: the queue is full, or the server is starting or draining.
 RETRIED = frozenset({429, 503})
 WAIT_MAX = 30.0
@@ -92,6 +100,16 @@ class Requests:
         calls = []
         for part in _parts(items):
             calls.append(self._post("v1/score", {"items": part, **options}, _reader_of_scores(len(part))))
+        return calls
+
+    def embed(self, texts: Sequence[Embedded], options: Mapping[str, Any]) -> list[Call[list[Vector]]]:
+        """One call for each `EMBEDDED_MAX` texts."""
+        calls = []
+        for start in range(0, len(texts), EMBEDDED_MAX):
+            part = [text if isinstance(text, str) else list(text) for text in texts[start : start + EMBEDDED_MAX]]
+            # A vector has fewer bytes in base64 than as numbers.
+            body = {"input": part, "encoding_format": "base64", **options}
+            calls.append(self._post("v1/embeddings", body, _reader_of_vectors(len(part))))
         return calls
 
     def models(self) -> Call[list[Mapping[str, Any]]]:
@@ -208,6 +226,28 @@ def _reader_of_scores(count: int) -> Callable[[Mapping[str, Any]], list[TargetSc
         return scores
 
     return read
+
+
+def _reader_of_vectors(count: int) -> Callable[[Mapping[str, Any]], list[Vector]]:
+    def read(response: Mapping[str, Any]) -> list[Vector]:
+        items = _list(response, "data", count)
+        try:
+            return [_vector(item["embedding"]) for item in items]
+        except (KeyError, TypeError, ValueError, struct.error) as error:
+            raise UnexpectedResponse("the response has an item without a vector") from error
+
+    return read
+
+
+def _vector(embedding: str | list[float]) -> Vector:
+    if isinstance(embedding, str):
+        return unpacked(base64.b64decode(embedding, validate=True))
+    return tuple(float(number) for number in embedding)
+
+
+def unpacked(vector: bytes) -> Vector:
+    """The numbers of little-endian 32-bit floats."""
+    return struct.unpack(f"<{len(vector) // 4}f", vector)
 
 
 def _list(response: Mapping[str, Any], name: str, count: int | None = None) -> list[Any]:

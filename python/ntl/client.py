@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import httpx
 
 from ._progress import Bar
-from ._wire import Call, Delivery, Prompt, Requests
+from ._wire import Call, Delivery, Embedded, Prompt, Requests, Vector
 from .decisions import Answer, Question
 from .distribution import Distribution
 from .results import CandidateScores, ChatAnswer, TargetScore
@@ -37,7 +37,7 @@ class _Access:
     timeout: the longest time without a byte of the response, in seconds.
     attempts: how often a request is sent if the queue is full, if the server is starting or draining (429, 503), or if
         the connection breaks. The waits are the server's `Retry-After`, and otherwise 0.5, 1, 2, ... seconds.
-    concurrency: how many requests `numbers`, `decisions` and `score` send concurrently. The server batches them.
+    concurrency: how many requests `numbers`, `decisions`, `score` and `embed` send concurrently. The server batches them.
     options: further arguments of `httpx.Client`, such as `verify` or `headers`.
     """
 
@@ -163,6 +163,15 @@ class Client(_Access):
         (`{"prompt", "candidates"}`). `options` are fields of the request, such as `losses`."""
         parts = self._all(self._requests.score(items, options), progress)
         return [score for part in parts for score in part]
+
+    def embed(self, texts: Iterable[Embedded], *, progress: bool = False, **options: Any) -> list[Vector]:
+        """A vector for each text, or list of token ids, in their order: hidden states of a natively served model.
+
+        `options` are fields of the request: `pooling` ("mean" or "last"), `normalize`, `add_special_tokens`,
+        `truncate_prompt_tokens` and `truncation_side`. `numpy.array` makes a matrix of the result.
+        """
+        parts = self._all(self._requests.embed(list(texts), options), progress)
+        return [vector for part in parts for vector in part]
 
     def models(self) -> list[Mapping[str, Any]]:
         """The served models with their properties."""
@@ -295,6 +304,10 @@ class AsyncClient(_Access):
     ) -> list[TargetScore | CandidateScores]:
         parts = await self._all(self._requests.score(items, options), progress)
         return [score for part in parts for score in part]
+
+    async def embed(self, texts: Iterable[Embedded], *, progress: bool = False, **options: Any) -> list[Vector]:
+        parts = await self._all(self._requests.embed(list(texts), options), progress)
+        return [vector for part in parts for vector in part]
 
     async def models(self) -> list[Mapping[str, Any]]:
         return await self._send(self._requests.models())

@@ -1,8 +1,10 @@
 import asyncio
+import base64
 import inspect
 import json
 import os
 import pickle
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +135,45 @@ def test_numbers_keep_the_order_of_the_prompts(capsys):
     assert [one.value for one in first] == list(range(100))
     assert capsys.readouterr().err.count("100/100") == 2
     assert both(echo, lambda client: client.numbers([])) == ([], [])
+
+
+def test_vectors_keep_the_order_of_the_texts_and_are_requested_in_parts():
+    sizes = []
+
+    def respond(request):
+        body = json.loads(request.content)
+        assert (request.url.path, body["pooling"], body["model"]) == ("/v1/embeddings", "last", "m")
+        sizes.append(len(body["input"]))
+        vectors = [[float(text), 0.1] for text in body["input"]]
+        if body["encoding_format"] == "base64":
+            vectors = [base64.b64encode(struct.pack("<2f", *vector)).decode() for vector in vectors]
+        return httpx.Response(200, json={"data": [{"embedding": vector} for vector in vectors]})
+
+    texts = [str(index) for index in range(150)]
+    tenth = struct.unpack("<f", struct.pack("<f", 0.1))[0]
+    first, second = both(respond, lambda client: client.embed(iter(texts), pooling="last"), model="m")
+    assert first == second == [(float(index), tenth) for index in range(150)]
+    assert sorted(sizes) == [22, 22, 64, 64, 64, 64]
+    client = answering(respond, model="m")
+    assert client.embed(["5"], pooling="last", encoding_format="float") == [(5, 0.1)]
+    assert client.embed([]) == []
+
+
+@pytest.mark.parametrize("data", [[], [{}], [{"embedding": None}], [{"embedding": "AAA="}], [{"embedding": "?"}]])
+def test_a_response_without_a_vector_is_an_error(data):
+    with pytest.raises(ntl.UnexpectedResponse):
+        answering(lambda _: httpx.Response(200, json={"data": data})).embed(["x"])
+
+
+def test_a_served_model_has_vectors_of_length_1_for_texts(client):
+    texts = ["What is 3 + 4?", "7 apples"]
+    vectors = client.embed(texts)
+    assert [len(vector) for vector in vectors] == [len(vectors[0])] * 2 and vectors[0] != vectors[1]
+    assert [sum(number**2 for number in vector) for vector in vectors] == pytest.approx([1, 1], abs=1e-5)
+    assert client.embed(texts[:1], encoding_format="float")[0] == pytest.approx(vectors[0], abs=1e-7)
+    with pytest.raises(ntl.RequestRejected) as raised:
+        client.embed(texts, pooling="max")
+    assert raised.value.field == "pooling"
 
 
 def test_no_more_requests_than_the_concurrency_are_under_way():
