@@ -97,7 +97,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         random.Random(self.seed).shuffle(order)
         held_out = 0
         if self.calibration > 0:
-            held_out = max(math.ceil(self.calibration * count), _rows_needed(self.coverage))
+            held_out = max(math.ceil(self.calibration * count), rows_needed(self.coverage))
         if held_out > count // 2:
             held_out = 0
         return sorted(order[held_out:]), sorted(order[:held_out])
@@ -135,7 +135,7 @@ def conformal_quantile(scores: list[float], coverage: float) -> float:
     return sorted(scores)[rank - 1]
 
 
-def _rows_needed(coverage: float) -> int:
+def rows_needed(coverage: float) -> int:
     """The fewest scores that have such a quantile: n with ceil((n + 1) * coverage) <= n."""
     return max(1, math.ceil(coverage / (1 - coverage) - ROUNDING))
 

@@ -10,6 +10,12 @@ from statistics import fmean
 import numpy as np
 
 RESAMPLES = 2000
+# The predictors that need a server.
+NOTES = {
+    "prompt": "`prompt.txt` shows one of the prompts.",
+    "embedding-ridge": "It computes the vectors of texts (`/v1/embeddings`), and `ntl.load` applies the weights in `fit.json`. "
+    "`ntl-server` alone cannot predict with them.",
+}
 NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 
 
@@ -140,7 +146,7 @@ class Report:
         return "\n".join(lines)
 
     def _use(self) -> str:
-        client = ", ntl.Client()" if self.kept.kind == "prompt" else ""
+        client = ", ntl.Client()" if self.kept.kind in NOTES else ""
         lines = [
             "```python",
             "import ntl",
@@ -149,8 +155,8 @@ class Report:
             "model.predict(texts), model.predict_interval(texts)",
             "```",
         ]
-        if self.kept.kind == "prompt":
-            lines += ["", "The server has to serve the same model. `prompt.txt` shows one of the prompts."]
+        if self.kept.kind in NOTES:
+            lines += ["", f"The server has to serve the same model. {NOTES[self.kept.kind]}"]
         return "\n".join(lines)
 
 

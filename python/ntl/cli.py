@@ -32,8 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     fit = commands.add_parser(
         "fit",
         help="choose and calibrate a predictor for labelled rows",
-        description="Compares prompts of a language model with plain models on labelled rows, writes the better one with a "
-        "report to OUT, and prints the report. An interrupted call continues with the same arguments.",
+        description="Compares prompts and vectors of a language model with plain models on labelled rows, writes the best one "
+        "with a report to OUT, and prints the report. An interrupted call continues with the same arguments.",
     )
     fit.set_defaults(run=_fit)
     fit.add_argument("rows", metavar="FILE", help="separated values with a header line")
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--name", metavar="NAME", help="model of the endpoint, if it has several")
     fit.add_argument("--server", metavar="PROGRAM", help="ntl-server for --model (default: the installed one)")
     fit.add_argument(
-        "--examples", type=int, nargs="+", default=[4, 16], metavar="N", help="examples per prompt to compare (4 16)"
+        "--examples", type=int, nargs="*", default=[4, 16], metavar="N", help="examples per prompt to compare (4 16)"
     )
     fit.add_argument("--template", metavar="TEXT", help="prompt of one row with {text}, up to the number")
     fit.add_argument("--coverage", type=float, default=0.9, metavar="SHARE", help="coverage of intervals (0.9)")

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import sqlite3
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ._text import is_table, texts_of
-from ._wire import Call
+from ._wire import EMBEDDED_MAX, Call, Vector, unpacked
 from .client import Client
 from .distribution import Distribution
 from .errors import NtlError
@@ -71,7 +72,7 @@ def predict(
 
 
 class Cache:
-    """Number objects of a model's responses in an SQLite file. Each is on disk as soon as it is put."""
+    """Number objects and vectors of a model's responses in an SQLite file. Each is on disk as soon as it is put."""
 
     def __init__(self, path: str | os.PathLike[str], model: Mapping[str, Any]) -> None:
         self._fingerprint: str = model["fingerprint"]
@@ -81,6 +82,7 @@ class Cache:
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute("CREATE TABLE IF NOT EXISTS numbers (key BLOB PRIMARY KEY, number BLOB) WITHOUT ROWID")
+            self._file.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
         except sqlite3.Error as error:
             raise NtlError(f"{os.fspath(path)} cannot be used as a cache: {error}") from error
 
@@ -96,9 +98,20 @@ class Cache:
         packed = zlib.compress(json.dumps(found.raw).encode())
         self._file.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (self._key(call), packed))
 
+    def vector(self, text: str, options: Mapping[str, Any]) -> Vector | None:
+        key = self._key_of("v1/embeddings", {**options, "input": text})
+        row = self._file.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
+        return None if row is None else unpacked(row[0])
+
+    def put_vector(self, text: str, options: Mapping[str, Any], vector: Vector) -> None:
+        key = self._key_of("v1/embeddings", {**options, "input": text})
+        self._file.execute("INSERT OR REPLACE INTO vectors VALUES (?, ?)", (key, struct.pack(f"<{len(vector)}f", *vector)))
+
     def _key(self, call: Call[Distribution]) -> bytes:
-        body = {name: value for name, value in (call.body or {}).items() if name != "model"}
-        return hashlib.sha256(json.dumps([self._identity, call.path, body], sort_keys=True).encode()).digest()
+        return self._key_of(call.path, {name: value for name, value in (call.body or {}).items() if name != "model"})
+
+    def _key_of(self, path: str, body: Mapping[str, Any]) -> bytes:
+        return hashlib.sha256(json.dumps([self._identity, path, body], sort_keys=True).encode()).digest()
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +136,26 @@ def cached(
         for index, distribution in client._completed([calls[text] for text in missing], progress):
             cache.put(calls[missing[index]], distribution)
             found[missing[index]] = distribution
+    return found
+
+
+def cached_vectors(
+    client: Client, texts: list[str], options: Mapping[str, Any], path: str | os.PathLike[str], progress: bool
+) -> dict[str, Vector]:
+    """The vector of each text. Those that the cache does not have are requested once."""
+    found = {}
+    missing = []
+    with Cache(path, served(client)) as cache:
+        for text in dict.fromkeys(texts):
+            kept = cache.vector(text, options)
+            if kept is None:
+                missing.append(text)
+            else:
+                found[text] = kept
+        for index, vectors in client._completed(client._requests.embed(missing, options), progress):
+            for text, vector in zip(missing[index * EMBEDDED_MAX :], vectors):
+                cache.put_vector(text, options, vector)
+                found[text] = vector
     return found
 
 

@@ -1,4 +1,4 @@
-"""From labelled rows to a predictor: compares prompts of a language model with plain models, and keeps the better one.
+"""From labelled rows to a predictor: compares uses of a language model with plain models, and keeps the best one.
 
 The rows are divided at random: some are held out for the figures of the report, some choose, and the others are learnt
 from. The chosen predictor then learns from all rows that are not held out.
@@ -23,24 +23,25 @@ from ._table import Rows, TableError, read_rows
 from ._text import is_table, texts_of
 from .client import Client
 from .columns import served
-from .errors import NoNumber, NtlError
+from .errors import NoNumber, NtlError, RequestRejected
+from .head import CALIBRATING, CALIBRATING_MAX, EmbeddingRidge
 from .regressor import NumberRegressor
-from .simple import Median, PlainModel, WordRidge
+from .simple import Median, PlainModel, TextModel, WordRidge
 
 VERSION = 1
 ROWS_MIN = 30
 HELD_OUT, HELD_OUT_MAX = 0.2, 200
 CHOOSING, CHOOSING_MAX = 0.2, 100
-CALIBRATING, CALIBRATING_MAX = 0.2, 200
 STATE, EXAMPLES, REPORT, PROMPT, CACHE = "fit.json", "examples.jsonl", "report.md", "prompt.txt", "responses.sqlite"
 PLAIN: Mapping[str, type[PlainModel]] = {model.kind: model for model in (Median, WordRidge)}
+Estimator = NumberRegressor | TextModel
 
 
 @dataclass(frozen=True)
 class Fit:
     """The result of `fit`. `figures` are about the held-out rows, by the names of the report."""
 
-    estimator: NumberRegressor | PlainModel
+    estimator: Estimator
     kind: str
     beats_baseline: bool
     figures: Mapping[str, Figures]
@@ -52,7 +53,7 @@ class Fit:
 class _Candidate:
     title: str
     kind: str
-    new: Callable[[int], NumberRegressor | PlainModel]
+    new: Callable[[int], Estimator]
     """Creates the estimator for this number of rows, of which some calibrate; 0 for none."""
 
 
@@ -81,8 +82,9 @@ def fit(
     text, target: the columns of the texts and of the numbers.
     out: a new directory, or the directory of an earlier call, whose responses are not requested again.
     client: the `ntl.Client` of the language model. Without one, only the plain models are compared.
-    examples: the numbers of examples in the prompts that are compared.
-    template: the text of one row with the field `{text}`, up to the number.
+    examples: the numbers of examples in the prompts that are compared. Without any, and with a model that writes no
+        numbers, only a ridge regression on the model's vectors is compared with the plain models.
+    template: the text of one row in a prompt with the field `{text}`, up to the number.
     coverage: the share of outcomes that intervals should contain.
     options: further fields of the request's `number` object.
     delimiter, encoding, decimal: of the file. By default they are found, and the decimal sign is a point.
@@ -105,7 +107,9 @@ def fit(
     settings = {"template": template, "coverage": coverage, "options": options, "seed": seed}
     candidates = _plain(coverage, seed)
     if client is not None and model is not None:
-        candidates += _prompts(client, str(model["id"]), examples, settings, folder, progress)
+        name = str(model["id"])
+        candidates.append(_head(client, name, coverage, seed, folder, progress))
+        candidates += _prompts(client, name, examples, settings, folder, progress)
 
     choices = []
     for candidate in candidates:
@@ -121,7 +125,9 @@ def fit(
                 estimator = candidate.new(len(learn + choose)).fit(*table_part(table, learn + choose))
                 figures[choice.title] = _figures(estimator, *table_part(table, test))
                 fitted[choice.title] = estimator
-            except NoNumber as error:
+            except NtlError as error:
+                if not _rules_out(error):
+                    raise
                 problems[choice.title] = str(error)
     beats = challenger is not None and challenger.title in fitted and challenger.mean < baseline.mean
     kept = challenger if challenger is not None and beats else baseline
@@ -146,11 +152,12 @@ def fit(
     return Fit(estimator, _kind(estimator), beats, figures, report, folder)
 
 
-def load(folder: str | os.PathLike[str], client: Client | None = None) -> NumberRegressor | PlainModel:
+def load(folder: str | os.PathLike[str], client: Client | None = None) -> Estimator:
     """The predictor of a directory that `fit` wrote.
 
-    A prompt needs the server of the same model; by default, one on this machine. Another model is a warning, since the
-    prompt was chosen and calibrated for the first one.
+    A prompt or a regression on vectors needs the server of the same model; by default, one on this machine. Another model
+    is a warning for a prompt, which was chosen and calibrated for the first one, and an error for a regression, since
+    vectors of different models have nothing in common.
     """
     path = Path(folder)
     try:
@@ -163,8 +170,13 @@ def load(folder: str | os.PathLike[str], client: Client | None = None) -> Number
         return PLAIN[state["kind"]]().restore(state["state"])
     client = client if client is not None else Client()
     model, wanted = served(client), state["model"]
-    if model["fingerprint"] != wanted["fingerprint"]:
-        was, now = f"{wanted['id']} ({wanted['fingerprint']})", f"{model['id']} ({model['fingerprint']})"
+    is_same = model["fingerprint"] == wanted["fingerprint"]
+    was, now = f"{wanted['id']} ({wanted['fingerprint']})", f"{model['id']} ({model['fingerprint']})"
+    if state["kind"] == EmbeddingRidge.kind:
+        if not is_same:
+            raise NtlError(f"{path} has weights for the vectors of {was}, and the server has {now}")
+        return EmbeddingRidge(client).restore(state["state"])
+    if not is_same:
         warnings.warn(f"the prompt was chosen and calibrated for {was}, and the server has {now}", stacklevel=2)
     return _restored(state["state"], path, client)
 
@@ -215,6 +227,13 @@ def _plain(coverage: float, seed: int) -> list[_Candidate]:
     return candidates
 
 
+def _head(client: Client, name: str, coverage: float, seed: int, folder: Path, progress: bool) -> _Candidate:
+    def new(rows: int) -> EmbeddingRidge:
+        return EmbeddingRidge(client, coverage, seed, cache=folder / CACHE, verbose=progress)
+
+    return _Candidate(f"{name}, ridge on embeddings", EmbeddingRidge.kind, new)
+
+
 def _prompts(
     client: Client, name: str, examples: Sequence[int], settings: Mapping[str, Any], folder: Path, progress: bool
 ) -> list[_Candidate]:
@@ -232,21 +251,30 @@ def _prompts(
 
 
 def _choice(candidate: _Candidate, table: Rows, learn: Sequence[int], choose: Sequence[int]) -> Choice:
-    """The CRPS of a candidate on the rows that choose. A text for which it has no number rules it out."""
+    """The CRPS of a candidate on the rows that choose."""
     try:
         estimator = candidate.new(0).fit(*table_part(table, learn))
         texts, numbers = table_part(table, choose)
         scores = [found.crps(number) for found, number in zip(estimator.predict_distribution(texts), numbers)]
-    except NoNumber as error:
+    except NtlError as error:
+        if not _rules_out(error):
+            raise
         return Choice(candidate.title, candidate.kind, (), str(error))
     return Choice(candidate.title, candidate.kind, tuple(scores))
+
+
+def _rules_out(error: NtlError) -> bool:
+    """Returns true if the candidate cannot be used: its model writes no number, cannot read a prompt, or lacks vectors."""
+    if isinstance(error, RequestRejected):
+        return error.field == "model" or error.code == "context_length_exceeded"
+    return isinstance(error, NoNumber)
 
 
 def _mean(choice: Choice) -> float:
     return choice.mean
 
 
-def _figures(estimator: NumberRegressor | PlainModel, texts: list[str], numbers: list[float]) -> Figures:
+def _figures(estimator: Estimator, texts: list[str], numbers: list[float]) -> Figures:
     found = estimator.predict_distribution(texts)
     with warnings.catch_warnings():
         # The report shows the coverage of intervals that too few rows calibrate.
@@ -261,26 +289,26 @@ def _figures(estimator: NumberRegressor | PlainModel, texts: list[str], numbers:
     )
 
 
-def _kind(estimator: NumberRegressor | PlainModel) -> str:
-    return estimator.kind if isinstance(estimator, PlainModel) else "prompt"
+def _kind(estimator: Estimator) -> str:
+    return estimator.kind if isinstance(estimator, TextModel) else "prompt"
 
 
-def _write(
-    folder: Path, estimator: NumberRegressor | PlainModel, report: str, facts: Mapping[str, Any], text: str
-) -> None:
+def _write(folder: Path, estimator: Estimator, report: str, facts: Mapping[str, Any], text: str) -> None:
     (folder / REPORT).write_text(report, encoding="utf-8")
     for name in (EXAMPLES, PROMPT):
         (folder / name).unlink(missing_ok=True)
-    if isinstance(estimator, PlainModel):
-        kept: dict[str, Any] = {"text": facts["text"], "target": facts["target"], "state": estimator.state()}
+    kept: dict[str, Any] = {"text": facts["text"], "target": facts["target"]}
+    if isinstance(estimator, (NumberRegressor, EmbeddingRidge)):
+        kept["model"] = {name: facts["model"][name] for name in ("id", "fingerprint")}
+        estimator.cache, estimator.verbose = None, False
+    if isinstance(estimator, TextModel):
+        kept["state"] = estimator.state()
     else:
-        model = {name: facts["model"][name] for name in ("id", "fingerprint")}
-        kept = {**facts, "model": model, "state": _prompt_state(estimator)}
+        kept["state"] = _prompt_state(estimator)
         pairs = zip(estimator.texts_, estimator.answers_)
         lines = [json.dumps({"text": shown, "answer": answer}, ensure_ascii=False) + "\n" for shown, answer in pairs]
         (folder / EXAMPLES).write_text("".join(lines), encoding="utf-8")
         (folder / PROMPT).write_text(estimator.prompts([text])[0], encoding="utf-8")
-        estimator.set_params(cache=None, verbose=False)
     state = {"version": VERSION, "kind": _kind(estimator), **kept}
     (folder / STATE).write_text(json.dumps(state, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -1,7 +1,4 @@
-"""Plain models as estimators with distributions: the median, and a ridge regression on words.
-
-A model's distribution is its prediction plus the errors that it makes on held-out parts of its training rows.
-"""
+"""Plain models as estimators with distributions: the median, and a ridge regression on words."""
 
 from __future__ import annotations
 
@@ -30,32 +27,22 @@ ERRORS_MAX = 500
 WORDS: Mapping[str, Any] = {"ngram_range": (1, 2), "token_pattern": r"(?u)\w+|[^\w\s]", "sublinear_tf": True}
 
 
-class PlainModel(RegressorMixin):  # type: ignore[misc]
+class TextModel(RegressorMixin):  # type: ignore[misc]
     """A model of texts that has the methods of `ntl.NumberRegressor`.
 
-    `coverage` is the share of outcomes that its intervals should contain.
+    Its distribution is its prediction plus its errors on rows that it did not learn from. `coverage` is the share of
+    outcomes that its intervals should contain.
     """
 
     kind: str
-    title: str
 
     def __init__(self, coverage: float = 0.9, seed: int = 0) -> None:
         self.coverage = coverage
         self.seed = seed
 
-    def fit(self, X: Any, y: Any) -> PlainModel:
-        """`X`: a list or a column of texts. `y`: a number for each of them; at least as many as `FOLDS`."""
-        texts, numbers = texts_of(X, None), np.asarray(y, dtype=float)
-        errors = np.empty(len(numbers))
-        for kept, held_out in KFold(FOLDS, shuffle=True, random_state=self.seed).split(numbers):
-            self._fit([texts[index] for index in kept], numbers[kept])
-            errors[held_out] = numbers[held_out] - self.predict([texts[index] for index in held_out])
-        self._fit(texts, numbers)
-        self.radius_ = conformal_quantile([float(error) for error in np.abs(errors)], self._reachable(len(errors)))
-        if len(errors) > ERRORS_MAX:
-            errors = np.quantile(errors, (np.arange(ERRORS_MAX) + 0.5) / ERRORS_MAX)
-        self.errors_ = np.sort(errors)
-        return self
+    def fit(self, X: Any, y: Any) -> TextModel:
+        """`X`: a list or a column of texts. `y`: a number for each of them."""
+        raise NotImplementedError
 
     def predict(self, X: Any) -> Numbers:
         return self._predict(texts_of(X, None))
@@ -75,7 +62,7 @@ class PlainModel(RegressorMixin):  # type: ignore[misc]
 
     def predict_interval(self, X: Any) -> Numbers:
         """An interval for each row, with the shape (rows, 2): the prediction and the absolute error that the share
-        `coverage` of the training rows did not exceed when they were held out."""
+        `coverage` of the rows did not exceed when they were held out."""
         values = self.predict(X)
         return np.column_stack([values - self.radius_, values + self.radius_])
 
@@ -88,19 +75,21 @@ class PlainModel(RegressorMixin):  # type: ignore[misc]
         errors = [float(error) for error in self.errors_]
         return {"coverage": self.coverage, "radius": self.radius_, "errors": errors, **self._state()}
 
-    def restore(self, state: Mapping[str, Any]) -> PlainModel:
+    def restore(self, state: Mapping[str, Any]) -> TextModel:
         """Becomes the model whose `state` this is."""
         self.coverage, self.radius_ = state["coverage"], state["radius"]
         self.errors_ = np.array(state["errors"])
         self._restore(state)
         return self
 
-    def _reachable(self, count: int) -> float:
-        """The coverage, or the largest one that this many errors have."""
-        return min(self.coverage, count / (count + 1))
-
-    def _fit(self, texts: list[str], numbers: Numbers) -> None:
-        raise NotImplementedError
+    def _calibrate(self, errors: Numbers) -> None:
+        """Keeps the errors of rows that were not learnt from."""
+        # The coverage, or the largest one that this many errors have.
+        coverage = min(self.coverage, len(errors) / (len(errors) + 1))
+        self.radius_ = conformal_quantile([float(error) for error in np.abs(errors)], coverage)
+        if len(errors) > ERRORS_MAX:
+            errors = np.quantile(errors, (np.arange(ERRORS_MAX) + 0.5) / ERRORS_MAX)
+        self.errors_ = np.sort(errors)
 
     def _predict(self, texts: list[str]) -> Numbers:
         raise NotImplementedError
@@ -109,6 +98,26 @@ class PlainModel(RegressorMixin):  # type: ignore[misc]
         raise NotImplementedError
 
     def _restore(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class PlainModel(TextModel):
+    """A model without a language model. Its errors are those on held-out parts of the training rows."""
+
+    title: str
+
+    def fit(self, X: Any, y: Any) -> PlainModel:
+        """`y` has at least as many numbers as `FOLDS`."""
+        texts, numbers = texts_of(X, None), np.asarray(y, dtype=float)
+        errors = np.empty(len(numbers))
+        for kept, held_out in KFold(FOLDS, shuffle=True, random_state=self.seed).split(numbers):
+            self._fit([texts[index] for index in kept], numbers[kept])
+            errors[held_out] = numbers[held_out] - self.predict([texts[index] for index in held_out])
+        self._fit(texts, numbers)
+        self._calibrate(errors)
+        return self
+
+    def _fit(self, texts: list[str], numbers: Numbers) -> None:
         raise NotImplementedError
 
 

@@ -10,17 +10,27 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
 import ntl
 from ntl._table import TableError, read_rows
 from ntl.cli import main
+from ntl.head import ALPHAS, EmbeddingRidge
 
 
 class Lengths:
-    """A server whose model writes the number of letters of the last row, plus `error`. It fails after `fails_after`."""
+    """A server whose model writes the number of letters of the last row, plus `error`. It fails after `fails_after`
+    prompts or `embeds` texts. The vector of a text has its number of letters as its second number."""
 
-    def __init__(self, error=0.0):
+    def __init__(self, error=0.0, embeds=0):
         self.error = error
+        self.embeds = embeds
+        self.embedded = []
         self.prompts = []
+        self.examples_max = math.inf
         self.fails_after = math.inf
         self.fingerprint = "f00d"
 
@@ -28,9 +38,13 @@ class Lengths:
         if request.url.path == "/v1/models":
             model = {"id": "lengths", "fingerprint": self.fingerprint, "dtype": "f32", "backend": "native"}
             return httpx.Response(200, json={"data": [model]})
+        if request.url.path == "/v1/embeddings":
+            return self.vectors(json.loads(request.content))
         prompt = json.loads(request.content)["prompt"]
         if len(self.prompts) >= self.fails_after:
-            return httpx.Response(500, json={"error": {"message": "it failed", "type": "t", "param": None, "code": None}})
+            return failed(500, "it failed")
+        if prompt.count("\n\n") > self.examples_max:
+            return failed(400, "the prompt is too long", "prompt", "context_length_exceeded")
         self.prompts.append(prompt)
         row = prompt.rsplit("\n\n", 1)[-1].removesuffix("\n=")
         value = len(row) + self.error
@@ -40,8 +54,22 @@ class Lengths:
             number = {"value": None, "support": [], "mass": {"closed": 0, "invalid": 1, "open": 0}, "reason": "it wrote `no`"}
         return httpx.Response(200, json={"choices": [{"text": "", "number": number}], "system_fingerprint": self.fingerprint})
 
+    def vectors(self, body):
+        if self.embeds == 0:
+            return failed(400, "`model` runs on remote, which returns no hidden states", "model")
+        if len(self.embedded) >= self.embeds:
+            return failed(500, "it failed")
+        assert (body["pooling"], body["truncate_prompt_tokens"]) == ("mean", -1)
+        self.embedded += body["input"]
+        items = [{"embedding": [1.0, float(len(text)), text.count("a") / 7]} for text in body["input"]]
+        return httpx.Response(200, json={"data": items})
+
     def client(self):
         return ntl.Client("http://server", transport=httpx.MockTransport(self), concurrency=1)
+
+
+def failed(status, message, field=None, code=None):
+    return httpx.Response(status, json={"error": {"message": message, "type": "t", "param": field, "code": code}})
 
 
 @pytest.fixture
@@ -102,6 +130,118 @@ def test_a_plain_model_that_no_language_model_beats_is_kept_and_the_report_says_
     assert fit(table, better, examples=[2]).kind == "prompt"
     assert fit(table, None).kind != "prompt"
     assert not (table.parent / "out" / "examples.jsonl").exists()
+
+
+def test_a_regression_on_vectors_that_is_better_is_kept_for_the_same_model(table):
+    server = Lengths(error=100, embeds=math.inf)
+    found = fit(table, server, examples=[2])
+    assert found.beats_baseline and found.kind == "embedding-ridge"
+    figures = found.figures["lengths, ridge on embeddings"]
+    assert figures.rmse < 1.2 and 0.75 <= figures.coverage <= 1 and figures.width < 4
+    folder = table.parent / "out"
+    assert sorted(path.name for path in folder.iterdir()) == ["fit.json", "report.md", "responses.sqlite"]
+    assert "**Kept: lengths, ridge on embeddings.**" in found.report
+    assert "`ntl-server` alone cannot predict with them" in found.report
+    texts = ["abc", "b" * 30]
+    loaded = ntl.load(folder, server.client())
+    assert loaded.predict(texts) == pytest.approx([3, 30], abs=1)
+    assert loaded.predict(texts).tolist() == found.estimator.predict(texts).tolist()
+    assert loaded.predict_interval(texts).tolist() == found.estimator.predict_interval(texts).tolist()
+    assert loaded.predict_distribution(texts) == found.estimator.predict_distribution(texts)
+    server.fingerprint = "beef"
+    with pytest.raises(ntl.NtlError, match="vectors of lengths .f00d., and the server has lengths .beef."):
+        ntl.load(folder, server.client())
+
+
+def test_a_regression_on_vectors_that_is_worse_than_words_is_not_kept(table):
+    lines = [f"{'sofa' if index % 2 else 'lamp'};{500 * (index % 2) + index % 7}" for index in range(100)]
+    table.write_text("\n".join(["TEXT;PRICE", *lines]))
+    server = Lengths(embeds=math.inf)
+    server.vectors = lambda body: httpx.Response(200, json={"data": [{"embedding": [0.5]} for _ in body["input"]]})
+    found = fit(table, server, examples=[])
+    assert not found.beats_baseline and found.kind == "tfidf-ridge"
+    assert found.figures["lengths, ridge on embeddings"].crps > 10 * found.figures["TF-IDF ridge"].crps
+    assert "No language model was better" in found.report
+
+
+def test_a_model_without_vectors_is_ruled_out_for_the_regression_only(table):
+    found = fit(table, Lengths(), examples=[2])
+    assert found.kind == "prompt" and "| lengths, ridge on embeddings | `model` runs on remote" in found.report
+    with pytest.raises(ntl.RequestRejected, match="it failed"):
+        fit(table, Lengths(embeds=1), examples=[])
+
+
+def test_prompts_that_are_too_long_are_ruled_out_and_shorter_ones_are_not(table):
+    server = Lengths()
+    server.examples_max = 2
+    found = fit(table, server, examples=[2, 3])
+    assert found.kind == "prompt" and "| lengths, 3 examples | the prompt is too long (HTTP 400) |" in found.report
+
+
+def test_vectors_are_requested_once_also_after_an_interruption(table):
+    server = Lengths(embeds=64)
+    with pytest.raises(ntl.RequestRejected, match="it failed"):
+        fit(table, server, examples=[])
+    server.embeds = math.inf
+    found = fit(table, server, examples=[])
+    assert len(server.embedded) == len(set(server.embedded)) > 90
+    assert fit(table, server, examples=[]).report == found.report
+    assert len(server.embedded) == len(set(server.embedded))
+
+
+def test_the_regression_standardises_and_chooses_its_penalty_on_rows_that_do_not_calibrate():
+    random = np.random.default_rng(3)
+    vectors = random.normal(size=(300, 20)) * np.logspace(-3, 3, 20) + 5
+    numbers = vectors @ (1 / np.logspace(-3, 3, 20)) + random.normal(size=300)
+    by_text = {str(index): vector for index, vector in enumerate(vectors)}
+    found = EmbeddingRidge(Vectors(by_text), seed=4).fit(list(by_text)[:200], numbers[:200])
+    errors = np.sort(found.errors_)
+    assert len(errors) == 40
+    # The rows that calibrate are those with these errors; a pipeline of scikit-learn learns from the others.
+    residuals = numbers[:200] - found.predict(list(by_text)[:200])
+    learn = [index for index in range(200) if np.abs(errors - residuals[index]).min() > 1e-9]
+    pipeline = make_pipeline(StandardScaler(), RidgeCV(ALPHAS)).fit(vectors[learn], numbers[learn])
+    assert len(learn) == 160
+    assert found.predict(list(by_text)) == pytest.approx(pipeline.predict(vectors))
+    assert found.radius_ == np.sort(np.abs(errors))[math.ceil(41 * 0.9) - 1]
+
+
+def test_intervals_of_the_regression_contain_their_share_of_new_rows():
+    random = np.random.default_rng(0)
+    covered = []
+    for seed in range(40):
+        vectors = random.normal(size=(220, 5))
+        numbers = vectors.sum(axis=1) + random.standard_t(3, size=220)
+        by_text = {str(index): vector for index, vector in enumerate(vectors)}
+        texts = list(by_text)
+        found = EmbeddingRidge(Vectors(by_text), coverage=0.8, seed=seed).fit(texts[:120], numbers[:120])
+        low, high = found.predict_interval(texts[120:]).T
+        covered.append(((low <= numbers[120:]) & (numbers[120:] <= high)).mean())
+    # Split conformal prediction promises between 0.8 and 0.8 + 1/25 on average.
+    assert 0.78 < np.mean(covered) < 0.86
+
+
+class Vectors:
+    """A client whose model has these vectors."""
+
+    def __init__(self, by_text):
+        self.by_text = by_text
+
+    def embed(self, texts, **_):
+        return [tuple(self.by_text[text]) for text in texts]
+
+
+def test_a_served_model_gives_the_vectors(client, table):
+    found = fit_with(client, table)
+    assert "ridge on embeddings |" in found.report and "error" not in found.report
+    state = json.loads((table.parent / "out" / "fit.json").read_text())
+    assert state["kind"] == found.kind
+    model = EmbeddingRidge(client).fit(["What is 3 + 4?", "7", "9 apples"] * 10, [7, 7, 9] * 10)
+    assert model.predict(["What is 3 + 4?", "9 apples"]) == pytest.approx([7, 9], abs=0.1)
+
+
+def fit_with(client, table):
+    return ntl.fit(table, text="TEXT", target="PRICE", out=table.parent / "out", client=client, examples=[])
 
 
 def test_an_interrupted_call_continues(table):
@@ -233,6 +373,17 @@ def test_the_program_serves_a_checkpoint_meanwhile(program, table, capsys):
     assert main([*arguments, *served]) == 0
     captured = capsys.readouterr()
     assert "0 examples" in captured.out and captured.err == ""
+
+
+def test_an_encoder_has_vectors_but_no_prompts(program, table, capsys):
+    checkpoint = Path(__file__).parents[2] / "models/tests/data/heads/bert-classes"
+    table.write_text("\n".join(["TEXT,PRICE", *(f"What is {a} + {a}?,{2 * a}" for a in range(40))]))
+    arguments = ["fit", str(table), "--text", "TEXT", "--target", "PRICE", "--out", str(table.parent / "out")]
+    assert main([*arguments, "--model", str(checkpoint), "--server", program, "--examples", "0", "16", "--quiet"]) == 0
+    candidates = capsys.readouterr().out.partition("rows that choose\n\n")[2].splitlines()
+    ridge, none, many = (line for line in candidates if line.startswith("| bert-classes, "))
+    assert float(ridge.split("|")[2]) > 0
+    assert all("`model` predicts 3 labels, neither a text nor a number" in line for line in (none, many))
 
 
 def test_without_scikit_learn_the_error_names_the_extra():
