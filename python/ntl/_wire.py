@@ -154,6 +154,13 @@ class Delivery:
         self.seconds = min(0.5 * 2 ** (self.failures - 1) if seconds is None else max(seconds, 0.0), WAIT_MAX)
 
 
+def listed(texts: Iterable[A]) -> list[A]:
+    """The texts as a list. A single text would be a list of characters."""
+    if isinstance(texts, str):
+        raise TypeError("expected a list of texts, not a text")
+    return list(texts)
+
+
 def _seconds(response: httpx.Response) -> float | None:
     """The seconds of `Retry-After`, which is a number or a date."""
     header = response.headers.get("Retry-After", "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import httpx
 
 from ._progress import Bar
-from ._wire import Call, Delivery, Embedded, Prompt, Requests, Vector
+from ._wire import Call, Delivery, Embedded, Prompt, Requests, Vector, listed
 from .decisions import Answer, Question
 from .distribution import Distribution
 from .results import CandidateScores, ChatAnswer, TargetScore
@@ -95,7 +95,7 @@ class Client(_Access):
 
     def numbers(self, prompts: Iterable[Prompt], *, progress: bool = False, **options: Any) -> list[Distribution]:
         """The distribution for each prompt, in their order. The first error ends the call."""
-        return self._all([self._requests.number(prompt, options) for prompt in prompts], progress)
+        return self._all([self._requests.number(prompt, options) for prompt in listed(prompts)], progress)
 
     @overload
     def decide(
@@ -170,7 +170,7 @@ class Client(_Access):
         `options` are fields of the request: `pooling` ("mean" or "last"), `normalize`, `add_special_tokens`,
         `truncate_prompt_tokens` and `truncation_side`. `numpy.array` makes a matrix of the result.
         """
-        parts = self._all(self._requests.embed(list(texts), options), progress)
+        parts = self._all(self._requests.embed(listed(texts), options), progress)
         return [vector for part in parts for vector in part]
 
     def models(self) -> list[Mapping[str, Any]]:
@@ -251,7 +251,7 @@ class AsyncClient(_Access):
         return await self._send(self._requests.number(prompt, options))
 
     async def numbers(self, prompts: Iterable[Prompt], *, progress: bool = False, **options: Any) -> list[Distribution]:
-        return await self._all([self._requests.number(prompt, options) for prompt in prompts], progress)
+        return await self._all([self._requests.number(prompt, options) for prompt in listed(prompts)], progress)
 
     @overload
     async def decide(
@@ -306,7 +306,7 @@ class AsyncClient(_Access):
         return [score for part in parts for score in part]
 
     async def embed(self, texts: Iterable[Embedded], *, progress: bool = False, **options: Any) -> list[Vector]:
-        parts = await self._all(self._requests.embed(list(texts), options), progress)
+        parts = await self._all(self._requests.embed(listed(texts), options), progress)
         return [vector for part in parts for vector in part]
 
     async def models(self) -> list[Mapping[str, Any]]:

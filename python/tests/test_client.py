@@ -199,6 +199,13 @@ def test_no_more_requests_than_the_concurrency_are_under_way():
         answering(echo, concurrency=0)
 
 
+def test_a_text_in_place_of_a_list_of_texts_is_an_error():
+    client = answering(echo)
+    for many in (client.numbers, client.embed):
+        with pytest.raises(TypeError, match="a list of texts"):
+            many("12")
+
+
 def test_the_first_error_ends_many_numbers():
     error = {"error": {"message": "too long", "type": "t", "param": "prompt", "code": None}}
     count = 0

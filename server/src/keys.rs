@@ -326,7 +326,7 @@ mod tests {
         for (wrong, message) in [
             (
                 "ann SECRET tokens-per-dya=5",
-                "none of `requests-per-minute`, `requests-per-day`, `tokens-per-minute`, `tokens-per-day`; did you mean `tokens-per-day`?",
+                "none of `requests-per-minute`, `requests-per-day`, `tokens-per-minute`, `tokens-per-day`, `upstream-budget`; did you mean `tokens-per-day`?",
             ),
             ("ann SECRET SECRET2=5", "none of `requests-per-minute`"),
             (

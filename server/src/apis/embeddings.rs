@@ -2,7 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ntl_api::{Embedding, EmbeddingRequest, EmbeddingVector, EncodingFormat, PoolingName};
+use ntl_api::{
+    Embedding, EmbeddingRequest, EmbeddingResponse, EmbeddingVector, EncodingFormat, PoolingName, Usage,
+};
 use ntl_core::Prompt;
 use ntl_core::contract::{EmbeddingJob, ModelInfo, Pooling, Stack};
 use ntl_text::tokenizer::Tokenizer;
@@ -64,6 +66,18 @@ pub(crate) fn embedding_inputs(
             normalize: request.normalize.unwrap_or(true),
         },
     })
+}
+
+/// The response without the vectors.
+pub(crate) fn response(model: &str, prompt_tokens: u64) -> EmbeddingResponse {
+    EmbeddingResponse {
+        id: format!("embd-{}", uuid::Uuid::new_v4().simple()),
+        object: "list".to_owned(),
+        created: crate::unix_seconds(),
+        model: model.to_owned(),
+        data: Vec::new(),
+        usage: Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() },
+    }
 }
 
 impl EmbeddingInputs {

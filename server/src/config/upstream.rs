@@ -205,7 +205,7 @@ mod tests {
         for (flags, want) in [
             (
                 &["--upstream", "a=tgi"][..],
-                "--upstream a=tgi: must be auto, vllm, llama-cpp, ntl, openai or openai-chat",
+                "--upstream a=tgi: must be auto, vllm, llama-cpp, ntl, sglang, openai or openai-chat",
             ),
             (
                 &["--upstream-fields", "a=x.y"],

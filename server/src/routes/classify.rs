@@ -7,7 +7,7 @@ use axum::response::Response;
 use ntl_api::{
     ClassificationRequest, ClassificationResponse, PoolingResponse, PredictRequest, PredictResponse, Usage,
 };
-use ntl_core::contract::{Event, Job, Request};
+use ntl_core::contract::{Job, Request};
 use ntl_core::labels::Labels;
 use serde::Serialize;
 
@@ -126,15 +126,9 @@ pub(super) async fn predict(
     let reserved = memory.into_response(size)?;
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     let cache_salt = requester.client.cache_salt(None);
-    let mut values = vec![Vec::new(); prompts.len()];
     let jobs =
         prompts.into_iter().map(|prompt| Job { cache_salt, ..Job::new(prompt, Request::Labels) }).collect();
-    let mut events = model.submit(field, jobs, requester)?;
-    while let Some((index, event)) = events.next().await? {
-        if let Event::Values(predicted) = event {
-            values[index] = predicted;
-        }
-    }
+    let values = model.submit(field, jobs, requester)?.values().await?;
     let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
     Ok(Predicted { model, values, use_activation, usage, reserved })
 }

@@ -160,6 +160,17 @@ impl RequestEvents {
         Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
     }
 
+    /// Waits for the values of all prompts.
+    pub(crate) async fn values(&mut self) -> Result<Vec<Vec<f32>>, AppError> {
+        let mut all = vec![Vec::new(); self.count];
+        while let Some((prompt, event)) = self.next().await? {
+            if let Event::Values(values) = event {
+                all[prompt] = values;
+            }
+        }
+        Ok(all)
+    }
+
     /// Counts a finished number. Its tokens depend on how it is printed.
     pub(crate) fn count_number(&self, method: MethodName, outcome: &NumberOutcome, tokens: usize) {
         self.metrics.number(method, outcome);
