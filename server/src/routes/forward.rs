@@ -20,7 +20,6 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{ApiRequest, RawRequest};
-
 use super::resolve;
 use super::stream::NO_BUFFERING;
 use super::usage_reader::UsageReader;
@@ -39,7 +38,7 @@ struct Addressed {
     number: Option<Value>,
 }
 
-/// Returns the other engine that answers a request by itself, if one computes its model. The parser rejects a
+/// Returns the engine that a request is forwarded to, if its model is computed by one. The parser rejects a
 /// malformed body later, with an error that names the field.
 pub(super) fn remote_texts_of(app: &AppState, request: &RawRequest) -> Option<RemoteTexts> {
     if app.models.all().iter().all(|model| model.remote_texts().is_none()) {

@@ -324,10 +324,7 @@ pub(super) async fn detect(
         return Ok(facts);
     }
     if kind == EngineKind::Sglang {
-        facts.version = ask::<Version>(client, base, "/server_info")
-            .await
-            .ok()
-            .map(|found| client.printable(&found.version));
+        facts.version = version(client, base, "/server_info").await;
         check_sglang(client, base).await?;
         facts.reports = Reports::Ids;
         return Ok(facts);
@@ -338,8 +335,7 @@ pub(super) async fn detect(
         return Ok(facts.answering_chats(fields));
     }
     if kind != EngineKind::OpenAi {
-        facts.version =
-            ask::<Version>(client, base, "/version").await.ok().map(|found| client.printable(&found.version));
+        facts.version = version(client, base, "/version").await;
     }
     match try_reports(client, base, &mut facts).await {
         Err(problem) if !is_given && kind == EngineKind::OpenAi && lacks_reports(&problem) => {
@@ -533,6 +529,12 @@ async fn ask<T: DeserializeOwned>(client: &Client, base: &BaseUrl, route: &str) 
         replica: base.to_string(),
         reason: format!("{route}: {}", client.printable(&error.to_string())),
     })
+}
+
+/// Returns the version of an engine, if it says one.
+async fn version(client: &Client, base: &BaseUrl, route: &str) -> Option<String> {
+    let Version { version } = ask(client, base, route).await.ok()?;
+    Some(client.printable(&version))
 }
 
 /// Tries what the engine reports about next tokens.

@@ -10,7 +10,7 @@ use ntl_core::contract::TokenLogprob;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Alternatives, Batch, Position, Rows, WireError, in_order};
+use super::{Alternatives, Batch, Position, Rows, WireError, in_order, one_or_several};
 
 /// Bytes of an entry such as `{"id":49151,"token":" x","bytes":[32,120],"prob":1.234567812345678e-12}`, with
 /// a token of some length.
@@ -76,14 +76,6 @@ pub fn body(batch: &Batch<'_>, probabilities: Probabilities, slot: Option<usize>
     body
 }
 
-/// A single prompt has its answer without a list around it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum LlamaCppResponse {
-    Several(Vec<Completion>),
-    One(Completion),
-}
-
 #[derive(Deserialize)]
 struct Completion {
     index: Option<usize>,
@@ -109,10 +101,7 @@ struct LlamaCppEntry {
 /// Reads a response. Each position has the most probable tokens. The positions of given ids are distributions
 /// over these ids only: [`complete`] makes use of them.
 pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
-    let completions = match serde_json::from_slice(bytes)? {
-        LlamaCppResponse::Several(completions) => completions,
-        LlamaCppResponse::One(completion) => vec![completion],
-    };
+    let completions: Vec<Completion> = one_or_several(bytes)?;
     let completions = in_order(completions, batch.rows, |place, completion| match completion.index {
         Some(index) if batch.rows != 1 => index,
         _ => place,

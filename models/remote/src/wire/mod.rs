@@ -14,6 +14,7 @@ pub mod vllm;
 pub mod written;
 
 use ntl_core::contract::{NextTokenReport, ReportError, TokenLogprob};
+use serde::de::DeserializeOwned;
 
 use crate::engine::{Ahead, NextTokenAnswer, NextTokenStep};
 
@@ -64,6 +65,15 @@ impl Alternatives<'_> {
 /// The value of vLLM's `cache_salt`. Prompts with the salt 0 share their cached prefixes.
 pub fn salt_text(cache_salt: u64) -> Option<String> {
     (cache_salt != 0).then(|| format!("{cache_salt:016x}"))
+}
+
+/// Reads a response that is a list, or a single row without a list around it.
+fn one_or_several<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<Vec<T>> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        serde_json::from_slice(bytes)
+    } else {
+        Ok(vec![serde_json::from_slice(bytes)?])
+    }
 }
 
 /// The form of one request. Each row is a prompt with the path after it.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::written::Written;
+use super::written::{AMONG_BIAS, Written};
 use super::{Alternatives, Batch, Position, Rows, WireError, salt_text, usage};
 use crate::engine::{TextEnd, TextQuery};
 
@@ -16,9 +16,6 @@ pub const PROMPTS: &str = "input_ids";
 
 /// Bytes of `[-12.345678901234567,123456,null],` and some more.
 pub const ENTRY_BYTES: usize = 64;
-
-/// The bias on the ids that a text may consist of. No other id is e^100 times as probable.
-const AMONG_BIAS: f32 = 100.0;
 
 /// The body of a request for next-token probabilities, without its prompts.
 pub fn body(batch: &Batch<'_>) -> Value {
@@ -73,12 +70,11 @@ pub fn read(bytes: &[u8], batch: &Batch<'_>) -> Result<Rows, WireError> {
         if got == 0 || got > max || got != reported.len() {
             return Err(WireError::Steps { row, got, max });
         }
-        let positions = chosen.into_iter().zip(reported);
-        rows.push(
-            positions
-                .map(|(chosen, reported)| position(chosen, reported, batch))
-                .collect::<Result<_, _>>()?,
-        );
+        let mut positions = Vec::with_capacity(got);
+        for (chosen, reported) in chosen.into_iter().zip(reported) {
+            positions.push(position(chosen, reported, batch)?);
+        }
+        rows.push(positions);
     }
     Ok(rows)
 }

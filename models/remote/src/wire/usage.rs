@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::one_or_several;
 use crate::engine::EngineUsage;
 
 /// Maximum number of tokens that a response counts, also if the engine reports more.
@@ -46,14 +47,6 @@ pub fn of_openai(bytes: &[u8]) -> Option<EngineUsage> {
     })
 }
 
-/// A single prompt has its answer without a list around it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum LlamaCppResponse {
-    Several(Vec<LlamaCppCounts>),
-    One(LlamaCppCounts),
-}
-
 #[derive(Deserialize)]
 struct LlamaCppCounts {
     /// Tokens of the prompt, those from the cache included.
@@ -71,12 +64,9 @@ struct Timings {
 /// Reads the tokens of a response of llama.cpp's `/completion`. Returns `None` if it has none that are
 /// understood.
 pub fn of_llama_cpp(bytes: &[u8]) -> Option<EngineUsage> {
-    let counts = match serde_json::from_slice(bytes).ok()? {
-        LlamaCppResponse::Several(counts) => counts,
-        LlamaCppResponse::One(counts) => vec![counts],
-    };
+    let rows: Vec<LlamaCppCounts> = one_or_several(bytes).ok()?;
     let mut usage = EngineUsage { requests: 1, ..EngineUsage::default() };
-    for LlamaCppCounts { tokens_evaluated, tokens_predicted, timings } in counts {
+    for LlamaCppCounts { tokens_evaluated, tokens_predicted, timings } in rows {
         let cached = timings.and_then(|timings| timings.cache_n).unwrap_or(0);
         usage.add(EngineUsage {
             prompt_tokens: tokens_evaluated.min(TOKENS_MAX),
@@ -86,14 +76,6 @@ pub fn of_llama_cpp(bytes: &[u8]) -> Option<EngineUsage> {
         });
     }
     Some(usage)
-}
-
-/// Prompts in a list have their answers in a list.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum SglangResponse {
-    Several(Vec<SglangCompletion>),
-    One(SglangCompletion),
 }
 
 #[derive(Deserialize)]
@@ -111,10 +93,7 @@ struct SglangCounts {
 
 /// Reads the tokens of a response of SGLang's `/generate`. Returns `None` if it has none that are understood.
 pub fn of_sglang(bytes: &[u8]) -> Option<EngineUsage> {
-    let completions = match serde_json::from_slice(bytes).ok()? {
-        SglangResponse::Several(completions) => completions,
-        SglangResponse::One(completion) => vec![completion],
-    };
+    let completions: Vec<SglangCompletion> = one_or_several(bytes).ok()?;
     let mut usage = EngineUsage { requests: 1, ..EngineUsage::default() };
     for SglangCompletion { meta_info } in completions {
         usage.add(EngineUsage {

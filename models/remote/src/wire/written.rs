@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::{WireError, salt_text, usage};
 use crate::engine::{EngineUsage, TextEnd, TextQuery};
 
-/// llama.cpp's bias on the ids that a text may consist of. No other id is e^100 times as probable. The bias
-/// is added in single precision, which changes a probability by a factor of at most 1 ± 4e-6 if the sum is
-/// below 128.
-const AMONG_BIAS: f32 = 100.0;
+/// The bias of llama.cpp and SGLang on the ids that a text may consist of. No other id is e^100 times as
+/// probable. llama.cpp adds the bias in single precision, which changes a probability by a factor of at most
+/// 1 ± 4e-6 if the sum is below 128.
+pub(super) const AMONG_BIAS: f32 = 100.0;
 
 /// Text before the stop string, with the ids of text and stop string.
 #[derive(Debug, Clone, PartialEq, Eq)]
