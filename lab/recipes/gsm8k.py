@@ -91,14 +91,15 @@ def main():
     parser.add_argument("runs", type=Path)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--name", required=True, help="name of the model in the kept files")
-    parser.add_argument("--texts", type=int, default=200, help="number of questions for the greedy text (default: 200)")
+    parser.add_argument("--texts", type=int, default=200, help="number of questions for the greedy text; 0 keeps the answers of an earlier run (default: 200)")
     parser.add_argument("--questions", type=int, default=60, help="number of questions for sampled solutions (default: 60)")
     parser.add_argument("--samples", type=int, default=4, help="number of sampled solutions per question (default: 4)")
     arguments = parser.parse_args()
     runs = arguments.runs / arguments.name
-    out = runs / "text"
-    run(arguments.data, arguments.endpoint, out, arguments.texts)
-    keep(arguments.answers / f"{arguments.name}-text.jsonl.gz", texts(out))
+    if arguments.texts:
+        out = runs / "text"
+        run(arguments.data, arguments.endpoint, out, arguments.texts)
+        keep(arguments.answers / f"{arguments.name}-text.jsonl.gz", texts(out))
     for seed in range(arguments.samples):
         out = runs / f"sample-{seed}"
         options = ["--mode", "regress", "--rationales", "1", "--seed", str(seed), "--tolerance", str(TOLERANCE)]

@@ -1,6 +1,8 @@
 //! Forwards requests for texts to the engine that computes their model, and passes its responses on as they
 //! arrive. Another ntl-server also gets the requests for numbers.
 //!
+//! A number counts only once its whole response has arrived, so that a replica that fails changes no result.
+//!
 //! A request stays as it is, except that it keeps to the limits of this server, names the model as the engine
 //! does, and has the `cache_salt` of its client. It waits in the queue, and counts as running until its
 //! response has passed or its client is gone. Its tokens are those that the engine reports. Numbers of all
@@ -16,6 +18,7 @@ use ntl_engine::EndReason;
 use ntl_remote::wire::salt_text;
 use ntl_remote::{EngineKind, Forwarded, TextTurn, Upstream, UpstreamError};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
@@ -84,7 +87,8 @@ pub(super) async fn forward(
     set_cache_salt(&mut fields, upstream.separates_salts(), requester.client)?;
     let request = forwarded_request(fields, route, upstream.facts().kind, &model.profile, &remote.fields)?;
     let ForwardedRequest { body, sequences, added_limit, hides_usage } = request;
-    let bodies = Bodies::new(body, added_limit)?;
+    let needs_whole = body.contains_key("number") && body.get("stream") != Some(&Value::Bool(true));
+    let bodies = Bodies::new(body, added_limit, needs_whole)?;
     drop(memory);
     let deadline = Instant::from_std(requester.started + requester.time_max);
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
@@ -101,7 +105,7 @@ pub(super) async fn forward(
         Ok(Err(error)) => {
             prompt.tokens = 0;
             turn.end(EndReason::Error);
-            return Err(failed(route, error).into());
+            return Err(failed(route, error));
         }
         Err(_) => {
             turn.end(EndReason::Deadline);
@@ -124,10 +128,16 @@ fn to_json(fields: &Map<String, Value>) -> Result<Vec<u8>, AppError> {
 struct Bodies {
     limited: Vec<u8>,
     unlimited: Option<Vec<u8>>,
+    /// Whether the response must be complete, or else is passed on as it arrives.
+    needs_whole: bool,
 }
 
 impl Bodies {
-    fn new(mut fields: Map<String, Value>, added_limit: Option<&str>) -> Result<Self, AppError> {
+    fn new(
+        mut fields: Map<String, Value>,
+        added_limit: Option<&str>,
+        needs_whole: bool,
+    ) -> Result<Self, AppError> {
         let limited = to_json(&fields)?;
         let unlimited = match added_limit {
             Some(name) => {
@@ -136,7 +146,7 @@ impl Bodies {
             }
             None => None,
         };
-        Ok(Self { limited, unlimited })
+        Ok(Self { limited, unlimited, needs_whole })
     }
 
     /// The size of both, in bytes.
@@ -147,12 +157,46 @@ impl Bodies {
     /// Sends the body. If the engine rejects it, the added limit may exceed the room after the prompt. Then
     /// the room is smaller than the limit, and the engine keeps to it by itself.
     async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
-        match (upstream.forward(route, &self.limited).await, &self.unlimited) {
+        match (self.send_one(upstream, route, &self.limited).await, &self.unlimited) {
             (Err(UpstreamError::Rejected { .. }), Some(unlimited)) => {
-                upstream.forward(route, unlimited).await
+                self.send_one(upstream, route, unlimited).await
             }
             (response, _) => response,
         }
+    }
+
+    async fn send_one(
+        &self,
+        upstream: &Upstream,
+        route: &'static str,
+        body: &[u8],
+    ) -> Result<Forwarded, UpstreamError> {
+        if self.needs_whole {
+            upstream.forward_whole(route, body, is_complete).await
+        } else {
+            upstream.forward(route, body).await
+        }
+    }
+}
+
+/// Returns whether the body of a response has texts, and all of them have ended.
+fn is_complete(response: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Answer {
+        Choices { choices: Vec<Choice> },
+        Response { output: Vec<IgnoredAny>, status: String },
+    }
+    #[derive(Deserialize)]
+    struct Choice {
+        finish_reason: Option<String>,
+    }
+    match serde_json::from_slice(response) {
+        Ok(Answer::Choices { choices }) => {
+            !choices.is_empty() && choices.iter().all(|choice| choice.finish_reason.is_some())
+        }
+        Ok(Answer::Response { output, status }) => !output.is_empty() && !status.is_empty(),
+        Err(_) => false,
     }
 }
 
@@ -175,13 +219,18 @@ fn set_cache_salt(fields: &mut Map<String, Value>, is_known: bool, client: Clien
     Ok(())
 }
 
-/// The error of an engine, which may lack newer routes.
-fn failed(route: &'static str, error: UpstreamError) -> EngineError {
+/// The error of an engine, which may lack newer routes. The client knows the field that it names.
+fn failed(route: &'static str, error: UpstreamError) -> AppError {
+    let message = error.to_string();
     match error {
         UpstreamError::Status { status: 404 | 405, .. } if route != CHAT => {
-            EngineError::Unsupported(format!("the engine of this model has no route {route}; use {CHAT}"))
+            let message = format!("the engine of this model has no route {route}; use {CHAT}");
+            EngineError::Unsupported(message).into()
         }
-        error => error.into(),
+        UpstreamError::Rejected { param: Some(param), .. } => {
+            AppError::Invalid { message, param: Some(param) }
+        }
+        error => EngineError::from(error).into(),
     }
 }
 
@@ -224,7 +273,7 @@ struct Passing {
 impl Passing {
     /// The response, read from the engine as fast as the client reads it.
     fn into_response(self) -> Response {
-        let content_type = self.response.content_type().unwrap_or_else(|| "application/json".to_owned());
+        let content_type = self.response.content_type().unwrap_or("application/json").to_owned();
         // An error in the middle closes the connection, so that the client does not take the beginning for
         // the whole.
         let parts = futures::stream::unfold(self, |mut passing| async move {

@@ -45,6 +45,8 @@ struct Shared {
     bodies: Mutex<Vec<(String, Value)>>,
     held: AtomicUsize,
     released: watch::Receiver<bool>,
+    /// What the engine sends instead of its next completions.
+    garbage: Mutex<Vec<&'static str>>,
 }
 
 /// A request that waits at the engine, until it is dropped.
@@ -62,7 +64,12 @@ impl Engine {
         let loaded = ntl_models::load(&files, LoadOptions::default()).unwrap();
         let state = state_of(vec![("toy", loaded)], endless(), EngineLimits::default());
         let (release, released) = watch::channel(false);
-        let shared = Arc::new(Shared { bodies: Mutex::default(), held: AtomicUsize::new(0), released });
+        let shared = Arc::new(Shared {
+            bodies: Mutex::default(),
+            held: AtomicUsize::new(0),
+            released,
+            garbage: Mutex::default(),
+        });
         let router = app::router(state).layer(from_fn_with_state(Arc::clone(&shared), engine_request));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -97,6 +104,9 @@ async fn engine_request(State(shared): State<Arc<Shared>>, request: Request, nex
         released.wait_for(|released| *released).await.unwrap();
     }
     if path == "/v1/completions" {
+        if let Some(garbage) = shared.garbage.lock().unwrap().pop() {
+            return ([(header::CONTENT_TYPE, "application/json")], garbage).into_response();
+        }
         return next.run(Request::from_parts(parts, Body::from(bytes))).await;
     }
     chat(&body)
@@ -127,9 +137,16 @@ fn chat(body: &Value) -> Response {
         .into_response()
 }
 
-/// A server over the engine, with the keys `a` and `b`.
+/// A server over one engine, which has received no requests for texts since.
 async fn server(engine: &Engine, flags: &[&str]) -> Router {
-    let model = format!("--model=toy={}", engine.url);
+    let app = server_over(&engine.url, flags).await;
+    engine.bodies();
+    app
+}
+
+/// A server over the replicas at these addresses, with the keys `a` and `b`.
+async fn server_over(urls: &str, flags: &[&str]) -> Router {
+    let model = format!("--model=toy={urls}");
     let tokenizer = format!("--tokenizer={}", checkpoint().display());
     let fixed = [model.as_str(), tokenizer.as_str(), "--port=0", "--api-key=a,b"];
     let config = config(&[&fixed[..], flags].concat());
@@ -142,7 +159,6 @@ async fn server(engine: &Engine, flags: &[&str]) -> Router {
         serve::run(config, running, listener, signals).await.unwrap()
     });
     becomes("the engine is connected", async || state.models.are_loaded()).await;
-    engine.bodies();
     app::router(state)
 }
 
@@ -337,6 +353,31 @@ async fn another_ntl_server_computes_a_number_with_a_single_request() {
     let message = refused.error()["message"].as_str().unwrap().to_owned();
     assert_eq!(refused.status, 400);
     assert!(message.contains("`number.scale`"), "{message}");
+    assert_eq!(refused.error()["param"], "number.scale");
+}
+
+#[tokio::test]
+async fn a_replica_that_sends_garbage_instead_of_a_number_changes_no_result() {
+    let engines = [Engine::start().await, Engine::start().await];
+    let app = server_over(&format!("{},{}", engines[0].url, engines[1].url), &[]).await;
+    let body = json!({"prompt": "4 + 3 =", "number": true});
+    let expected = send(&app, "a", "/v1/completions", &body).await.json()["choices"].clone();
+    for garbage in ["", "<html>busy</html>", "{}", r#"{"choices": []}"#, r#"{"choices": [{"index": 0}]}"#] {
+        for engine in &engines {
+            *engine.shared.garbage.lock().unwrap() = vec![garbage];
+            for _ in 0..4 {
+                let answer = send(&app, "a", "/v1/completions", &body).await;
+                assert_eq!((answer.status.as_u16(), &answer.json()["choices"]), (200, &expected));
+            }
+            assert!(engine.shared.garbage.lock().unwrap().is_empty(), "{garbage} was not sent");
+        }
+    }
+    for engine in &engines {
+        *engine.shared.garbage.lock().unwrap() = vec!["{}"];
+    }
+    let failed = send(&app, "a", "/v1/completions", &body).await;
+    assert_eq!(failed.status, 502, "{}", failed.text);
+    assert!(failed.text.contains("it lacks a complete answer"), "{}", failed.text);
 }
 
 #[tokio::test]

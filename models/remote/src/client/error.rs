@@ -15,7 +15,12 @@ const MESSAGE_CHARS_MAX: usize = 500;
 pub enum UpstreamError {
     /// The engine says that the request is wrong.
     #[error("the engine at {replica} rejects the request: {message}")]
-    Rejected { replica: String, message: String },
+    Rejected {
+        replica: String,
+        message: String,
+        /// The field that the engine names, if it names one.
+        param: Option<String>,
+    },
     /// The engine has too much to do.
     #[error("the engine at {replica} is overloaded: {message}")]
     Overloaded {
@@ -163,6 +168,12 @@ pub(super) fn message_of(body: &[u8]) -> String {
         places.iter().find_map(|place| Some(body.pointer(place)?.as_str()?.to_owned()))
     });
     message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned())
+}
+
+/// Returns the field that an error body of OpenAI's form names.
+pub(super) fn param_of(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    Some(body.pointer("/error/param")?.as_str()?.to_owned())
 }
 
 /// Returns the beginning of a text, on one line and without control characters or changes of direction.

@@ -95,6 +95,7 @@ impl Upstream {
         row.text(&self.tokenizer).ok_or_else(|| UpstreamError::Rejected {
             replica: self.replicas.pool.base(0).to_string(),
             message: "it accepts texts only, and no text has the token ids of this prompt".to_owned(),
+            param: None,
         })
     }
 
