@@ -1,6 +1,6 @@
 """Compares the time of many questions about one text: /v1/decisions of ntl-server, and vLLM and llama.cpp.
 
-    decisions.py --ours URL [--vllm URL] [--llama URL] [--questions 1,8,64] [--tokens 200,2000] [--rounds 3]
+    decisions.py --ours URL [--vllm URL [--systemone]] [--llama URL] [--questions 1,8,64] [--tokens 200,2000]
 
 Each URL is the root of a server that has the same model loaded. The texts are new in every measurement, so that
 no server knows them. The sides alternate, and every second round reverses their order:
@@ -9,8 +9,10 @@ no server knows them. The sides alternate, and every second round reverses their
 * `separate`: one request of ntl-server per question, --concurrency of them at a time;
 * `prefill`: ntl-server writes one token after each of these prompts: the text, and the part of every question
   that follows it. This is the prefill of all tokens, each computed once;
-* `vllm`, `llama`: one request per question, with the prompt of ntl-server, that asks for one token and its 20
-  most probable alternatives, as these engines' users read labels.
+* `vllm`, `llama`: one request per question, with the prompt of ntl-server. It requests one token and the 20
+  most probable alternatives, from which users of these engines read labels.
+* `systemone`: one request of vLLM's own route /v1/systemone with all questions. vLLM has it for few
+  architectures, such as Qwen3.
 
 Prints a table of medians in seconds, with the smallest and largest time. Standard library only.
 """
@@ -40,7 +42,7 @@ def get(url, path):
 
 
 def text_of(tokens, chance):
-    """Returns a text of about so many tokens."""
+    """Returns a text of about this many tokens."""
     return " ".join(chance.choice(WORDS) for _ in range(tokens))
 
 
@@ -94,6 +96,10 @@ class Sides:
         ask = lambda prompt: post(self.arguments.vllm, "/v1/completions", {**body, "prompt": prompt})
         in_parallel(self.arguments.concurrency, ask, prompts)
 
+    def systemone(self, body, _):
+        questions = {f"q{index}": {**question, "type": "noul"} for index, question in enumerate(body["questions"])}
+        post(self.arguments.vllm, "/v1/systemone", {"state": body["input"], "questions": questions})
+
     def llama(self, _, prompts):
         body = {"n_predict": 1, "n_probs": 20, "temperature": 0, "cache_prompt": True}
         ask = lambda prompt: post(self.arguments.llama, "/completion", {**body, "prompt": prompt})
@@ -105,16 +111,18 @@ def main():
     numbers = lambda text: [int(number) for number in text.split(",")]
     parser.add_argument("--ours", required=True)
     parser.add_argument("--vllm")
+    parser.add_argument("--systemone", action="store_true", help="also measure vLLM's own route")
     parser.add_argument("--llama")
     parser.add_argument("--questions", type=numbers, default=[1, 8, 64])
     parser.add_argument("--tokens", type=numbers, default=[200, 2000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=64, help="requests at a time (default: 64)")
     parser.add_argument("--llama-concurrency", type=int, default=1, help="requests at a time to llama.cpp, at most its slots (default: 1)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=time.time_ns(), help="of the texts (default: another one each time)")
     arguments = parser.parse_args()
     sides = Sides(arguments)
-    names = ["together", "separate", "prefill"] + [name for name in ("vllm", "llama") if getattr(arguments, name)]
+    names = ["together", "separate", "prefill"]
+    names += [name for name in ("vllm", "systemone", "llama") if getattr(arguments, name)]
     print("| tokens of the text | questions | tokens of all prompts | each once |", " | ".join(names), "|")
     print("|---:|---:|---:|---:|" + "---:|" * len(names))
     chance = random.Random(arguments.seed)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compares a GGUF file with its Hugging Face directory: gguf_files.py URL GGUF_NAME DIRECTORY_NAME [SPECIAL_TOKEN ...]
+"""Compares a GGUF file with its Hugging Face directory, or with llama.cpp: gguf_files.py URL GGUF_NAME OTHER [SPECIAL_TOKEN ...]
 
-Needs a running ntl-server with both models. It compares the token ids of 2,000 generated texts (numbers, code, scripts,
+Needs a running ntl-server with the file. OTHER is the name of the directory's model on the same server, or the URL of a
+llama-server with the file. It compares the token ids of 2,000 generated texts (numbers, code, scripts,
 spaces, the given special tokens), and the greedy texts after 20 prompts, and prints the differences.
 """
 import json
@@ -70,21 +71,33 @@ def post(url: str, body: dict) -> dict:
     return json.load(urllib.request.urlopen(request))
 
 
+def token_ids(url: str, model: str, text: str) -> list[int]:
+    if model.startswith("http"):
+        return post(f"{model}/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
+    return post(f"{url}/tokenize", {"model": model, "prompt": text})["tokens"]
+
+
+def greedy_text(url: str, model: str, prompt: str) -> str:
+    if model.startswith("http"):
+        return post(f"{model}/completion", {"prompt": prompt, "n_predict": 40, "temperature": 0})["content"]
+    body = {"model": model, "prompt": prompt, "max_tokens": 40, "temperature": 0}
+    return post(f"{url}/v1/completions", body)["choices"][0]["text"]
+
+
 def main(url: str, models: list[str], special: list[str]) -> None:
     rng = random.Random(7)
     texts = ["", " ", "  ", "\n", "0", "a", " a", "a ", "1234567890"]
     texts += [text(rng, special) for _ in range(TEXTS - len(texts))]
     different = 0
     for sample in texts:
-        ids = [post(f"{url}/tokenize", {"model": model, "prompt": sample})["tokens"] for model in models]
+        ids = [token_ids(url, model, sample) for model in models]
         if ids[0] != ids[1]:
             different += 1
             print("ids differ:", repr(sample), *ids)
     print(f"ids of {len(texts) - different} of {len(texts)} texts are equal")
     equal = 0
     for prompt in PROMPTS:
-        bodies = [{"model": model, "prompt": prompt, "max_tokens": 40, "temperature": 0} for model in models]
-        answers = [post(f"{url}/v1/completions", body)["choices"][0]["text"] for body in bodies]
+        answers = [greedy_text(url, model, prompt) for model in models]
         if answers[0] == answers[1]:
             equal += 1
         else:

@@ -91,7 +91,7 @@ def main():
     parser.add_argument("runs", type=Path)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--name", required=True, help="name of the model in the kept files")
-    parser.add_argument("--texts", type=int, default=200, help="number of questions for the greedy text; 0 keeps the answers of an earlier run (default: 200)")
+    parser.add_argument("--texts", type=int, default=200, help="number of questions for the greedy text; 0 keeps the texts of an earlier run (default: 200)")
     parser.add_argument("--questions", type=int, default=60, help="number of questions for sampled solutions (default: 60)")
     parser.add_argument("--samples", type=int, default=4, help="number of sampled solutions per question (default: 4)")
     arguments = parser.parse_args()

@@ -66,6 +66,10 @@ pub(crate) struct Pace {
 /// Number of step classes; the last class contains all larger steps.
 const CLASSES: usize = 24;
 
+/// Classes above that of a short step whose times stand for it while it has not been measured: with at most
+/// eight times as many rows, a step mostly reads the same weights.
+const FEW_CLASSES: usize = 3;
+
 fn class(rows: usize) -> usize {
     (rows.max(1).next_power_of_two().trailing_zeros() as usize).min(CLASSES - 1)
 }
@@ -132,7 +136,7 @@ impl Pace {
 
     /// Returns the time of a prefill in seconds.
     fn seconds(&self, limits: &PrefillLimits, clients: usize, time_max: Duration) -> f64 {
-        let steps = limits.steps * self.known(clients).unwrap_or_default();
+        let steps = limits.steps * self.short_step(clients).unwrap_or_default();
         steps.max(limits.times * time_max.as_secs_f64())
     }
 
@@ -179,6 +183,14 @@ impl Pace {
             }
         }
         rows
+    }
+
+    /// Returns the time of the shortest measured step with about `rows` rows or a few more, in seconds. The
+    /// steps of number trees always have several rows.
+    fn short_step(&self, rows: usize) -> Option<f64> {
+        let first = class(rows);
+        let last = (first + FEW_CLASSES).min(CLASSES - 1);
+        self.steps[first..=last].iter().flatten().copied().reduce(f64::min)
     }
 
     /// Returns the time of a step with about `rows` rows, in seconds.
@@ -263,6 +275,18 @@ mod tests {
         pace.stepped(Some(2), Duration::from_millis(100));
         let work = pace.prefill_work_max(2, LIMIT, 4096);
         assert!((150..180).contains(&work), "{work}: three slow steps are longer than the limit");
+    }
+
+    #[test]
+    fn a_prefill_is_longer_if_all_steps_are_slow_whether_or_not_one_had_a_single_row() {
+        for rows in [1, 3, 8] {
+            let mut pace = Pace::default();
+            pace.prefilled(100, Duration::from_millis(100), HashSet::from([1]), false);
+            pace.stepped(Some(64), Duration::from_millis(900));
+            assert_eq!(pace.prefill_work_max(1, LIMIT, 4096), 100, "64 rows say nothing about short steps");
+            pace.stepped(Some(rows), Duration::from_millis(100));
+            assert_eq!(pace.prefill_work_max(1, LIMIT, 4096), 1400, "14 steps with {rows} rows");
+        }
     }
 
     #[test]

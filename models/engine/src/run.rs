@@ -310,12 +310,8 @@ impl Runner {
         let mut debtors = if owes_steps { self.pace.debtors().clone() } else { HashSet::new() };
         debtors.extend(self.interrupted);
         let shares = Shares::new(&self.prefilling, queue.clients(), debtors, work);
-        let admitted = queue.admit(self.admission(&shares));
-        let mut any = !admitted.is_empty();
         let first_new = self.prefilling.len();
-        for admitted in admitted {
-            self.begin(model, admitted);
-        }
+        let mut any = self.begin_jobs(model, queue, &shares);
         let chunks = shares.chunks(&self.prefilling, first_new);
         if !chunks.is_empty() {
             any = true;
@@ -329,8 +325,32 @@ impl Runner {
         any
     }
 
-    /// Returns the resources that the next jobs can use.
-    fn admission<'a>(&'a self, shares: &'a Shares) -> Admission<'a> {
+    /// Begins queued jobs until their prompts use up the work for new jobs. Returns `true` if there were any.
+    fn begin_jobs(&mut self, model: &mut dyn BatchModel, queue: &mut Queue, shares: &Shares) -> bool {
+        let first_new = self.prefilling.len();
+        let mut left = shares.new_jobs;
+        let mut admits_longer = shares.admits_longer;
+        let mut any = false;
+        loop {
+            let admitted = queue.admit(self.admission(shares, left, admits_longer));
+            if admitted.is_empty() {
+                return any;
+            }
+            any = true;
+            for admitted in admitted {
+                self.begin(model, admitted);
+            }
+            // How much of a prompt is cached is known only now. The next one may begin with the same tokens,
+            // so a part of the work may be enough for it, however long it is.
+            let begun = &self.prefilling[first_new..];
+            let work: usize = begun.iter().map(|job| job.progress.work_left).sum();
+            left = shares.new_jobs.saturating_sub(work);
+            admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
+        }
+    }
+
+    /// Returns the resources that the next jobs can use. `left`: the work that is left for them.
+    fn admission<'a>(&'a self, shares: &'a Shares, left: usize, admits_longer: bool) -> Admission<'a> {
         let reserved = self.limits.running_max / 4;
         let general = self.limits.running_max - reserved;
         let running = self.running.iter().map(Running::client);
@@ -338,11 +358,11 @@ impl Runner {
             memory: &self.memory,
             running: running.chain(self.prefilling.iter().map(Prefilling::client)).collect(),
             barred: &shares.barred,
-            admits_longer: shares.admits_longer,
+            admits_longer,
             general: general.saturating_sub(self.sequences_in(Pool::General)),
             reserved: reserved.saturating_sub(self.sequences_in(Pool::Reserved)),
             sequences_max: general,
-            prefill_work: shares.new_jobs,
+            prefill_work: left,
             lacks_memory: false,
         }
     }

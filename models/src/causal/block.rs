@@ -4,8 +4,14 @@ use candle_core::Result;
 
 use crate::kv_cache::{KvStore, Positions};
 
-/// Number of positions in a block; the last block of a prompt may be shorter.
+/// Number of positions between the ends of blocks. A block ends there or at the end of its prompt. It is shorter
+/// if it begins in the middle, after positions that an earlier prompt computed, or at the end of its prompt.
 pub(super) const BLOCK: usize = 32;
+
+/// Returns the number of positions from `start` to the end of its block.
+pub(super) fn to_block_end(start: usize) -> usize {
+    BLOCK - start % BLOCK
+}
 
 /// Size of the prefix cache's data in addition to the block itself: two keys with its token ids.
 const ENTRY: usize = 2 * (BLOCK * size_of::<u32>() + 64);
@@ -19,11 +25,32 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Divides `len` positions into blocks.
-    pub(super) fn cut(positions: Positions, len: usize, store: &dyn KvStore) -> Result<Vec<Self>> {
-        let lengths: Vec<usize> = (0..len).step_by(BLOCK).map(|first| BLOCK.min(len - first)).collect();
+    /// Divides `len` positions, which begin at position `start` of a prompt, into blocks.
+    pub(super) fn cut(
+        positions: Positions,
+        start: usize,
+        len: usize,
+        store: &dyn KvStore,
+    ) -> Result<Vec<Self>> {
+        let mut lengths = Vec::new();
+        let mut first = start;
+        while first < start + len {
+            let length = to_block_end(first).min(start + len - first);
+            lengths.push(length);
+            first += length;
+        }
         let parts = store.split(positions, &lengths)?.into_iter().zip(lengths);
-        Ok(parts.map(|(positions, len)| Self { positions, len, bytes: ENTRY + store.bytes(len) }).collect())
+        Ok(parts.map(|(positions, len)| Self::new(positions, len, store)).collect())
+    }
+
+    /// Returns a block of its first `len` positions, if the store copies positions.
+    pub(super) fn first(&self, len: usize, store: &dyn KvStore) -> Result<Option<Self>> {
+        let positions = store.copy_first(&self.positions, len)?;
+        Ok(positions.map(|positions| Self::new(positions, len, store)))
+    }
+
+    fn new(positions: Positions, len: usize, store: &dyn KvStore) -> Self {
+        Self { positions, len, bytes: ENTRY + store.bytes(len) }
     }
 
     pub(super) fn len(&self) -> usize {

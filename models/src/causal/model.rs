@@ -294,7 +294,9 @@ impl Causal {
         }
         for ((turn, positions), length) in turns.iter_mut().zip(positions).zip(lengths) {
             turn.done += self.work.of_next(&turn.prompt, length);
-            let blocks = Block::cut(positions, length, self.kv_cache.store()).map_err(compute_error)?;
+            let start = turn.prompt.computed();
+            let blocks = Block::cut(positions, start, length, self.kv_cache.store());
+            let blocks = blocks.map_err(compute_error)?;
             turn.prompt.blocks.extend(blocks.into_iter().map(Arc::new));
             turn.prompt.cache(&self.prefixes);
         }
@@ -307,7 +309,8 @@ impl Causal {
         let mut claims = Claims::default();
         let mut waiting: Vec<&mut Turn> = turns.iter_mut().collect();
         loop {
-            let [mut now, later] = claims.divide(waiting, &self.prefixes);
+            let divided = claims.divide(waiting, &self.prefixes, self.kv_cache.store());
+            let [mut now, later] = divided.map_err(compute_error)?;
             if now.is_empty() {
                 return Ok(());
             }
@@ -402,8 +405,11 @@ impl BatchModel for Causal {
         self.check(&tokens, 0..tokens.len())?;
         let first_token = tokens.pop().unwrap_or(begin);
         let adapter = self.adapters.weights(request.adapter)?;
-        let context = self.kv_cache.open(Vec::new(), adapter.clone());
-        let prompt = Prefill::new(tokens, first_token, PrefixScope::of(request), adapter, &self.prefixes);
+        let scope = PrefixScope::of(request);
+        let (prefixes, store) = (&self.prefixes, self.kv_cache.store());
+        let prompt = Prefill::new(tokens, first_token, scope, adapter.clone(), prefixes, store);
+        let prompt = prompt.map_err(compute_error)?;
+        let context = self.kv_cache.open(Vec::new(), adapter);
         let prefill = self.put_back(Turn::new(context, prompt, 0));
         Ok(OpenedContext { context, first_token, prefill })
     }

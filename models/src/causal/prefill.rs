@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use ntl_core::contract::{ContextId, PathRow, PrefillProgress, Row};
 
-use super::block::{BLOCK, Block};
+use candle_core::Result;
+
+use super::block::{BLOCK, Block, to_block_end};
 use super::config::CausalConfig;
-use super::prefix::{PrefixScope, SharedPrefixCache};
+use super::prefix::{CachedPrefix, PrefixScope, SharedPrefixCache};
+use crate::kv_cache::KvStore;
 use crate::ops::{AdapterWeights, Placement};
 
 /// The work for a token by its position, in the unit of `PrefillChunk::work`.
@@ -56,7 +59,7 @@ pub(super) struct Prefill {
     first_token: u32,
     scope: PrefixScope,
     pub(super) adapter: Option<Arc<AdapterWeights>>,
-    /// Blocks at the beginning that are computed. Only the last one of a complete prompt is shorter.
+    /// Blocks at the beginning that are computed.
     pub(super) blocks: Vec<Arc<Block>>,
     /// Number of tokens that came from the prefix cache.
     cached: usize,
@@ -78,10 +81,11 @@ impl Prefill {
         scope: PrefixScope,
         adapter: Option<Arc<AdapterWeights>>,
         prefixes: &SharedPrefixCache,
-    ) -> Self {
+        store: &dyn KvStore,
+    ) -> Result<Self> {
         let mut prompt = Self { tokens, first_token, scope, adapter, blocks: Vec::new(), cached: 0 };
-        prompt.skip_cached(prefixes);
-        prompt
+        prompt.skip_cached(prefixes, store)?;
+        Ok(prompt)
     }
 
     /// Returns the number of tokens before the first row.
@@ -91,7 +95,7 @@ impl Prefill {
 
     /// Returns the number of tokens that are computed.
     pub(super) fn computed(&self) -> usize {
-        self.blocks.iter().map(|block| block.len()).sum()
+        positions_of(&self.blocks)
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -104,24 +108,31 @@ impl Prefill {
     }
 
     /// Continues after the longest cached prefix if more tokens are cached than computed.
-    fn skip_cached(&mut self, prefixes: &SharedPrefixCache) {
+    fn skip_cached(&mut self, prefixes: &SharedPrefixCache, store: &dyn KvStore) -> Result<()> {
         let computed = self.computed();
-        let cached = prefixes.lock().longest_prefix(self.scope, &self.tokens);
-        let end = cached.len() * BLOCK;
+        let CachedPrefix { mut blocks, rest } = prefixes.lock().longest_prefix(self.scope, &self.tokens);
+        if let Some((block, len)) = rest
+            && positions_of(&blocks) + len > computed
+        {
+            blocks.extend(block.first(len, store)?.map(Arc::new));
+        }
+        let end = positions_of(&blocks);
         if end > computed {
-            self.blocks = cached;
+            self.blocks = blocks;
             self.cached += end - computed;
         }
+        Ok(())
     }
 
-    /// Caches the complete blocks for later prompts.
+    /// Caches the blocks for later prompts.
     pub(super) fn cache(&self, prefixes: &SharedPrefixCache) {
         prefixes.lock().insert(self.scope, &self.tokens, &self.blocks);
     }
 
-    /// Returns the tokens up to the end of the block that is computed next; `None` if the prompt ends in it.
-    fn next_block(&self) -> Option<&[u32]> {
-        self.tokens.get(..self.computed() + BLOCK)
+    /// Returns the tokens up to the end of the block that is computed next.
+    fn next_block(&self) -> &[u32] {
+        let start = self.computed();
+        &self.tokens[..self.tokens.len().min(start + to_block_end(start))]
     }
 
     pub(super) fn progress(&self, work: &TokenWork, done: f64) -> PrefillProgress {
@@ -146,7 +157,7 @@ impl Turn {
     pub(super) fn next_tokens(&self, work: &TokenWork) -> &[u32] {
         let start = self.prompt.computed();
         let left = self.prompt.tokens.len() - start;
-        let mut count = left.min(BLOCK);
+        let mut count = left.min(to_block_end(start));
         while count < left {
             let longer = left.min(count + BLOCK);
             if work.of_next(&self.prompt, longer) > self.work as f64 {
@@ -168,23 +179,29 @@ impl Claims {
         &mut self,
         turns: Vec<&'a mut Turn>,
         prefixes: &SharedPrefixCache,
-    ) -> [Vec<&'a mut Turn>; 2] {
+        store: &dyn KvStore,
+    ) -> Result<[Vec<&'a mut Turn>; 2]> {
         let mut now = Vec::new();
         let mut later = Vec::new();
         for turn in turns {
-            turn.prompt.skip_cached(prefixes);
+            turn.prompt.skip_cached(prefixes, store)?;
             if turn.prompt.is_complete() {
                 continue;
             }
-            let next = if prefixes.is_on() { turn.prompt.next_block() } else { None };
-            if next.is_none_or(|next| self.0.insert((turn.prompt.scope, next.to_vec()))) {
+            let next = turn.prompt.next_block();
+            if !prefixes.is_on() || self.0.insert((turn.prompt.scope, next.to_vec())) {
                 now.push(turn)
             } else {
                 later.push(turn)
             }
         }
-        [now, later]
+        Ok([now, later])
     }
+}
+
+/// Returns the number of positions in blocks.
+fn positions_of(blocks: &[Arc<Block>]) -> usize {
+    blocks.iter().map(|block| block.len()).sum()
 }
 
 #[cfg(test)]

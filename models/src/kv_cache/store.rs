@@ -69,6 +69,11 @@ pub(crate) trait KvStore: Send {
     /// Divides positions into parts of these lengths, which can be dropped separately.
     fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>>;
 
+    /// Returns a copy of the first `count` positions, or `None` if this store does not copy positions.
+    fn copy_first(&self, _positions: &Positions, _count: usize) -> Result<Option<Positions>> {
+        Ok(None)
+    }
+
     /// Returns the memory of `count` positions that were split off, in bytes.
     fn bytes(&self, count: usize) -> usize;
 

@@ -59,6 +59,17 @@ impl Positions {
             Location::Slots(_) => &[],
         }
     }
+
+    fn copy(&self, first: usize, count: usize) -> Result<Self> {
+        let mut layers = Vec::with_capacity(self.tensors().len());
+        for KeyValues { keys, values } in self.tensors() {
+            layers.push(KeyValues {
+                keys: keys.narrow(0, first, count)?.force_contiguous()?,
+                values: values.narrow(0, first, count)?.force_contiguous()?,
+            });
+        }
+        Ok(Self(Location::Tensors(layers)))
+    }
 }
 
 impl KvStore for TensorStore {
@@ -105,17 +116,14 @@ impl KvStore for TensorStore {
         let mut parts = Vec::with_capacity(lengths.len());
         let mut first = 0;
         for &length in lengths {
-            let mut layers = Vec::with_capacity(self.shape.layers);
-            for KeyValues { keys, values } in positions.tensors() {
-                layers.push(KeyValues {
-                    keys: keys.narrow(0, first, length)?.force_contiguous()?,
-                    values: values.narrow(0, first, length)?.force_contiguous()?,
-                });
-            }
-            parts.push(Positions(Location::Tensors(layers)));
+            parts.push(positions.copy(first, length)?);
             first += length;
         }
         Ok(parts)
+    }
+
+    fn copy_first(&self, positions: &Positions, count: usize) -> Result<Option<Positions>> {
+        positions.copy(0, count).map(Some)
     }
 
     fn bytes(&self, count: usize) -> usize {

@@ -65,7 +65,8 @@ fn open_interruptibly(
         let chunks: Vec<_> =
             left.iter().map(|opened| PrefillChunk { context: opened.context, work }).collect();
         let progress = model.prefill_interruptibly(&chunks, interruption).unwrap();
-        assert!(progress.iter().any(|progress| progress.work_done > 0), "a call without progress");
+        let advanced = progress.iter().any(|progress| progress.work_done > 0 || progress.work_left == 0);
+        assert!(advanced, "a call without progress");
         left.iter_mut().zip(progress).for_each(|(opened, progress)| opened.prefill = progress);
     }
 }
@@ -154,7 +155,7 @@ fn prompts_that_are_computed_together_share_their_prefix_in_chunks_of_any_size(f
         let mut model = model(fixtures, "llama-ntl", 1 << 20);
         let opened = open(&mut *model, &vec![prompt(0, 150); 3], work);
         let cached: usize = opened.iter().map(|opened| opened.prefill.cached_tokens).sum();
-        assert_eq!(cached, 2 * 128, "every complete block is computed once in chunks of {work}");
+        assert_eq!(cached, 2 * 149, "every block is computed once in chunks of {work}");
     }
 }
 

@@ -128,7 +128,7 @@ fn to_json(fields: &Map<String, Value>) -> Result<Vec<u8>, AppError> {
 struct Bodies {
     limited: Vec<u8>,
     unlimited: Option<Vec<u8>>,
-    /// Whether the response must be complete, or else is passed on as it arrives.
+    /// Whether the response is passed on only once it is complete, and otherwise as it arrives.
     needs_whole: bool,
 }
 

@@ -102,9 +102,14 @@ impl RequestEvents {
     }
 
     /// `meter` counts the work of another engine for the jobs.
-    pub(super) fn over_engine(mut self, meter: EngineMeter, is_sampled: bool) -> Self {
+    pub(super) fn over_engine(mut self, meter: EngineMeter) -> Self {
         self.engine = Some(meter);
-        self.is_sampled = is_sampled;
+        self
+    }
+
+    /// The engine reports no probabilities, and its answers are sampled.
+    pub(super) fn of_samples(mut self) -> Self {
+        self.is_sampled = true;
         self
     }
 

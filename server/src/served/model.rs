@@ -314,7 +314,7 @@ impl ServedModel {
         requester.record.add_prompt_tokens(prompt_tokens);
         let jobs = events.into_iter().zip(sequences);
         let events = RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics));
-        Ok(if is_remote { events.over_engine(meter, false) } else { events })
+        Ok(if is_remote { events.over_engine(meter) } else { events })
     }
 
     /// Gives jobs that sample answers of chats to the engine elsewhere, one for each entry of the list
@@ -337,7 +337,7 @@ impl ServedModel {
         let events = remote.jobs.submit_chats(sampled, &meter)?;
         let jobs = events.into_iter().map(|events| (events, 1));
         let events = RequestEvents::new(field, jobs, requester, Arc::clone(&self.metrics));
-        Ok(events.over_engine(meter, true))
+        Ok(events.over_engine(meter).of_samples())
     }
 }
 

@@ -45,7 +45,7 @@ struct Shared {
     bodies: Mutex<Vec<(String, Value)>>,
     held: AtomicUsize,
     released: watch::Receiver<bool>,
-    /// What the engine sends instead of its next completions.
+    /// Bodies that the engine sends instead of its next completions, the last one first.
     garbage: Mutex<Vec<&'static str>>,
 }
 

@@ -7,7 +7,8 @@ use ntl_core::contract::{EngineError, Event, Job};
 use ntl_engine::{EndReason, EngineLimits, JobEvents};
 
 use crate::recorder::{
-    Call, DEVICE_TIME, FAILING, GATED, ON_DEVICE, Recorded, all, job, plenty, start_opening,
+    CACHED, Call, DEVICE_TIME, FAILING, GATED, ON_DEVICE, Recorded, UNCACHED_TOKENS, all, job, plenty,
+    start_opening,
 };
 
 /// Work of one prefill.
@@ -54,6 +55,16 @@ fn a_long_prompt_delays_the_steps_of_another_client_by_one_chunk_at_a_time() {
     let last = log.calls.iter().rposition(is_step).unwrap();
     let waits = log.calls[..last].split(is_step).map(<[Call]>::len);
     assert_eq!(waits.skip(1).max(), Some(1), "one call at most between two steps: {:?}", log.calls);
+}
+
+#[test]
+fn a_prefill_has_as_many_prompts_as_the_work_for_their_uncached_tokens_allows() {
+    let recorded = start();
+    let answers = recorded.engine.submit_all(vec![job(1, CACHED, CHUNK + 2, 1); 7]).unwrap();
+    recorded.gate.send(()).unwrap();
+    answers.into_iter().for_each(finishes);
+    let prompt = (CACHED, UNCACHED_TOKENS);
+    assert_eq!(recorded.log.lock().prefills(), [&vec![prompt; 5], &vec![prompt; 2]]);
 }
 
 #[test]

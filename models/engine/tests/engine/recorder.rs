@@ -104,6 +104,10 @@ pub(crate) const GATED: u32 = 7;
 /// First id of prompts whose second prefill fails.
 pub(crate) const FAILING: u32 = 8;
 
+/// First id of prompts that are cached, except for their last tokens.
+pub(crate) const CACHED: u32 = 9;
+pub(crate) const UNCACHED_TOKENS: usize = 2;
+
 /// First id of prompts that are computed by a device after the call, in this time per token.
 pub(crate) const ON_DEVICE: u32 = 6;
 pub(crate) const DEVICE_TIME: Duration = Duration::from_millis(8);
@@ -144,7 +148,12 @@ impl BatchModel for Recorder {
         self.model.info()
     }
     fn begin(&mut self, request: ContextRequest<'_>) -> Result<OpenedContext, ModelError> {
-        let opened = self.model.begin(request)?;
+        let mut opened = self.model.begin(request)?;
+        if request.prompt.tokens[0].id == CACHED {
+            let cached_tokens = opened.prefill.work_left - UNCACHED_TOKENS;
+            let chunk = PrefillChunk { context: opened.context, work: cached_tokens };
+            opened.prefill = PrefillProgress { cached_tokens, ..self.model.prefill(&[chunk])?[0] };
+        }
         let mut log = self.log.lock();
         log.open.insert(opened.context, 0);
         log.marks.insert(opened.context, request.prompt.tokens[0].id);

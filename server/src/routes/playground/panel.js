@@ -223,7 +223,8 @@ export class Panel {
   slide(name) {
     if (!this.number) return;
     const { value, bounds, instead } = estimate(this.number, name);
-    this.value.textContent = value === null ? "no value" : brief(value);
+    const missing = this.isSearching ? "no value yet" : "no value";
+    this.value.textContent = value === null ? missing : brief(value);
     this.value.dataset.value = value ?? "";
     const whole = value === null || brief(value) === brief(value, 17) ? null : String(value);
     this.caption.replaceChildren(h("b", {}, title(name)), ` · ${this.meaning(name)}`,
