@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -13,6 +15,7 @@ RESAMPLES = 2000
 # The predictors that need a server.
 NOTES = {
     "prompt": "`prompt.txt` shows one of the prompts.",
+    "lora": "`ntl-server --model {merged}` serves it, and `prompt.txt` shows one of the prompts.",
     "embedding-ridge": "It computes the vectors of texts (`/v1/embeddings`), and `ntl.load` applies the weights in `fit.json`. "
     "`ntl-server` alone cannot predict with them.",
 }
@@ -63,6 +66,8 @@ class Report:
     kept: Choice
     figures: Mapping[str, Figures]
     problems: Mapping[str, str]
+    # The directory that is served if an adapter is kept.
+    merged: Path
     seed: int
 
     def markdown(self) -> str:
@@ -156,7 +161,8 @@ class Report:
             "```",
         ]
         if self.kept.kind in NOTES:
-            lines += ["", f"The server has to serve the same model. {NOTES[self.kept.kind]}"]
+            note = NOTES[self.kept.kind].replace("{merged}", shlex.quote(str(self.merged)))
+            lines += ["", f"The server has to serve the same model. {note}"]
         return "\n".join(lines)
 
 

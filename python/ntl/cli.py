@@ -32,8 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     fit = commands.add_parser(
         "fit",
         help="choose and calibrate a predictor for labelled rows",
-        description="Compares prompts and vectors of a language model with plain models on labelled rows, writes the best one "
-        "with a report to OUT, and prints the report. An interrupted call continues with the same arguments.",
+        description="Compares prompts, vectors and adapters of language models with plain models on labelled rows, writes "
+        "the best one with a report to OUT, and prints the report. An interrupted call continues with the same arguments.",
     )
     fit.set_defaults(run=_fit)
     fit.add_argument("rows", metavar="FILE", help="separated values with a header line")
@@ -44,9 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--endpoint", metavar="URL", help="a running server; its key comes from NTL_API_KEY")
     where.add_argument("--model", metavar="MODEL", help="checkpoint to serve meanwhile, as for ntl-server --model")
     fit.add_argument("--name", metavar="NAME", help="model of the endpoint, if it has several")
-    fit.add_argument("--server", metavar="PROGRAM", help="ntl-server for --model (default: the installed one)")
+    fit.add_argument("--server", metavar="PROGRAM", help="ntl-server of --model and --lora (default: the installed)")
     fit.add_argument(
         "--examples", type=int, nargs="*", default=[4, 16], metavar="N", help="examples per prompt to compare (4 16)"
+    )
+    fit.add_argument(
+        "--lora", metavar="DIR", help="decoder of which a LoRA adapter is trained too; needs ntl-server[lora]"
     )
     fit.add_argument("--template", metavar="TEXT", help="prompt of one row with {text}, up to the number")
     fit.add_argument("--coverage", type=float, default=0.9, metavar="SHARE", help="coverage of intervals (0.9)")
@@ -83,6 +86,8 @@ def _fit(parsed: argparse.Namespace) -> None:
             out=parsed.out,
             client=client,
             examples=parsed.examples,
+            lora=parsed.lora,
+            server=parsed.server,
             template=parsed.template,
             coverage=parsed.coverage,
             delimiter=parsed.delimiter,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ._fit_report import Choice, Figures, Report
+from ._lora import Lora, LoraRegressor, check_base
 from ._table import Rows, TableError, read_rows
 from ._text import is_table, texts_of
 from .client import Client
@@ -33,6 +35,7 @@ ROWS_MIN = 30
 HELD_OUT, HELD_OUT_MAX = 0.2, 200
 CHOOSING, CHOOSING_MAX = 0.2, 100
 STATE, EXAMPLES, REPORT, PROMPT, CACHE = "fit.json", "examples.jsonl", "report.md", "prompt.txt", "responses.sqlite"
+ADAPTER, TRIAL_ADAPTER, MERGED = "adapter", "trial-adapter", "model"
 PLAIN: Mapping[str, type[PlainModel]] = {model.kind: model for model in (Median, WordRidge)}
 Estimator = NumberRegressor | TextModel
 
@@ -65,6 +68,8 @@ def fit(
     out: str | os.PathLike[str],
     client: Client | None = None,
     examples: Sequence[int] = (4, 16),
+    lora: str | os.PathLike[str] | None = None,
+    server: str | None = None,
     template: str | None = None,
     coverage: float = 0.9,
     options: Mapping[str, Any] | None = None,
@@ -81,18 +86,23 @@ def fit(
     rows: a table of pandas or polars, or a file of separated values with a header line.
     text, target: the columns of the texts and of the numbers.
     out: a new directory, or the directory of an earlier call, whose responses are not requested again.
-    client: the `ntl.Client` of the language model. Without one, only the plain models are compared.
+    client: the `ntl.Client` of the language model. Without one, only the plain models and `lora` are compared.
     examples: the numbers of examples in the prompts that are compared. Without any, and with a model that writes no
         numbers, only a ridge regression on the model's vectors is compared with the plain models.
+    lora: the directory of a decoder in the format of Hugging Face. A LoRA adapter of it is trained and compared as well,
+        which needs torch, transformers and peft. Each prediction starts a server of the result.
+    server: the program for these servers; by default, `ntl-server` of the wheel or in the PATH.
     template: the text of one row in a prompt with the field `{text}`, up to the number.
     coverage: the share of outcomes that intervals should contain.
     options: further fields of the request's `number` object.
     delimiter, encoding, decimal: of the file. By default they are found, and the decimal sign is a point.
-    seed: of the division of the rows.
+    seed: of the division of the rows, and of the training.
     progress: whether lines on standard error report the progress.
 
     A file that cannot be read is a `ValueError` that names the file, the line and the column.
     """
+    if lora is not None:
+        check_base(Path(lora))
     table, source = _read(rows, text, target, delimiter, encoding, decimal)
     count = len(table.texts)
     if count < ROWS_MIN:
@@ -110,6 +120,8 @@ def fit(
         name = str(model["id"])
         candidates.append(_head(client, name, coverage, seed, folder, progress))
         candidates += _prompts(client, name, examples, settings, folder, progress)
+    if lora is not None:
+        candidates.append(_lora(Path(lora).resolve(), settings, folder, server, progress))
 
     choices = []
     for candidate in candidates:
@@ -146,8 +158,13 @@ def fit(
         kept=kept,
         figures=figures,
         problems=problems,
+        merged=folder / MERGED,
         seed=seed,
     ).markdown()
+    if isinstance(estimator, LoraRegressor):
+        model = estimator.served_
+    else:
+        shutil.rmtree(folder / MERGED, ignore_errors=True)
     _write(folder, estimator, report, {"text": text, "target": target, "model": model}, table.texts[test[0]])
     return Fit(estimator, _kind(estimator), beats, figures, report, folder)
 
@@ -157,7 +174,7 @@ def load(folder: str | os.PathLike[str], client: Client | None = None) -> Estima
 
     A prompt or a regression on vectors needs the server of the same model; by default, one on this machine. Another model
     is a warning for a prompt, which was chosen and calibrated for the first one, and an error for a regression, since
-    vectors of different models have nothing in common.
+    vectors of different models have nothing in common. It is also an error for a trained adapter.
     """
     path = Path(folder)
     try:
@@ -176,6 +193,8 @@ def load(folder: str | os.PathLike[str], client: Client | None = None) -> Estima
         if not is_same:
             raise NtlError(f"{path} has weights for the vectors of {was}, and the server has {now}")
         return EmbeddingRidge(client).restore(state["state"])
+    if not is_same and state["kind"] == LoraRegressor.kind:
+        raise NtlError(f"{path} needs a server of {path / MERGED}, {was}, and the server has {now}")
     if not is_same:
         warnings.warn(f"the prompt was chosen and calibrated for {was}, and the server has {now}", stacklevel=2)
     return _restored(state["state"], path, client)
@@ -210,7 +229,7 @@ def _folder(out: str | os.PathLike[str]) -> Path:
     if folder.exists() and not folder.is_dir():
         raise NtlError(f"{folder} is not a directory")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if names and not names & {STATE, CACHE}:
+    if names and not names & {STATE, CACHE, TRIAL_ADAPTER}:
         raise NtlError(f"{folder} has other files; name a new directory")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -241,13 +260,33 @@ def _prompts(
     for count in examples:
 
         def new(rows: int, count: int = count) -> NumberRegressor:
-            share = min(CALIBRATING, CALIBRATING_MAX / rows) if rows else 0.0
             return NumberRegressor(
-                client, examples=count, calibration=share, cache=folder / CACHE, verbose=progress, **settings
+                client,
+                examples=count,
+                calibration=_calibrating(rows),
+                cache=folder / CACHE,
+                verbose=progress,
+                **settings,
             )
 
         candidates.append(_Candidate(f"{name}, {count} examples", "prompt", new))
     return candidates
+
+
+def _lora(base: Path, settings: Mapping[str, Any], folder: Path, server: str | None, progress: bool) -> _Candidate:
+    def new(rows: int) -> LoraRegressor:
+        estimator = LoraRegressor(
+            examples=0, calibration=_calibrating(rows), cache=folder / CACHE, verbose=progress, **settings
+        )
+        estimator.lora = Lora(base, folder / (ADAPTER if rows else TRIAL_ADAPTER), folder / MERGED, server)
+        return estimator
+
+    return _Candidate(f"{base.name}, LoRA", LoraRegressor.kind, new)
+
+
+def _calibrating(rows: int) -> float:
+    """The share of these rows that calibrate a prompt; 0 for none."""
+    return min(CALIBRATING, CALIBRATING_MAX / rows) if rows else 0.0
 
 
 def _choice(candidate: _Candidate, table: Rows, learn: Sequence[int], choose: Sequence[int]) -> Choice:
@@ -290,7 +329,7 @@ def _figures(estimator: Estimator, texts: list[str], numbers: list[float]) -> Fi
 
 
 def _kind(estimator: Estimator) -> str:
-    return estimator.kind if isinstance(estimator, TextModel) else "prompt"
+    return estimator.kind if isinstance(estimator, (TextModel, LoraRegressor)) else "prompt"
 
 
 def _write(folder: Path, estimator: Estimator, report: str, facts: Mapping[str, Any], text: str) -> None:
