@@ -70,7 +70,7 @@ class Lora:
 
         key, record = self._key(pairs, seed), self.adapter / RECORD
         if not progress:
-            transformers.utils.logging.disable_progress_bar()
+            transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
         base = transformers.AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32)
         if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["key"] == key:
             model = peft.PeftModel.from_pretrained(base, self.adapter)
@@ -81,7 +81,7 @@ class Lora:
                 torch.manual_seed(seed)
                 model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **SETTINGS))
                 losses = _train(model, rows, seed, progress)
-            model.save_pretrained(self.adapter)
+            model.save_pretrained(os.fspath(self.adapter))
             record.write_text(json.dumps({"key": key, "losses": losses}) + "\n", encoding="utf-8")
         # A server may have mapped the files of an earlier call.
         shutil.rmtree(self.model, ignore_errors=True)
