@@ -7,8 +7,8 @@ no server knows them. The sides alternate, and every second round reverses their
 
 * `together`: one request of ntl-server with all questions;
 * `separate`: one request of ntl-server per question, --concurrency of them at a time;
-* `prefill`: ntl-server writes one token after each of these prompts: the text, and the part of every question
-  that follows it. This is the prefill of all tokens, each computed once;
+* `prefill`: ntl-server writes one token after a prompt that has the text once, and then what follows it in the
+  prompt of every question;
 * `vllm`, `llama`: one request per question, with the prompt of ntl-server. It requests one token and the 20
   most probable alternatives, from which users of these engines read labels.
 * `systemone`: one request of vLLM's own route /v1/systemone with all questions. vLLM has it for few
@@ -88,7 +88,7 @@ class Sides:
     def prefill(self, _, prompts):
         common = shared(prompts)
         parts = [prompts[0][:common], *(prompt[common:] for prompt in prompts)]
-        body = {"model": self.models[self.arguments.ours], "prompt": [part for part in parts if part], "max_tokens": 1, "temperature": 0}
+        body = {"model": self.models[self.arguments.ours], "prompt": sum(parts, []), "max_tokens": 1, "temperature": 0}
         post(self.arguments.ours, "/v1/completions", body)
 
     def vllm(self, _, prompts):

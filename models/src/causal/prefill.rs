@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ntl_core::contract::{ContextId, PathRow, PrefillProgress, Row};
-
 use candle_core::Result;
+use ntl_core::contract::{ContextId, PathRow, PrefillProgress, Row};
 
 use super::block::{BLOCK, Block, to_block_end};
 use super::config::CausalConfig;

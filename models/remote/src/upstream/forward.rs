@@ -17,7 +17,7 @@ pub struct Forwarded {
 }
 
 enum Content {
-    Arriving(OpenResponse),
+    Arriving(Box<OpenResponse>),
     /// `None` once it has been read.
     Whole(Option<Vec<u8>>),
 }
@@ -54,7 +54,7 @@ impl Upstream {
         });
         let (response, lease) = answered.await?;
         let content_type = response.content_type();
-        Ok(Forwarded { content_type, content: Content::Arriving(response), _lease: lease })
+        Ok(Forwarded { content_type, content: Content::Arriving(Box::new(response)), _lease: lease })
     }
 
     /// Like [`forward`](Self::forward), but returns the response only when all of it has arrived. Another
