@@ -4,8 +4,8 @@ use candle_core::Result;
 
 use crate::kv_cache::{KvStore, Positions};
 
-/// Number of positions between the ends of blocks. A block ends there or at the end of its prompt. It is shorter
-/// if it begins in the middle, after positions that an earlier prompt computed, or at the end of its prompt.
+/// Number of positions between the ends of blocks. A block is shorter at the end of its prompt, and if it
+/// begins after positions that an earlier prompt computed.
 pub(super) const BLOCK: usize = 32;
 
 /// Returns the number of positions from `start` to the end of its block.

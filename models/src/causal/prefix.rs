@@ -1,5 +1,5 @@
-//! The prefix cache: blocks of earlier prompts, indexed by the tokens that lead to them. A prompt that departs
-//! from an earlier one within a block uses the block's first positions.
+//! The prefix cache: blocks of earlier prompts, indexed by the tokens that lead to them. A prompt that
+//! departs from an earlier one within a block uses the block's first positions.
 //!
 //! A block's keys and values depend only on the adapter and the tokens up to its end, so any prompt with the
 //! same adapter and prefix may use it. The time of a response shows whether its prefix was cached, so prompts
@@ -32,8 +32,8 @@ impl PrefixScope {
     }
 }
 
-/// The scope, the id of the previous block (0 for none) and a block's own tokens, which are fewer than [`BLOCK`]
-/// only at the end of a prompt.
+/// The scope, the id of the previous block (0 for none) and a block's own tokens, which are fewer than
+/// [`BLOCK`] only at the end of a prompt.
 type Key = (PrefixScope, u64, Box<[u32]>);
 
 struct CachedBlock {
@@ -183,7 +183,8 @@ impl PrefixCache {
         keys.last().and_then(|key| self.blocks.get(key)).map_or(0, |cached| cached.id)
     }
 
-    /// Returns the cached block that begins with most of a key's tokens, and their number, if there are enough.
+    /// Returns the cached block that begins with most of a key's tokens, and their number, if there are
+    /// enough.
     fn most_similar(&self, key: &Key) -> Option<(Key, usize)> {
         let (scope, before, tokens) = key;
         let smaller = self.blocks.range((Bound::Unbounded, Bound::Excluded(key))).next_back();
