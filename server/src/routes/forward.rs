@@ -180,7 +180,7 @@ impl Bodies {
 }
 
 /// Returns whether the body of a response has texts, and all of them have ended.
-fn is_complete(response: &[u8]) -> bool {
+fn is_complete(response: &str) -> bool {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Answer {
@@ -191,7 +191,7 @@ fn is_complete(response: &[u8]) -> bool {
     struct Choice {
         finish_reason: Option<String>,
     }
-    match serde_json::from_slice(response) {
+    match serde_json::from_str(response) {
         Ok(Answer::Choices { choices }) => {
             !choices.is_empty() && choices.iter().all(|choice| choice.finish_reason.is_some())
         }
@@ -273,7 +273,7 @@ struct Passing {
 impl Passing {
     /// The response, read from the engine as fast as the client reads it.
     fn into_response(self) -> Response {
-        let content_type = self.response.content_type().unwrap_or("application/json").to_owned();
+        let content_type = self.response.content_type().unwrap_or_else(|| "application/json".to_owned());
         // An error in the middle closes the connection, so that the client does not take the beginning for
         // the whole.
         let parts = futures::stream::unfold(self, |mut passing| async move {

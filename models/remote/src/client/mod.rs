@@ -336,6 +336,10 @@ pub(crate) struct OpenResponse {
 }
 
 impl OpenResponse {
+    pub(crate) fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
     pub(crate) fn content_type(&self) -> Option<String> {
         let value = self.response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
         Some(self.client.redaction.message(value))
@@ -362,28 +366,8 @@ impl OpenResponse {
         }
     }
 
-    /// Waits for the rest of a body of at most `bytes_max`, without the API key.
-    pub(crate) async fn whole(mut self, bytes_max: usize) -> Result<Vec<u8>, UpstreamError> {
-        let mut body = Vec::new();
-        while let Some(part) = self.chunk().await? {
-            if part.len() > bytes_max - body.len() {
-                return Err(UpstreamError::TooLarge { replica: self.base.to_string(), bytes_max });
-            }
-            body.extend_from_slice(&part);
-        }
-        Ok(body)
-    }
-
-    /// Returns the response if its status is a success, and otherwise its error.
-    pub(crate) async fn successful(self) -> Result<Self, UpstreamError> {
-        if (200..300).contains(&self.response.status().as_u16()) {
-            return Ok(self);
-        }
-        Err(self.into_error().await)
-    }
-
     /// Reads the body of a response that is not a success.
-    async fn into_error(mut self) -> UpstreamError {
+    pub(crate) async fn into_error(mut self) -> UpstreamError {
         let reading = self.client.body(&self.base, &mut self.response, ERROR_BYTES_MAX);
         let body = tokio::time::timeout(self.client.timeout, reading).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();

@@ -8,9 +8,8 @@ use crate::replicas::Lease;
 /// Maximum number of bytes of a response that is read as a whole.
 const WHOLE_BYTES_MAX: usize = 64 << 20;
 
-/// A response of the engine that has begun.
+/// A response of the engine that has begun, or that has arrived as a whole.
 pub struct Forwarded {
-    content_type: Option<String>,
     content: Content,
     /// The replica has this request in flight until the response ends.
     _lease: Lease,
@@ -18,13 +17,16 @@ pub struct Forwarded {
 
 enum Content {
     Arriving(Box<OpenResponse>),
-    /// `None` once it has been read.
+    /// JSON; `None` once it has been read.
     Whole(Option<Vec<u8>>),
 }
 
 impl Forwarded {
-    pub fn content_type(&self) -> Option<&str> {
-        self.content_type.as_deref()
+    pub fn content_type(&self) -> Option<String> {
+        match &self.content {
+            Content::Arriving(response) => response.content_type(),
+            Content::Whole(_) => Some("application/json".to_owned()),
+        }
     }
 
     /// Waits for the next part of the body. Returns `None` after the last one. The engine waits while nothing
@@ -50,15 +52,18 @@ impl Upstream {
     /// [`UpstreamError::Rejected`] with the engine's message if the request is wrong.
     pub async fn forward(&self, route: &'static str, body: &[u8]) -> Result<Forwarded, UpstreamError> {
         let answered = self.replicas.request_and_hold(None, |base: BaseUrl| async move {
-            self.client().open(&base, route, body.to_vec()).await?.successful().await
+            let response = self.client().open(&base, route, body.to_vec()).await?;
+            if (200..300).contains(&response.status()) {
+                return Ok(response);
+            }
+            Err(response.into_error().await)
         });
         let (response, lease) = answered.await?;
-        let content_type = response.content_type();
-        Ok(Forwarded { content_type, content: Content::Arriving(Box::new(response)), _lease: lease })
+        Ok(Forwarded { content: Content::Arriving(Box::new(response)), _lease: lease })
     }
 
     /// Like [`forward`](Self::forward), but returns the response only when all of it has arrived. Another
-    /// replica is also tried if the response breaks off, or if `is_complete` is false for its body.
+    /// replica is also tried if the response breaks off, or if `is_complete` is false for its JSON.
     ///
     /// # Errors
     /// [`UpstreamError::NotUnderstood`] if no replica sends a complete response, [`UpstreamError::TooLarge`]
@@ -67,20 +72,17 @@ impl Upstream {
         &self,
         route: &'static str,
         body: &[u8],
-        is_complete: fn(&[u8]) -> bool,
+        is_complete: fn(&str) -> bool,
     ) -> Result<Forwarded, UpstreamError> {
+        let client = self.client();
         let answered = self.replicas.request_and_hold(None, |base: BaseUrl| async move {
-            let opened = self.client().open(&base, route, body.to_vec()).await?;
-            let response = opened.successful().await?;
-            let content_type = response.content_type();
-            let content = response.whole(WHOLE_BYTES_MAX).await?;
-            if !is_complete(&content) {
-                let reason = "it lacks a complete answer";
-                return Err(self.client().not_understood(&base, &reason));
+            let bytes = client.post_bytes(&base, route, body.to_vec(), WHOLE_BYTES_MAX).await?;
+            match String::from_utf8(bytes) {
+                Ok(json) if is_complete(&json) => Ok(client.without_key(&json).into_bytes()),
+                _ => Err(client.not_understood(&base, &"it lacks a complete answer")),
             }
-            Ok((content_type, content))
         });
-        let ((content_type, content), lease) = answered.await?;
-        Ok(Forwarded { content_type, content: Content::Whole(Some(content)), _lease: lease })
+        let (content, lease) = answered.await?;
+        Ok(Forwarded { content: Content::Whole(Some(content)), _lease: lease })
     }
 }
