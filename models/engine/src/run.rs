@@ -340,11 +340,14 @@ impl Runner {
             for admitted in admitted {
                 self.begin(model, admitted);
             }
-            // How much of a prompt is cached is known only now. The next one may begin with the same tokens,
-            // so a part of the work may be enough for it, however long it is.
+            // How much of a prompt is cached is known only now. The next one may begin with the same tokens.
+            // Then the work that is left may be enough for it, even if it is long.
             let begun = &self.prefilling[first_new..];
             let work: usize = begun.iter().map(|job| job.progress.work_left).sum();
             left = shares.new_jobs.saturating_sub(work);
+            if left == 0 {
+                return any;
+            }
             admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
         }
     }
