@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--endpoint", metavar="URL", help="a running server; its key comes from NTL_API_KEY")
     where.add_argument("--model", metavar="MODEL", help="checkpoint to serve meanwhile, as for ntl-server --model")
     fit.add_argument("--name", metavar="NAME", help="model of the endpoint, if it has several")
-    fit.add_argument("--server", metavar="PROGRAM", help="ntl-server of --model and --lora (default: the installed)")
+    fit.add_argument(
+        "--server", metavar="PROGRAM", help="ntl-server of --model and --lora (default: the installed one)"
+    )
     fit.add_argument(
         "--examples", type=int, nargs="*", default=[4, 16], metavar="N", help="examples per prompt to compare (4 16)"
     )
