@@ -238,7 +238,7 @@ impl Queue {
     /// Returns the next jobs, one per client in rotation, until one does not fit. That job is scheduled first
     /// next time, so that small jobs cannot starve a large one. Only jobs that fit into the reserved pool may
     /// overtake it.
-    pub(crate) fn admit(&mut self, mut admission: Admission<'_>) -> Vec<Admitted> {
+    pub(crate) fn admit(&mut self, admission: &mut Admission<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::new();
         let mut barred = Vec::new();
         let mut obstacle = None;
@@ -262,11 +262,11 @@ impl Queue {
             }
         }
         if let Some(Blocked::NoSequences | Blocked::NoMemory) = obstacle {
-            self.admit_reserved(&mut admitted, &mut admission);
+            self.admit_reserved(&mut admitted, admission);
         }
-        self.clients.extend(barred);
-        if !admission.lacks_memory {
-            admission.memory.stop_waiting();
+        // They keep their places.
+        for queue in barred.into_iter().rev() {
+            self.clients.push_front(queue);
         }
         admitted
     }

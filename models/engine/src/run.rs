@@ -330,11 +330,14 @@ impl Runner {
         let first_new = self.prefilling.len();
         let mut left = shares.new_jobs;
         let mut admits_longer = shares.admits_longer;
+        let mut lacks_memory = false;
         let mut any = false;
         loop {
-            let admitted = queue.admit(self.admission(shares, left, admits_longer));
+            let mut admission = self.admission(shares, left, admits_longer);
+            let admitted = queue.admit(&mut admission);
+            lacks_memory |= admission.lacks_memory;
             if admitted.is_empty() {
-                return any;
+                break;
             }
             any = true;
             for admitted in admitted {
@@ -345,11 +348,14 @@ impl Runner {
             let begun = &self.prefilling[first_new..];
             let work: usize = begun.iter().map(|job| job.progress.work_left).sum();
             left = shares.new_jobs.saturating_sub(work);
-            if left == 0 {
-                return any;
-            }
             admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
         }
+        // Nobody has looked for memory for a client that may not start a job now.
+        let is_one_barred = queue.clients().any(|client| shares.barred.contains(&client));
+        if !lacks_memory && (any || !is_one_barred) {
+            self.memory.stop_waiting();
+        }
+        any
     }
 
     /// Returns the resources that the next jobs can use. `left`: the work that is left for them.

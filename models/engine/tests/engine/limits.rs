@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use ntl_core::contract::{EngineError, Event, Job, NumberOutcome, Request, TextJob};
 use ntl_core::guide::{Guide, GuideError, GuideState};
-use ntl_engine::{EndReason, EngineLimits, JobEvents};
+use ntl_engine::{CacheBudget, EndReason, EngineLimits, JobEvents};
 
-use crate::recorder::{MIB, Recorded, all, job, plenty, start, start_opening, tree};
+use crate::recorder::{
+    GATED, LABORIOUS, MIB, Recorded, all, job, plenty, start, start_opening, start_sharing, tree,
+};
 
 #[test]
 fn clients_are_scheduled_round_robin_regardless_of_their_load() {
@@ -43,6 +45,28 @@ fn contexts_never_exceed_the_cache_and_jobs_that_cannot_fit_are_rejected() {
     assert_eq!(recorded.engine.cache_use().running, 11 * MIB);
     recorded.opened(answers);
     assert_eq!(recorded.log.lock().open_most, 2);
+}
+
+#[test]
+fn an_engine_that_begins_smaller_jobs_keeps_its_place_in_line_for_memory() {
+    // The general pool has 30 MiB, of which the first three jobs use 11 + 4 + 4. The next one needs 15, and the
+    // other engine's 19.
+    let budget = CacheBudget::new(40 * MIB);
+    let recorded = start_sharing(&budget, 0, Some(8), plenty());
+    let other = start_sharing(&budget, 0, None, plenty());
+    let mut answers = vec![recorded.first(job(0, 2, 2, 8))];
+    let (laborious, gated, waiting) = (job(0, LABORIOUS, 2, 1), job(0, GATED, 2, 1), job(0, 4, 4, 10));
+    answers.extend(recorded.engine.submit_all(vec![laborious, gated, waiting]).unwrap());
+    recorded.gate.send(()).unwrap();
+    recorded
+        .log
+        .wait_for(|log| log.prefills().iter().flat_map(|chunks| *chunks).any(|(mark, _)| *mark == GATED));
+
+    answers.push(other.engine.submit(job(1, 3, 2, 16)).unwrap());
+    recorded.prefill_gate.send(()).unwrap();
+    other.log.wait_for(|log| !log.calls.is_empty());
+    assert!(recorded.log.lock().closed.contains_key(&4), "the other engine got the memory first");
+    other.opened(answers);
 }
 
 fn outcome(events: JobEvents) -> NumberOutcome {

@@ -14,7 +14,7 @@ use ntl_core::decoding::Vocabulary;
 use ntl_core::numbers::{GrammarLimits, NumberGrammar};
 use ntl_core::scripted::ScriptedModel;
 use ntl_core::text::TextDecoder;
-use ntl_engine::{EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
+use ntl_engine::{CacheBudget, EndReason, Engine, EngineLimits, EngineObserver, JobEvents};
 
 /// Ids: 0 start, 1 end, 2..12 the digits.
 const TOKENS: usize = 12;
@@ -108,6 +108,10 @@ pub(crate) const FAILING: u32 = 8;
 pub(crate) const CACHED: u32 = 9;
 pub(crate) const UNCACHED_TOKENS: usize = 2;
 
+/// First id of prompts that are more work than their tokens.
+pub(crate) const LABORIOUS: u32 = 40;
+const ADDITIONAL_WORK: usize = 6;
+
 /// First id of prompts that are computed by a device after the call, in this time per token.
 pub(crate) const ON_DEVICE: u32 = 6;
 pub(crate) const DEVICE_TIME: Duration = Duration::from_millis(8);
@@ -153,6 +157,9 @@ impl BatchModel for Recorder {
             let cached_tokens = opened.prefill.work_left - UNCACHED_TOKENS;
             let chunk = PrefillChunk { context: opened.context, work: cached_tokens };
             opened.prefill = PrefillProgress { cached_tokens, ..self.model.prefill(&[chunk])?[0] };
+        }
+        if request.prompt.tokens[0].id == LABORIOUS {
+            opened.prefill.work_left += ADDITIONAL_WORK;
         }
         let mut log = self.log.lock();
         log.open.insert(opened.context, 0);
@@ -275,6 +282,16 @@ pub(crate) fn start_with_layers(
     prefill_tokens_max: Option<usize>,
     limits: EngineLimits,
 ) -> Recorded {
+    start_sharing(&CacheBudget::new(limits.cache_bytes_max), layers, prefill_tokens_max, limits)
+}
+
+/// Like [`start_with_layers`], with memory that other engines use, too.
+pub(crate) fn start_sharing(
+    budget: &CacheBudget,
+    layers: usize,
+    prefill_tokens_max: Option<usize>,
+    limits: EngineLimits,
+) -> Recorded {
     let texts = (0..TOKENS as u32).map(|id| (id > 1).then(|| Digits.token_text(id)));
     let vocabulary = Vocabulary {
         decoder: Arc::new(Digits),
@@ -298,8 +315,9 @@ pub(crate) fn start_with_layers(
         layers,
     };
     let endings = Arc::<Watched<Endings>>::default();
+    let observer = Arc::clone(&endings) as _;
     let (engine, _) =
-        Engine::spawn(Box::new(recorder), vocabulary, limits, Arc::clone(&endings) as _).unwrap();
+        Engine::spawn_sharing(budget, Box::new(recorder), vocabulary, limits, observer).unwrap();
     Recorded { engine, log, gate, prefill_gate, endings }
 }
 
