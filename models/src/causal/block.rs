@@ -1,5 +1,7 @@
 //! Blocks of a prompt, which later prompts may share.
 
+use std::sync::Arc;
+
 use candle_core::Result;
 
 use crate::kv_cache::{KvStore, Positions};
@@ -43,9 +45,10 @@ impl Block {
         Ok(parts.map(|(positions, len)| Self::new(positions, len, store)).collect())
     }
 
-    /// Returns a block of its first `len` positions, if the store copies positions.
-    pub(super) fn first(&self, len: usize, store: &dyn KvStore) -> Result<Option<Self>> {
-        let positions = store.copy_first(&self.positions, len)?;
+    /// Returns a block of the first `len` positions of consecutive parts, if the store copies positions.
+    pub(super) fn first(parts: &[Arc<Self>], len: usize, store: &dyn KvStore) -> Result<Option<Self>> {
+        let parts: Vec<_> = parts.iter().map(|part| &part.positions).collect();
+        let positions = store.copy_first(&parts, len)?;
         Ok(positions.map(|positions| Self::new(positions, len, store)))
     }
 

@@ -109,11 +109,13 @@ impl Prefill {
     /// Continues after the longest cached prefix if more tokens are cached than computed.
     fn skip_cached(&mut self, prefixes: &SharedPrefixCache, store: &dyn KvStore) -> Result<()> {
         let computed = self.computed();
-        let CachedPrefix { mut blocks, rest } = prefixes.lock().longest_prefix(self.scope, &self.tokens);
-        if let Some((block, len)) = rest
-            && positions_of(&blocks) + len > computed
-        {
-            blocks.extend(block.first(len, store)?.map(Arc::new));
+        let CachedPrefix { mut blocks, rest, rest_len } =
+            prefixes.lock().longest_prefix(self.scope, &self.tokens);
+        if rest_len > 0 && positions_of(&blocks) + rest_len > computed {
+            match Block::first(&rest, rest_len, store)? {
+                Some(block) => blocks.push(Arc::new(block)),
+                None => blocks.extend(whole_parts(rest, rest_len)),
+            }
         }
         let end = positions_of(&blocks);
         if end > computed {
@@ -196,6 +198,20 @@ impl Claims {
         }
         Ok([now, later])
     }
+}
+
+/// Returns the parts of a block that are within its first `len` positions.
+fn whole_parts(parts: Vec<Arc<Block>>, len: usize) -> Vec<Arc<Block>> {
+    let mut whole = Vec::with_capacity(parts.len());
+    let mut left = len;
+    for part in parts {
+        if part.len() > left {
+            break;
+        }
+        left -= part.len();
+        whole.push(part);
+    }
+    whole
 }
 
 /// Returns the number of positions in blocks.

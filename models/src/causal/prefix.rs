@@ -4,7 +4,7 @@
 //! A block's keys and values depend only on the adapter and the tokens up to its end, so any prompt with the
 //! same adapter and prefix may use it. The time of a response shows whether its prefix was cached, so prompts
 //! share blocks only if their salts are equal, too. Invariants: the cached blocks use at most `bytes_max`
-//! bytes, and a block is cached only while its predecessor is.
+//! bytes, a block is cached only while its predecessor is, and no block is the beginning of another one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use ntl_core::contract::{Adapter, ContextRequest, EvictableCache};
 
 use super::block::{BLOCK, Block};
 
-/// Minimum number of positions for which a part of a block is used.
+/// Minimum number of positions for which a part of a block is used, unless they complete the prompt.
 const PART_MIN: usize = 4;
 
 /// Prompts share blocks only if their scopes are equal.
@@ -39,7 +39,7 @@ type Key = (PrefixScope, u64, Box<[u32]>);
 struct CachedBlock {
     /// Id of the block in the keys of its successors; never 0.
     id: u64,
-    /// The block, in several parts if the first ones were computed for other prompts.
+    /// The block, in several parts if the first positions were computed for another prompt.
     parts: Vec<Arc<Block>>,
     /// Clock of the last use.
     used: u64,
@@ -59,8 +59,9 @@ fn bytes_of(blocks: &[Arc<Block>]) -> usize {
 #[derive(Default)]
 pub(super) struct CachedPrefix {
     pub(super) blocks: Vec<Arc<Block>>,
-    /// A block whose first positions, this many, follow.
-    pub(super) rest: Option<(Arc<Block>, usize)>,
+    /// The parts of another block, whose first `rest_len` positions follow.
+    pub(super) rest: Vec<Arc<Block>>,
+    pub(super) rest_len: usize,
 }
 
 /// A prefix cache from which other engines can also evict when memory is scarce. Clones refer to the same
@@ -123,15 +124,13 @@ impl PrefixCache {
             prefix.blocks.extend(cached.parts.iter().cloned());
         }
         let next = tokens.chunks(BLOCK).nth(keys.len()).unwrap_or_default();
-        if let Some((key, mut left)) = self.most_similar(&(scope, self.last_id(&keys), next.into())) {
-            for part in self.blocks.get(&key).iter().flat_map(|cached| &cached.parts) {
-                if part.len() > left {
-                    prefix.rest = (left > 0).then(|| (Arc::clone(part), left));
-                    break;
-                }
-                prefix.blocks.push(Arc::clone(part));
-                left -= part.len();
-            }
+        if let Some((key, common)) = self.most_similar(&(scope, self.last_id(&keys), next.into()))
+            && (common >= PART_MIN || common == next.len())
+            && let Some(cached) = self.blocks.get(&key)
+        {
+            let count = parts_of(&cached.parts, common).unwrap_or(cached.parts.len());
+            prefix.rest.extend(cached.parts.iter().take(count).cloned());
+            prefix.rest_len = common;
             keys.push(key);
         }
         self.touch(keys);
@@ -150,10 +149,16 @@ impl PrefixCache {
                 continue;
             }
             let key: Key = (scope, self.last_id(&keys), tokens.into());
-            let is_part = self.most_similar(&key).is_some_and(|(_, common)| common == tokens.len());
+            let similar = self.most_similar(&key);
             let Some(room) = self.bytes_max.checked_sub(bytes_of(parts)) else { break };
+            let is_part = similar.as_ref().is_some_and(|(_, common)| *common == tokens.len());
             if is_part || !self.evict_to(room, &keys) {
                 break;
+            }
+            if let Some((shorter, common)) = similar
+                && common == shorter.2.len()
+            {
+                self.remove(&shorter);
             }
             let id = self.tick();
             let used = self.tick();
@@ -183,8 +188,7 @@ impl PrefixCache {
         keys.last().and_then(|key| self.blocks.get(key)).map_or(0, |cached| cached.id)
     }
 
-    /// Returns the cached block that begins with most of a key's tokens, and their number, if there are
-    /// enough.
+    /// Returns the cached block that begins with most of a key's tokens, and their number, if there are any.
     fn most_similar(&self, key: &Key) -> Option<(Key, usize)> {
         let (scope, before, tokens) = key;
         let smaller = self.blocks.range((Bound::Unbounded, Bound::Excluded(key))).next_back();
@@ -192,7 +196,7 @@ impl PrefixCache {
         let mut best = None;
         for (found, _) in [smaller, others].into_iter().flatten() {
             let common = tokens.iter().zip(&found.2).take_while(|(a, b)| a == b).count();
-            let least = best.as_ref().map_or(PART_MIN, |(_, common)| common + 1);
+            let least = best.as_ref().map_or(1, |(_, common)| common + 1);
             if (found.0, found.1) == (*scope, *before) && common >= least {
                 best = Some((found.clone(), common));
             }
@@ -218,12 +222,17 @@ impl PrefixCache {
     fn evict_to(&mut self, bytes: usize, spared: &[Key]) -> bool {
         while self.bytes > bytes {
             let oldest = self.by_use.iter().find(|(_, key)| !spared.contains(key)).map(|(&used, _)| used);
-            let Some(key) = oldest.and_then(|used| self.by_use.remove(&used)) else { return false };
-            if let Some(evicted) = self.blocks.remove(&key) {
-                self.bytes -= evicted.bytes();
-            }
+            let Some(key) = oldest.and_then(|used| self.by_use.get(&used).cloned()) else { return false };
+            self.remove(&key);
         }
         true
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(removed) = self.blocks.remove(key) {
+            self.by_use.remove(&removed.used);
+            self.bytes -= removed.bytes();
+        }
     }
 
     fn tick(&mut self) -> u64 {
@@ -270,9 +279,11 @@ mod tests {
             let mut tokens = earlier[..random(earlier.len() + 1)].to_vec();
             tokens.extend((0..random(3 * BLOCK)).map(|_| random(2) as u32));
 
-            let CachedPrefix { mut blocks, rest } = prefixes.longest_prefix(scope, &tokens);
-            if let Some((block, len)) = rest {
-                blocks.extend(block.first(len, kv_cache.store()).unwrap().map(Arc::new));
+            let CachedPrefix { mut blocks, rest, rest_len } = prefixes.longest_prefix(scope, &tokens);
+            if rest_len > 0 {
+                let copied = Block::first(&rest, rest_len, kv_cache.store()).unwrap().unwrap();
+                assert_eq!(copied.len(), rest_len);
+                blocks.push(Arc::new(copied));
             }
             let found: usize = blocks.iter().map(|block| block.len()).sum();
             let longest = cached.iter().map(|other| common(other, &tokens)).max().unwrap();
@@ -285,7 +296,29 @@ mod tests {
             prefixes.insert(scope, &tokens, &blocks);
             let bytes: usize = prefixes.blocks.values().map(CachedBlock::bytes).sum();
             assert_eq!(prefixes.bytes, bytes);
+            assert_eq!(prefixes.by_use.len(), prefixes.blocks.len());
             cached.push(tokens);
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_grows_token_by_token_is_cached_once_in_few_parts() {
+        let scope = PrefixScope { salt: 0, adapter: 0 };
+        let mut kv_cache = KvCache::<()>::new(1, 2, &Placement::default());
+        let mut prefixes = PrefixCache::new(usize::MAX);
+        for end in 1..=3 * BLOCK {
+            let tokens: Vec<u32> = (0..end as u32).collect();
+            let CachedPrefix { mut blocks, rest, rest_len } = prefixes.longest_prefix(scope, &tokens);
+            if rest_len > 0 {
+                blocks.push(Arc::new(Block::first(&rest, rest_len, kv_cache.store()).unwrap().unwrap()));
+            }
+            let found: usize = blocks.iter().map(|block| block.len()).sum();
+            let positions = kv_cache.allocate(&[end - found]).unwrap().remove(0);
+            let computed = Block::cut(positions, found, end - found, kv_cache.store()).unwrap();
+            blocks.extend(computed.into_iter().map(Arc::new));
+            prefixes.insert(scope, &tokens, &blocks);
+            assert_eq!(prefixes.blocks.len(), end.div_ceil(BLOCK));
+            assert!(prefixes.blocks.values().all(|cached| cached.parts.len() <= 2));
         }
     }
 }

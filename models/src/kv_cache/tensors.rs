@@ -72,6 +72,18 @@ impl Positions {
     }
 }
 
+/// Returns a copy of the first `count` rows of consecutive parts.
+fn first_rows(parts: &[&Tensor], count: usize) -> Result<Tensor> {
+    let mut copied = Vec::with_capacity(parts.len());
+    let mut left = count;
+    for part in parts {
+        let rows = left.min(part.dim(0)?);
+        copied.push(part.narrow(0, 0, rows)?);
+        left -= rows;
+    }
+    Tensor::cat(&copied, 0)?.force_contiguous()
+}
+
 impl KvStore for TensorStore {
     fn shape(&self) -> &PositionShape {
         &self.shape
@@ -122,8 +134,14 @@ impl KvStore for TensorStore {
         Ok(parts)
     }
 
-    fn copy_first(&self, positions: &Positions, count: usize) -> Result<Option<Positions>> {
-        positions.copy(0, count).map(Some)
+    fn copy_first(&self, parts: &[&Positions], count: usize) -> Result<Option<Positions>> {
+        let mut layers = Vec::with_capacity(self.shape.layers);
+        for layer in 0..self.shape.layers {
+            let parts = parts.iter().filter_map(|part| part.tensors().get(layer));
+            let (keys, values): (Vec<_>, Vec<_>) = parts.map(|kv| (&kv.keys, &kv.values)).unzip();
+            layers.push(KeyValues { keys: first_rows(&keys, count)?, values: first_rows(&values, count)? });
+        }
+        Ok(Some(Positions(Location::Tensors(layers))))
     }
 
     fn bytes(&self, count: usize) -> usize {
