@@ -19,7 +19,7 @@ pub use client::{
 pub use engine::{
     Ahead, ChatAnswer, ChatEnd, ChatJob, ChatQuery, ChatWanted, EngineMeter, EngineUsage, LookAhead,
     NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens, QueryContext, RemoteEngine, RemoteLimits,
-    SampledOptions, TextDelta, TextEnd, TextQuery, TextTurn,
+    SampledOptions, TextDelta, TextEnd, TextQuery, TextTurn, estimated_tokens,
 };
 pub use replicas::{NoObserver, UpstreamObserver};
 pub use upstream::{

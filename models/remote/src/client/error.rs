@@ -85,6 +85,23 @@ impl UpstreamError {
         }
     }
 
+    /// Returns whether an engine may fail like this because of the answer that it has drawn, such as an empty
+    /// or a very long one. Then another draw would favour other answers.
+    pub(crate) fn may_depend_on_answer(&self) -> bool {
+        match self {
+            // A gateway sends these two if there is no engine.
+            Self::Status { status: 502 | 503, .. } => false,
+            Self::Status { status, .. } => *status == 408 || *status >= 500,
+            Self::Timeout { .. } | Self::TooLarge { .. } | Self::NotUnderstood { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether the engine may have computed a part of the response.
+    pub fn may_have_computed(&self) -> bool {
+        self.may_depend_on_answer() || matches!(self, Self::Disconnected { .. } | Self::Unhealthy { .. })
+    }
+
     /// Returns whether nothing listens at the replica. Other failures may be due to one request alone, so
     /// that only health checks decide.
     pub(crate) fn is_unreachable(&self) -> bool {

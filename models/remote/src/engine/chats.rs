@@ -3,7 +3,8 @@
 //!
 //! All answers of a look are requested together, and are read in the order in which they were requested, not
 //! in the order in which they arrived: fast answers may have other values. Invariant: no answer is left out
-//! because of its value. An answer that failed fails its job, and one that did not arrive in time is open.
+//! because of its value. One that did not arrive in time, or whose failure may depend on it, is open. Any other
+//! failure fails the job.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -100,10 +101,13 @@ async fn options_of(
 ) -> Result<OptionsOutcome, EngineError> {
     let mut tokens: u64 = 0;
     let mut readings = Vec::with_capacity(options.samples);
-    for answer in requests.chats(job.queries(0..options.samples), None).await?.into_iter().flatten() {
+    let answers = requests.chats(job.queries(0..options.samples), None).await?;
+    check_any(&answers)?;
+    for answer in answers.into_iter().flatten() {
         tokens = tokens.saturating_add(answer.usage.completion_tokens);
         readings.push(match answer.end {
             ChatEnd::Refused => OptionReading::Invalid,
+            ChatEnd::Lost(_) => OptionReading::Open,
             end => options.names.read(&answer.text, end == ChatEnd::Cut),
         });
     }
@@ -111,6 +115,18 @@ async fn options_of(
     let look = looks.iter().next().ok_or_else(no_samples)?;
     let samples = OptionSamples::new(&readings, options.names.len(), look);
     Ok(OptionsOutcome::of_answers(samples, usize::try_from(tokens).unwrap_or(usize::MAX)))
+}
+
+/// Fails with the error of the first answer if all were lost.
+fn check_any(answers: &[Option<ChatAnswer>]) -> Result<(), EngineError> {
+    let mut first = None;
+    for answer in answers {
+        match answer.as_ref().map(|answer| &answer.end) {
+            Some(ChatEnd::Lost(error)) => first = first.or(Some(error)),
+            _ => return Ok(()),
+        }
+    }
+    first.map_or(Ok(()), |error| Err(error.clone()))
 }
 
 fn no_samples() -> EngineError {
@@ -138,7 +154,11 @@ async fn number_of(
             break;
         }
         let first = reader.readings.len();
-        for answer in requests.chats(job.queries(first..look.samples), end).await? {
+        let answers = requests.chats(job.queries(first..look.samples), end).await?;
+        if first == 0 {
+            check_any(&answers)?;
+        }
+        for answer in answers {
             is_late |= answer.is_none();
             reader.read(answer.as_ref());
         }
@@ -195,9 +215,10 @@ impl<'a> Reader<'a> {
             return;
         };
         self.usage.add(answer.usage);
-        let reading = match answer.end {
+        let reading = match &answer.end {
             ChatEnd::Refused => NumberReading::Invalid,
-            end => self.number(&answer.text, end == ChatEnd::Cut),
+            ChatEnd::Lost(_) => NumberReading::Open,
+            end => self.number(&answer.text, *end == ChatEnd::Cut),
         };
         if reading == NumberReading::Invalid {
             let text: String = answer.text.trim().chars().take(REFUSED_CHARS_MAX).collect();

@@ -1,6 +1,16 @@
 //! The work of an engine for one request, counted as its responses arrive.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::client::UpstreamError;
+
+/// The usual number of bytes of a token.
+const TOKEN_BYTES: usize = 4;
+
+/// Returns about how many tokens this many bytes of a request or a response have.
+pub fn estimated_tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(TOKEN_BYTES) as u64
+}
 
 /// The work of an engine, as it reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +42,19 @@ impl EngineUsage {
         }
     }
 
+    fn subtract(&mut self, other: Self) {
+        let Self { requests, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = other;
+        for (sum, part) in [
+            (&mut self.requests, requests),
+            (&mut self.prompt_tokens, prompt_tokens),
+            (&mut self.cached_tokens, cached_tokens),
+            (&mut self.completion_tokens, completion_tokens),
+            (&mut self.reasoning_tokens, reasoning_tokens),
+        ] {
+            *sum = sum.saturating_sub(part);
+        }
+    }
+
     /// Tokens of prompts and answers.
     pub fn tokens(self) -> u64 {
         self.prompt_tokens.saturating_add(self.completion_tokens)
@@ -42,12 +65,41 @@ impl EngineUsage {
 #[derive(Debug, Clone, Default)]
 pub struct EngineMeter(Arc<Mutex<EngineUsage>>);
 
+/// A request that is counted by an estimate as long as the engine has not reported its work: if it is
+/// cancelled, it may have cost that much.
+pub(crate) struct Charge {
+    meter: EngineMeter,
+    estimate: EngineUsage,
+}
+
 impl EngineMeter {
-    pub(crate) fn add(&self, usage: EngineUsage) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(usage);
+    /// Counts a request that is about to be sent.
+    pub(crate) fn charge(&self, estimate: EngineUsage) -> Charge {
+        self.lock().add(estimate);
+        Charge { meter: self.clone(), estimate }
     }
 
     pub fn total(&self) -> EngineUsage {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, EngineUsage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Charge {
+    /// Replaces the estimate by what the engine reported.
+    pub(crate) fn settle(self, usage: EngineUsage) {
+        let mut sum = self.meter.lock();
+        sum.subtract(self.estimate);
+        sum.add(usage);
+    }
+
+    /// Keeps the estimate unless the request failed before the engine computed anything.
+    pub(crate) fn fail(self, error: &UpstreamError) {
+        if !error.may_have_computed() {
+            self.settle(EngineUsage::default());
+        }
     }
 }

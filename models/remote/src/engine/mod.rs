@@ -36,7 +36,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use chats::{ChatJob, ChatWanted, SampledOptions};
 pub use decode::LookAhead;
-pub use meter::{EngineMeter, EngineUsage};
+pub use meter::{EngineMeter, EngineUsage, estimated_tokens};
 pub use next_tokens::{
     Ahead, ChatAnswer, ChatEnd, ChatQuery, NextTokenAnswer, NextTokenQuery, NextTokenStep, NextTokens,
     QueryContext, TextDelta, TextEnd, TextQuery,

@@ -143,13 +143,15 @@ pub struct ChatAnswer {
 }
 
 /// The reason why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChatEnd {
     Complete,
     /// At a limit of tokens, or for an unknown reason.
     Cut,
     /// The engine called a tool, or filtered the text.
     Refused,
+    /// The engine failed, maybe because of what it had written.
+    Lost(EngineError),
 }
 
 /// The next part of a text.

@@ -24,6 +24,37 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum `Retry-After` of overloaded replicas that a request waits for. The client gets a longer one.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 
+/// What a request is for, which decides where it goes and when it is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A part of the tree with this number. Every replica computes the same response.
+    Tree(u64),
+    /// An answer that is drawn at random, for the tree with this number.
+    Sample(u64),
+    /// The response is the client's, who can repeat the request after `Retry-After`.
+    Client,
+}
+
+impl Purpose {
+    /// The number of its tree.
+    fn affinity(self) -> Option<u64> {
+        match self {
+            Self::Tree(tree) | Self::Sample(tree) => Some(tree),
+            Self::Client => None,
+        }
+    }
+
+    /// Returns whether the request is not sent again after this error.
+    fn ends_with(self, error: &UpstreamError) -> bool {
+        match self {
+            Self::Tree(_) => false,
+            Self::Sample(_) => error.may_depend_on_answer(),
+            // A text that takes too long takes as long on every replica.
+            Self::Client => error.is_timeout(),
+        }
+    }
+}
+
 /// The replicas of one model, with the client that they share.
 pub(crate) struct Replicas {
     pub(crate) client: Client,
@@ -35,32 +66,31 @@ impl Replicas {
         Self { client, pool: Arc::new(ReplicaPool::new(replicas, observer)) }
     }
 
-    /// Sends a request to one replica after another until one answers. `affinity` names its tree. A request
-    /// without one is the client's own, so that the client can repeat it after `Retry-After`.
+    /// Sends a request to one replica after another until one answers.
     pub(crate) async fn request<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
-        affinity: Option<u64>,
+        purpose: Purpose,
         exchange: impl Fn(BaseUrl) -> E + Sync,
     ) -> Result<T, UpstreamError> {
-        self.request_and_hold(affinity, exchange).await.map(|(response, _)| response)
+        self.request_and_hold(purpose, exchange).await.map(|(response, _)| response)
     }
 
     /// Like [`request`](Self::request), but also returns the lease: the request is in flight until it is
     /// dropped.
     pub(crate) async fn request_and_hold<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
-        affinity: Option<u64>,
+        purpose: Purpose,
         exchange: impl Fn(BaseUrl) -> E + Sync,
     ) -> Result<(T, Lease), UpstreamError> {
         let mut round = 0;
         loop {
-            let error = match self.one_round(affinity, &exchange).await {
-                Err(error) if error.is_transient() => error,
+            let error = match self.one_round(purpose, &exchange).await {
+                Err(error) if error.is_transient() && !purpose.ends_with(&error) => error,
                 result => return result,
             };
             round += 1;
             let asked = error.retry_after();
-            let is_long = asked.is_some_and(|asked| affinity.is_none() || asked > RETRY_AFTER_MAX);
+            let is_long = asked.is_some_and(|asked| purpose == Purpose::Client || asked > RETRY_AFTER_MAX);
             if round == ROUNDS_MAX || is_long {
                 return Err(error);
             }
@@ -71,12 +101,12 @@ impl Replicas {
     /// Tries each replica at most once. Fails with the last error.
     async fn one_round<T, E: Future<Output = Result<T, UpstreamError>> + Send>(
         &self,
-        affinity: Option<u64>,
+        purpose: Purpose,
         exchange: &(impl Fn(BaseUrl) -> E + Sync),
     ) -> Result<(T, Lease), UpstreamError> {
         let mut tried = Vec::new();
         let mut last = None;
-        while let Some(lease) = self.pool.lease(affinity, &tried) {
+        while let Some(lease) = self.pool.lease(purpose.affinity(), &tried) {
             let was_up = self.pool.is_up(lease.index);
             let result = tokio::select! {
                 result = exchange(lease.base().clone()) => result,
@@ -86,8 +116,7 @@ impl Replicas {
             };
             lease.ended(result.as_ref().map_or_else(UpstreamError::code, |_| Code::Status(200)));
             match result {
-                // A text that takes too long takes as long on every replica.
-                Err(error) if error.is_timeout() && affinity.is_none() => return Err(error),
+                Err(error) if purpose.ends_with(&error) => return Err(error),
                 // Another replica may compute what one replica cannot.
                 Err(error) if !error.is_clients_fault() && !error.is_local() => {
                     let is_unavailable = error.is_unreachable() || error.is_other_model();

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::Upstream;
 use crate::client::BaseUrl;
-use crate::engine::{ChatAnswer, ChatQuery, QueryContext};
+use crate::engine::{ChatAnswer, ChatEnd, ChatQuery, EngineUsage, QueryContext, estimated_tokens};
+use crate::replicas::Purpose;
 use crate::wire::chat;
 
 /// The route of chats.
@@ -25,14 +26,35 @@ impl Upstream {
         let _permit = self.requests.acquire(context.client).await;
         let body = &Value::Object(chat::body(&self.facts.model, &query, fields)).to_string().into_bytes();
         let bytes_max = chat::bytes_max(&query);
+        let prompt_tokens = estimated_tokens(body.len());
+        let estimate = EngineUsage {
+            requests: 1,
+            prompt_tokens,
+            completion_tokens: query.max_tokens as u64,
+            ..EngineUsage::default()
+        };
+        let charge = context.meter.charge(estimate);
         let client = self.client();
-        let answer = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
+        let answer = self.replicas.request(Purpose::Sample(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, CHAT, body.clone(), bytes_max).await?;
             let answer = chat::read(&bytes).map_err(|error| client.not_understood(&base, &error))?;
-            Ok(ChatAnswer { text: client.without_key(&answer.text), ..answer })
+            let completion_tokens = estimated_tokens(bytes.len());
+            let usage = answer.usage.unwrap_or(EngineUsage { completion_tokens, ..estimate });
+            let text = client.without_key(&answer.text);
+            Ok(ChatAnswer { text, end: answer.end, usage })
         });
-        let answer = answer.await?;
-        context.meter.add(answer.usage);
-        Ok(answer)
+        match answer.await {
+            Ok(answer) => {
+                charge.settle(answer.usage);
+                Ok(answer)
+            }
+            Err(error) if error.may_depend_on_answer() => {
+                Ok(ChatAnswer { text: String::new(), end: ChatEnd::Lost(error.into()), usage: estimate })
+            }
+            Err(error) => {
+                charge.fail(&error);
+                Err(error.into())
+            }
+        }
     }
 }

@@ -84,10 +84,13 @@ impl<'a> RowRequest<'a> {
             EngineKind::Sglang => usage::of_sglang(response),
             _ => usage::of_openai(response),
         };
+        reported.unwrap_or(self.computed())
+    }
+
+    /// The tokens that the engine has to compute.
+    pub(super) fn computed(&self) -> EngineUsage {
         let steps = self.batch.rows * (1 + self.batch.ahead.tokens);
         let (prompt_tokens, completion_tokens) = (self.prompt_tokens, steps as u64);
-        let computed =
-            EngineUsage { requests: 1, prompt_tokens, completion_tokens, ..EngineUsage::default() };
-        reported.unwrap_or(computed)
+        EngineUsage { requests: 1, prompt_tokens, completion_tokens, ..EngineUsage::default() }
     }
 }

@@ -14,6 +14,7 @@ use super::{EngineKind, Reports, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::job_bytes::{ID_BYTES, IN_FLIGHT_BYTES_MAX};
 use crate::engine::{Ahead, NextTokenAnswer, NextTokenQuery, QueryContext};
+use crate::replicas::Purpose;
 use crate::wire::{Alternatives, Batch, Rows, WireError, answers, llama_cpp, merge, vllm};
 
 /// Maximum number of rows of a request.
@@ -266,12 +267,20 @@ impl Upstream {
             slots.set_last(slot, row);
         }
         let request = &RowRequest::new(&self.facts, &self.tokenizer, batch, rows, slot);
-        let answer = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
+        let charge = context.meter.charge(request.computed());
+        let answer = self.replicas.request(Purpose::Tree(context.affinity), |base: BaseUrl| async move {
             request.send(self.client(), &base, &self.texts).await
         });
-        let (rows, usage) = answer.await?;
-        context.meter.add(usage);
-        Ok(rows)
+        match answer.await {
+            Ok((rows, usage)) => {
+                charge.settle(usage);
+                Ok(rows)
+            }
+            Err(error) => {
+                charge.fail(&error);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use super::row::{Row, with_prompt};
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, UpstreamError};
 use crate::engine::{EngineUsage, QueryContext, TextDelta, TextEnd, TextQuery};
-use crate::wire::sglang;
+use crate::replicas::Purpose;
 use crate::wire::written::{self, TextFields, Written};
+use crate::wire::{WireError, sglang};
 
 /// Maximum size of a token of text in a response, as JSON, with its id.
 const TOKEN_BYTES_MAX: usize = 1 << 10;
@@ -38,11 +39,11 @@ impl Upstream {
                 let message = "the engine did not write the text within the deadline";
                 return Err(EngineError::UpstreamTimeout(message.to_owned()));
             };
-            self.delta(written?, &query)
+            Ok(written?)
         })
     }
 
-    async fn written(&self, context: &QueryContext, query: &TextQuery) -> Result<Written, UpstreamError> {
+    async fn written(&self, context: &QueryContext, query: &TextQuery) -> Result<TextDelta, UpstreamError> {
         let kind = self.facts.kind;
         let model = &self.facts.model;
         // Before the body is made, so that no more bodies exist than requests are sent.
@@ -69,7 +70,14 @@ impl Upstream {
         // The deadline of the request ends it.
         let client = &self.client().without_timeout();
         let body = &body;
-        let written = self.replicas.request(Some(context.affinity), |base: BaseUrl| async move {
+        let asked = EngineUsage {
+            requests: 1,
+            prompt_tokens: row.len() as u64,
+            completion_tokens: query.max_tokens as u64,
+            ..EngineUsage::default()
+        };
+        let charge = context.meter.charge(asked);
+        let written = self.replicas.request(Purpose::Tree(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, route, body.clone(), bytes_max).await?;
             let read = match kind {
                 EngineKind::LlamaCpp => written::read_llama_cpp(&bytes),
@@ -77,17 +85,22 @@ impl Upstream {
                 _ => written::read_completion(&bytes),
             };
             let read = read.map_err(|error| client.not_understood(&base, &error))?;
-            Ok(Written { text: client.without_key(&read.text), ..read })
+            let usage = read.usage;
+            let written = Written { text: client.without_key(&read.text), ..read };
+            let delta = self.delta(written, query).map_err(|error| client.not_understood(&base, &error))?;
+            Ok((delta, usage))
         });
-        let written = written.await?;
-        let computed = EngineUsage {
-            requests: 1,
-            prompt_tokens: row.len() as u64,
-            completion_tokens: written.ids.as_ref().map_or(0, Vec::len) as u64,
-            ..EngineUsage::default()
-        };
-        context.meter.add(written.usage.unwrap_or(computed));
-        Ok(written)
+        match written.await {
+            Ok((delta, usage)) => {
+                let completion_tokens = delta.ids.len() as u64;
+                charge.settle(usage.unwrap_or(EngineUsage { completion_tokens, ..asked }));
+                Ok(delta)
+            }
+            Err(error) => {
+                charge.fail(&error);
+                Err(error)
+            }
+        }
     }
 
     /// The text of a row for an engine that accepts texts only.
@@ -99,7 +112,7 @@ impl Upstream {
         })
     }
 
-    fn delta(&self, written: Written, query: &TextQuery) -> Result<TextDelta, EngineError> {
+    fn delta(&self, written: Written, query: &TextQuery) -> Result<TextDelta, WireError> {
         let Written { mut text, ids, end, .. } = written;
         let Some(ids) = ids else {
             let found = query.stop.as_ref().and_then(|stop| Some((text.find(stop)?, stop)));
@@ -109,13 +122,13 @@ impl Upstream {
                 whole = format!("{text}{stop}");
             }
             let Ok(ids) = self.tokenizer.encode(&whole, false) else {
-                return Err(EngineError::Upstream("the engine's text cannot be tokenized".to_owned()));
+                return Err(WireError::Text("its text cannot be tokenized"));
             };
             let end = found.map_or(end.unwrap_or(TextEnd::EndOfSequence), |_| TextEnd::StopString);
             return Ok(TextDelta { text, ids, end: Some(end) });
         };
         if ids.len() > query.max_tokens || ids.iter().any(|&id| id as usize >= self.tokenizer.len()) {
-            return Err(EngineError::Upstream("the engine's text has wrong token ids".to_owned()));
+            return Err(WireError::Text("its text has wrong token ids"));
         }
         let end = match (end, &query.stop) {
             (Some(end), _) => end,

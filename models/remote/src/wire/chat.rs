@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::WireError;
 use super::usage::of_openai;
-use crate::engine::{ChatAnswer, ChatEnd, ChatQuery, EngineUsage};
+use crate::engine::{ChatEnd, ChatQuery, EngineUsage};
 
 /// Bytes of a token of an answer or of its reasoning in a response, and the rest of a response.
 const TOKEN_BYTES: usize = 64;
@@ -91,8 +91,17 @@ struct Part {
     text: Option<String>,
 }
 
+/// An answer as the engine reports it.
+#[derive(Debug)]
+pub struct ReadAnswer {
+    /// Without reasoning.
+    pub text: String,
+    pub end: ChatEnd,
+    pub usage: Option<EngineUsage>,
+}
+
 /// Reads a response. Only the first answer counts, since one was requested.
-pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
+pub fn read(bytes: &[u8]) -> Result<ReadAnswer, WireError> {
     let ChatResponse { choices } = serde_json::from_slice(bytes)?;
     let Some(choice) = choices.into_iter().next() else {
         return Err(WireError::Text("it has no answer"));
@@ -111,8 +120,7 @@ pub fn read(bytes: &[u8]) -> Result<ChatAnswer, WireError> {
             texts.filter_map(|part| part.text).collect()
         }
     };
-    let usage = of_openai(bytes).unwrap_or(EngineUsage { requests: 1, ..EngineUsage::default() });
-    Ok(ChatAnswer { text: without_reasoning(text), end, usage })
+    Ok(ReadAnswer { text: without_reasoning(text), end, usage: of_openai(bytes) })
 }
 
 /// The text after reasoning. Many engines report reasoning apart, and some leave it in the text.
@@ -158,7 +166,7 @@ mod tests {
         assert!(seeds.iter().all(|&seed| seed <= i32::MAX as u64), "some engines read 32 bits");
     }
 
-    fn answer(message: Value, finish_reason: Value) -> ChatAnswer {
+    fn answer(message: Value, finish_reason: Value) -> ReadAnswer {
         let body = json!({"choices": [{"message": message, "finish_reason": finish_reason}]});
         read(body.to_string().as_bytes()).unwrap()
     }
@@ -205,9 +213,9 @@ mod tests {
             completion_tokens: 3,
             reasoning_tokens: 2,
         };
-        assert_eq!((found.text.as_str(), found.usage), ("1", usage));
+        assert_eq!((found.text.as_str(), found.usage), ("1", Some(usage)));
         let none = answer(json!({"content": "1"}), json!("stop"));
-        assert_eq!(none.usage, EngineUsage { requests: 1, ..EngineUsage::default() });
+        assert_eq!(none.usage, None);
         for wrong in ["", "{}", r#"{"choices": []}"#, r#"{"choices": [{"message": {"content": 4}}]}"#] {
             assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
         }
