@@ -16,6 +16,12 @@ use crate::request::ModelProfile;
 /// Fields that limit the tokens of a text, under the names of OpenAI, vLLM and llama.cpp.
 const TOKEN_LIMITS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"];
 
+/// The limit of completions without one, in OpenAI's API.
+const COMPLETION_TOKENS: u64 = 16;
+
+/// Fields that name what an engine has stored, maybe for another client.
+const STORED: [&str; 2] = ["previous_response_id", "conversation"];
+
 /// Fields with the number of tokens whose log-probabilities a position has.
 const LOGPROBS: [&str; 4] = ["logprobs", "top_logprobs", "prompt_logprobs", "n_probs"];
 
@@ -54,12 +60,23 @@ const TEXT_NAMES: [&str; 10] = [
 const UNREAD_NAMES: [&str; 6] =
     ["annotations", "arguments", "function", "input_schema", "metadata", "parameters"];
 
+/// Where a request goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) route: &'static str,
+    pub(crate) engine: EngineKind,
+    /// The name of the limit of tokens in chats, if it is known.
+    pub(crate) chat_limit: Option<&'static str>,
+}
+
 /// A request for text with a limit of its tokens.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ForwardedRequest {
     pub(crate) body: Map<String, Value>,
     /// Number of texts.
     pub(crate) sequences: u32,
+    /// Maximum number of tokens of all texts.
+    pub(crate) tokens_max: u64,
     /// The limit of tokens that the server added. If the prompt leaves less room than this, engines may
     /// reject the request because of it, and the room is the limit.
     pub(crate) added_limit: Option<&'static str>,
@@ -67,14 +84,14 @@ pub(crate) struct ForwardedRequest {
     pub(crate) hides_usage: bool,
 }
 
-/// Checks a request to a route of an engine. `allowed`: fields that may name addresses.
+/// Checks a request to a route of an engine. `allowed`: fields that may name addresses or stored responses.
 pub(crate) fn forwarded_request(
     mut body: Map<String, Value>,
-    route: &str,
-    engine: EngineKind,
+    target: Target,
     profile: &ModelProfile,
     allowed: &[String],
 ) -> Result<ForwardedRequest, AppError> {
+    let Target { route, engine, .. } = target;
     let max = profile.output_tokens_max;
     for name in TOKEN_LIMITS.into_iter().chain(["min_tokens"]) {
         if let Some(tokens) = integer(&body, name)? {
@@ -91,14 +108,61 @@ pub(crate) fn forwarded_request(
         format!("must be at most {LOGPROB_IDS_MAX} token ids"),
     )?;
     check_addresses(&body, allowed)?;
-    let sequences = sequences(&body)?;
-    let added_limit = missing_limit(&body, route, engine, profile);
-    if let Some(name) = added_limit {
-        body.insert(name.to_owned(), max.into());
+    if route == RESPONSES {
+        check_stored(&mut body, allowed)?;
     }
+    let sequences = sequences(&body)?;
+    let added_limit = missing_limit(&body, target, profile);
+    if let Some(name) = added_limit {
+        let limit = least(&body, &TOKEN_LIMITS).unwrap_or(max);
+        body.insert(name.to_owned(), limit.into());
+    }
+    let rest = if route == COMPLETIONS { COMPLETION_TOKENS } else { max };
+    let tokens_max = least(&body, known_limits(target)).unwrap_or(rest).saturating_mul(sequences.into());
     let is_openai = matches!(engine, EngineKind::OpenAi | EngineKind::OpenAiChat);
     let hides_usage = !is_openai && add_usage(&mut body, route);
-    Ok(ForwardedRequest { body, sequences, added_limit, hides_usage })
+    Ok(ForwardedRequest { body, sequences, tokens_max, added_limit, hides_usage })
+}
+
+/// Returns the limits of tokens that an engine reads. It may ignore the others.
+fn known_limits(target: Target) -> &'static [&'static str] {
+    match (target.route, target.engine) {
+        (RESPONSES, EngineKind::LlamaCpp) => &["max_output_tokens", "n_predict"],
+        (RESPONSES, _) => &["max_output_tokens"],
+        (_, EngineKind::LlamaCpp) => &["max_tokens", "n_predict"],
+        (COMPLETIONS, _) => &["max_tokens"],
+        _ => &["max_tokens", "max_completion_tokens"],
+    }
+}
+
+/// Returns the least value of some fields, which are checked.
+fn least(body: &Map<String, Value>, names: &[&str]) -> Option<u64> {
+    let values = names.iter().filter_map(|name| body.get(*name)?.as_f64());
+    values.map(|tokens| tokens as u64).min()
+}
+
+/// Rejects what an engine computes without a connection, and what it has stored: all clients of the server have
+/// the same key there.
+fn check_stored(body: &mut Map<String, Value>, allowed: &[String]) -> Result<(), AppError> {
+    const STORE: &str = "store";
+    const BACKGROUND: &str = "background";
+    let is_allowed = |field: &str| allowed.iter().any(|name| name == field);
+    if body.get(BACKGROUND) == Some(&Value::Bool(true)) && !is_allowed(BACKGROUND) {
+        let message = "must be false: the server neither counts nor ends work in the background; it forwards the field if it is started with --upstream-fields background";
+        return Err(AppError::field(BACKGROUND, message));
+    }
+    for field in STORED {
+        if body.get(field).is_some_and(|value| !value.is_null()) && !is_allowed(field) {
+            let message = format!(
+                "names what the engine has stored, maybe for another client; the server forwards it if it is started with --upstream-fields {field}"
+            );
+            return Err(AppError::field(field, message));
+        }
+    }
+    if !is_allowed(STORE) {
+        body.insert(STORE.to_owned(), false.into());
+    }
+    Ok(())
 }
 
 /// The integer value of a field, unless it is missing or null.
@@ -141,9 +205,7 @@ fn sequences(body: &Map<String, Value>) -> Result<u32, AppError> {
     }
     let prompts = match body.get("prompt") {
         // A list of numbers is one prompt.
-        Some(Value::Array(prompts)) if prompts.iter().any(|one| one.is_string() || one.is_array()) => {
-            prompts.len()
-        }
+        Some(Value::Array(prompts)) if prompts.iter().any(|one| !one.is_number()) => prompts.len(),
         _ => 1,
     };
     Ok(check_sequences(prompts, texts, field)? as u32)
@@ -151,25 +213,21 @@ fn sequences(body: &Map<String, Value>) -> Result<u32, AppError> {
 
 /// Returns the limit that has to be added. The default of OpenAI's completions is 16 tokens; the other
 /// defaults are the rest of the context.
-fn missing_limit(
-    body: &Map<String, Value>,
-    route: &str,
-    engine: EngineKind,
-    profile: &ModelProfile,
-) -> Option<&'static str> {
+fn missing_limit(body: &Map<String, Value>, target: Target, profile: &ModelProfile) -> Option<&'static str> {
     // A number has its own limits.
     if body.contains_key("number") {
         return None;
     }
-    if TOKEN_LIMITS.iter().any(|name| body.get(*name).is_some_and(|value| !value.is_null())) {
+    if known_limits(target).iter().any(|name| body.get(*name).is_some_and(|value| !value.is_null())) {
         return None;
     }
     if profile.prompt_tokens_max as u64 <= profile.output_tokens_max {
         return None;
     }
-    match route {
-        COMPLETIONS if engine != EngineKind::LlamaCpp => None,
+    match target.route {
+        COMPLETIONS if target.engine != EngineKind::LlamaCpp => None,
         RESPONSES => Some("max_output_tokens"),
+        CHAT => Some(target.chat_limit.unwrap_or("max_tokens")),
         _ => Some("max_tokens"),
     }
 }
@@ -186,6 +244,8 @@ fn add_usage(body: &mut Map<String, Value>, route: &str) -> bool {
     }
     // Any other value is the engine's to reject.
     let Some(options) = options.as_object_mut() else { return false };
+    // Counts of single texts, before the last one, would replace those of the response.
+    options.remove("continuous_usage_stats");
     options.insert("include_usage".to_owned(), true.into()) != Some(Value::Bool(true))
 }
 
@@ -261,10 +321,18 @@ mod tests {
         ModelProfile { output_tokens_max: 50, logprobs_max: Some(2), prompt_tokens_max: 512, ..profile }
     }
 
-    fn forwarded(body: Value, route: &str, allowed: &[&str]) -> Result<ForwardedRequest, AppError> {
-        let Value::Object(body) = body else { panic!("{body}") };
+    fn forwarded(body: Value, route: &'static str, allowed: &[&str]) -> Result<ForwardedRequest, AppError> {
         let allowed: Vec<String> = allowed.iter().map(|&name| name.to_owned()).collect();
-        forwarded_request(body, route, ENGINE, &profile(), &allowed)
+        forwarded_request(fields(body), target(route, ENGINE), &profile(), &allowed)
+    }
+
+    fn fields(body: Value) -> Map<String, Value> {
+        let Value::Object(fields) = body else { panic!("{body}") };
+        fields
+    }
+
+    fn target(route: &'static str, engine: EngineKind) -> Target {
+        Target { route, engine, chat_limit: None }
     }
 
     #[test]
@@ -304,8 +372,8 @@ mod tests {
             assert!(forwarded(body.clone(), CHAT, &[]).is_ok(), "{body}");
         }
         let whole = ModelProfile { logprobs_max: None, ..profile() };
-        let body = json!({"prompt_logprobs": -1}).as_object().unwrap().clone();
-        assert!(forwarded_request(body, COMPLETIONS, ENGINE, &whole, &[]).is_ok());
+        let body = fields(json!({"prompt_logprobs": -1}));
+        assert!(forwarded_request(body, target(COMPLETIONS, ENGINE), &whole, &[]).is_ok());
     }
 
     #[test]
@@ -316,6 +384,7 @@ mod tests {
             (json!({"prompt": [1, 2, 3]}), 1),
             (json!({"prompt": ["x", "y"], "n": 3, "best_of": 5}), 10),
             (json!({"prompt": [[1], [2], [3]]}), 3),
+            (json!({"prompt": [{"prompt_string": "x"}, {"prompt_string": "y"}]}), 2),
         ] {
             assert_eq!(forwarded(body.clone(), COMPLETIONS, &[]).unwrap().sequences, want, "{body}");
         }
@@ -331,15 +400,56 @@ mod tests {
             (COMPLETIONS, EngineKind::Vllm, None),
             (COMPLETIONS, EngineKind::LlamaCpp, Some("max_tokens")),
         ] {
-            let request = forwarded_request(Map::new(), route, engine, &profile(), &[]).unwrap();
+            let request = forwarded_request(Map::new(), target(route, engine), &profile(), &[]).unwrap();
             assert_eq!(request.added_limit, want);
             let limited = want.map(|name| request.body[name].clone());
             assert_eq!(limited, want.map(|_| json!(50)));
         }
-        let body = json!({"max_completion_tokens": 7}).as_object().unwrap().clone();
-        assert_eq!(forwarded_request(body, CHAT, ENGINE, &profile(), &[]).unwrap().added_limit, None);
+        let body = json!({"max_completion_tokens": 7});
+        assert_eq!(forwarded(body.clone(), CHAT, &[]).unwrap().added_limit, None);
+        let newer =
+            Target { chat_limit: Some("max_completion_tokens"), ..target(CHAT, EngineKind::OpenAiChat) };
+        let request = forwarded_request(Map::new(), newer, &profile(), &[]).unwrap();
+        assert_eq!(request.added_limit, Some("max_completion_tokens"));
         let short = ModelProfile { prompt_tokens_max: 50, ..profile() };
-        assert_eq!(forwarded_request(Map::new(), CHAT, ENGINE, &short, &[]).unwrap().added_limit, None);
+        let request = forwarded_request(Map::new(), target(CHAT, ENGINE), &short, &[]).unwrap();
+        assert_eq!(request.added_limit, None);
+    }
+
+    #[test]
+    fn a_limit_that_the_engine_does_not_read_is_no_limit() {
+        use EngineKind::{LlamaCpp, Vllm};
+        for (route, engine, name, want) in [
+            (CHAT, Vllm, "max_output_tokens", ("max_tokens", 7)),
+            (CHAT, Vllm, "n_predict", ("max_tokens", 7)),
+            (RESPONSES, Vllm, "max_tokens", ("max_output_tokens", 7)),
+            (CHAT, LlamaCpp, "max_completion_tokens", ("max_tokens", 7)),
+            (COMPLETIONS, LlamaCpp, "max_output_tokens", ("max_tokens", 7)),
+        ] {
+            let body = fields(json!({name: 7, "n": 2}));
+            let request = forwarded_request(body, target(route, engine), &profile(), &[]).unwrap();
+            assert_eq!(request.body[want.0], want.1, "{route} {name}");
+            assert_eq!((request.added_limit, request.tokens_max), (Some(want.0), 14));
+        }
+        assert_eq!(forwarded(json!({"n_predict": 7}), COMPLETIONS, &[]).unwrap().tokens_max, 16);
+    }
+
+    #[test]
+    fn responses_are_neither_stored_nor_computed_in_the_background_unless_the_operator_allows_it() {
+        for (field, value) in [
+            ("background", json!(true)),
+            ("previous_response_id", json!("resp_1")),
+            ("conversation", json!({"id": "conv_1"})),
+        ] {
+            let body = json!({field: value, "input": "x"});
+            let error = forwarded(body.clone(), RESPONSES, &[]).unwrap_err();
+            assert_eq!(error.body().error.param.as_deref(), Some(field), "{error}");
+            assert!(forwarded(body, RESPONSES, &[field]).is_ok());
+        }
+        let body = json!({"background": false, "previous_response_id": null, "store": true});
+        assert_eq!(forwarded(body.clone(), RESPONSES, &[]).unwrap().body["store"], false);
+        assert_eq!(forwarded(body.clone(), RESPONSES, &["store"]).unwrap().body["store"], true);
+        assert_eq!(forwarded(body, CHAT, &[]).unwrap().body["store"], true);
     }
 
     #[test]
@@ -351,6 +461,12 @@ mod tests {
                 json!({"stream": true, "stream_options": {"include_usage": true}}),
                 CHAT,
                 false,
+                json!({"include_usage": true}),
+            ),
+            (
+                json!({"stream": true, "stream_options": {"continuous_usage_stats": true}}),
+                CHAT,
+                true,
                 json!({"include_usage": true}),
             ),
             (json!({"stream": false}), CHAT, false, json!(null)),

@@ -43,6 +43,10 @@ const OWN: [&str; 25] = [
     "top_p",
 ];
 
+/// Limits of texts without a number, under names that only engines read.
+const NOT_OF_NUMBERS: [&str; 6] =
+    ["logprob_token_ids", "max_output_tokens", "min_tokens", "n_cmpl", "n_predict", "n_probs"];
+
 /// A validated request.
 pub(crate) struct SampledNumber {
     pub(crate) request: GenerationRequest,
@@ -62,6 +66,10 @@ pub(crate) fn sampled_number(
     check_addresses(&fields, allowed)?;
     let has_messages = fields.get("messages").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
     check("messages", has_messages, "must be a list of at least one message")?;
+    for name in NOT_OF_NUMBERS {
+        let is_set = fields.get(name).is_some_and(|value| !value.is_null());
+        check(name, !is_set, "does not apply to `number`: `max_tokens` limits its answers")?;
+    }
     fields.remove("model");
     let mut own = Map::new();
     for name in OWN {

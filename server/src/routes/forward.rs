@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use ntl_core::contract::EngineError;
 use ntl_engine::EndReason;
 use ntl_remote::wire::salt_text;
-use ntl_remote::{EngineKind, Forwarded, TextTurn, Upstream, UpstreamError};
+use ntl_remote::{EngineKind, Forwarded, TextTurn, Upstream, UpstreamError, estimated_tokens};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -26,10 +26,11 @@ use super::body::{ApiRequest, RawRequest};
 use super::resolve;
 use super::stream::NO_BUFFERING;
 use super::usage_reader::UsageReader;
-use crate::apis::forwarded::{ForwardedRequest, forwarded_request};
+use crate::apis::forwarded::{ForwardedRequest, Target, forwarded_request};
 use crate::error::AppError;
 use crate::paths::CHAT;
 use crate::request::{Client, RequestRecord};
+use crate::response_budget::{ReservedResponse, ResponseSize};
 use crate::served::{RemoteTexts, ServedModel};
 use crate::state::AppState;
 
@@ -85,9 +86,12 @@ pub(super) async fn forward(
         fields.remove("number");
     }
     set_cache_salt(&mut fields, upstream.separates_salts(), requester.client)?;
-    let request = forwarded_request(fields, route, upstream.facts().kind, &model.profile, &remote.fields)?;
-    let ForwardedRequest { body, sequences, added_limit, hides_usage } = request;
-    let needs_whole = body.contains_key("number") && body.get("stream") != Some(&Value::Bool(true));
+    let facts = upstream.facts();
+    let target = Target { route, engine: facts.kind, chat_limit: facts.chat.map(|fields| fields.limit) };
+    let request = forwarded_request(fields, target, &model.profile, &remote.fields)?;
+    let ForwardedRequest { body, sequences, tokens_max, added_limit, hides_usage } = request;
+    let is_stream = body.get("stream") == Some(&Value::Bool(true));
+    let needs_whole = body.contains_key("number") && !is_stream;
     let bodies = Bodies::new(body, added_limit, needs_whole)?;
     drop(memory);
     let deadline = Instant::from_std(requester.started + requester.time_max);
@@ -99,11 +103,21 @@ pub(super) async fn forward(
         return Err(EngineError::Deadline { after_ms }.into());
     };
     let mut turn = turn?;
-    let mut prompt = UnreportedPrompt::new(&requester.record, &bodies);
+    let mut unreported = Unreported {
+        record: Arc::clone(&requester.record),
+        prompt: estimated_tokens(bodies.limited.len()),
+        // The first part of a stream comes before its first token.
+        texts: if is_stream { 0 } else { tokens_max },
+    };
     let response = match timeout_at(deadline, bodies.send(upstream, route)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
-            prompt.tokens = 0;
+            if !error.may_have_computed() {
+                unreported.prompt = 0;
+            }
+            if !error.is_timeout() {
+                unreported.texts = 0;
+            }
             turn.end(EndReason::Error);
             return Err(failed(route, error));
         }
@@ -113,10 +127,18 @@ pub(super) async fn forward(
         }
     };
     turn.release_memory();
+    unreported.texts = 0;
+    let held = match response.held_bytes() {
+        Some(bytes) => {
+            Some(app.responses.reserve(requester.client.id, ResponseSize { bytes, fields: Vec::new() })?)
+        }
+        None => None,
+    };
     let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
     let usage = UsageReader::new(is_stream, hides_usage);
     let record = requester.record;
-    let passing = Passing { response, usage, prompt, turn: Some(turn), model, record, deadline };
+    let passing =
+        Passing { response, usage, unreported, turn: Some(turn), model, record, deadline, _held: held };
     Ok(passing.into_response())
 }
 
@@ -154,11 +176,11 @@ impl Bodies {
         self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
     }
 
-    /// Sends the body. If the engine rejects it, the added limit may exceed the room after the prompt. Then
-    /// the room is smaller than the limit, and the engine keeps to it by itself.
+    /// Sends the body. If the engine rejects its length, the added limit may exceed the room after the prompt.
+    /// Then the room is smaller than the limit, and the engine keeps to it by itself.
     async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
         match (self.send_one(upstream, route, &self.limited).await, &self.unlimited) {
-            (Err(UpstreamError::Rejected { .. }), Some(unlimited)) => {
+            (Err(UpstreamError::Rejected { message, .. }), Some(unlimited)) if is_about_length(&message) => {
                 self.send_one(upstream, route, unlimited).await
             }
             (response, _) => response,
@@ -177,6 +199,12 @@ impl Bodies {
             upstream.forward(route, body).await
         }
     }
+}
+
+/// Returns whether an engine's message may say that a prompt and a limit of tokens exceed its context.
+fn is_about_length(message: &str) -> bool {
+    let message = message.to_lowercase();
+    ["context", "length", "too large", "too long", "exceed"].iter().any(|word| message.contains(word))
 }
 
 /// Returns whether the body of a response has texts, and all of them have ended.
@@ -234,27 +262,21 @@ fn failed(route: &'static str, error: UpstreamError) -> AppError {
     }
 }
 
-/// The prompt of a request whose engine has not reported its tokens yet. If it never does, because the client
-/// is gone or the engine does not count, the quota of the client counts an estimate.
-struct UnreportedPrompt {
+/// The tokens of a request whose engine has not reported them yet. If it never does, because the client is
+/// gone, the time is over or the engine does not count, the quota of the client counts these.
+struct Unreported {
     record: Arc<RequestRecord>,
-    tokens: u64,
+    /// An estimate.
+    prompt: u64,
+    /// The limit of the texts, until the response begins.
+    texts: u64,
 }
 
-impl UnreportedPrompt {
-    /// The usual number of bytes of a token.
-    const TOKEN_BYTES: usize = 4;
-
-    fn new(record: &Arc<RequestRecord>, bodies: &Bodies) -> Self {
-        let tokens = bodies.limited.len().div_ceil(Self::TOKEN_BYTES) as u64;
-        Self { record: Arc::clone(record), tokens }
-    }
-}
-
-impl Drop for UnreportedPrompt {
+impl Drop for Unreported {
     fn drop(&mut self) {
-        self.record.use_quota(self.tokens);
-        self.record.use_budget(self.tokens);
+        let tokens = self.prompt.saturating_add(self.texts);
+        self.record.use_quota(tokens);
+        self.record.use_budget(tokens);
     }
 }
 
@@ -262,12 +284,14 @@ impl Drop for UnreportedPrompt {
 struct Passing {
     response: Forwarded,
     usage: UsageReader,
-    prompt: UnreportedPrompt,
+    unreported: Unreported,
     /// `None` once the response has ended.
     turn: Option<TextTurn>,
     model: Arc<ServedModel>,
     record: Arc<RequestRecord>,
     deadline: Instant,
+    /// The memory of a response that has arrived as a whole.
+    _held: Option<ReservedResponse>,
 }
 
 impl Passing {
@@ -326,7 +350,7 @@ impl Passing {
 impl Drop for Passing {
     fn drop(&mut self) {
         if self.usage.is_reported() {
-            self.prompt.tokens = 0;
+            self.unreported.prompt = 0;
         }
         let (prompt, completion) = self.usage.tokens();
         self.model.count_tokens(&self.record, prompt, completion);

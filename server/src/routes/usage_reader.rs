@@ -1,13 +1,15 @@
 //! Reads the token counts in the response of an engine while it passes.
 //!
 //! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token
-//! counts of a stream that the client did not request. Invariant: at most one event of a stream, and the
-//! token counts of a body, are held back.
+//! counts of a stream that the client did not request. Invariants: at most one event of a stream is held back.
+//! Only the engine's own counts are read: a request may have texts and schemas that look like them, and engines
+//! repeat these.
 
+use ntl_remote::estimated_tokens;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The name before the token counts. Quotes within texts are escaped, so that no text contains it.
+/// The name before the token counts.
 const USAGE: &[u8] = br#""usage":"#;
 
 /// The name before the data of an event.
@@ -21,7 +23,7 @@ const EMPTY_LINE_MAX: usize = 4;
 
 const LENGTH: &[u8] = br#""finish_reason":"length""#;
 
-/// Maximum size of token counts, and of an event that is held back.
+/// Maximum size of the token counts of a body, and of an event that is held back.
 const USAGE_BYTES_MAX: usize = 4 << 10;
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
@@ -37,20 +39,44 @@ struct Usage {
     completion_tokens: u64,
 }
 
-/// The event of a stream after its last text: it has token counts and no text.
+/// What an event of a stream says about its tokens.
 #[derive(Deserialize)]
-struct LastEvent {
-    choices: Vec<IgnoredAny>,
+struct EventData {
+    /// None are left after the last text.
+    choices: Option<Vec<EventChoice>>,
+    usage: Option<Usage>,
+    response: Option<EventResponse>,
+}
+
+#[derive(Deserialize)]
+struct EventChoice {
+    finish_reason: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct EventResponse {
+    usage: Option<Usage>,
+}
+
+impl EventData {
+    /// Returns the token counts of the whole response. An event before the end of all texts may have those of
+    /// one text.
+    fn counts(&self) -> Option<Usage> {
+        let has_ended = self.choices.iter().flatten().all(|choice| choice.finish_reason.is_some());
+        let of_response = self.response.as_ref().and_then(|response| response.usage);
+        self.usage.filter(|_| has_ended).or(of_response)
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct UsageReader {
     is_stream: bool,
     hides_usage: bool,
-    /// Bytes of an event or of token counts that are not complete yet.
+    /// Bytes of an event that is not complete yet.
     pending: Vec<u8>,
     /// No event ends before this index of `pending`.
     scanned: usize,
+    body: BodyScanner,
     usage: Option<Usage>,
     /// Number of events with a part of a text.
     events: u64,
@@ -64,13 +90,12 @@ impl UsageReader {
 
     /// Reads a part of the response. Returns the bytes to pass on, which may be none.
     pub(super) fn pass(&mut self, part: Vec<u8>) -> Vec<u8> {
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.extend_from_slice(&part);
         if !self.is_stream {
-            self.pending = pending;
-            self.read_usage();
+            self.body.read(&part);
             return part;
         }
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.extend_from_slice(&part);
         let mut passed = Vec::new();
         let mut begin = 0;
         while let Some(end) = event_end(&pending, self.scanned) {
@@ -94,82 +119,125 @@ impl UsageReader {
 
     /// Returns the bytes that were held back when the response ends.
     pub(super) fn rest(&mut self) -> Vec<u8> {
-        if self.is_stream { std::mem::take(&mut self.pending) } else { Vec::new() }
+        std::mem::take(&mut self.pending)
     }
 
     /// Returns whether the engine has reported its token counts.
     pub(super) fn is_reported(&self) -> bool {
-        self.usage.is_some()
+        self.counts().is_some()
     }
 
-    /// The tokens of prompts and texts. Without token counts, a text has one token for each event.
+    /// The tokens of prompts and texts. Without token counts, each event of a stream has one token, and those
+    /// of a body are estimated.
     pub(super) fn tokens(&self) -> (u64, u64) {
-        match self.usage {
+        match self.counts() {
             Some(Usage { prompt_tokens, completion_tokens }) => {
                 (prompt_tokens.min(TOKENS_MAX), completion_tokens.min(TOKENS_MAX))
             }
-            None => (0, self.events),
+            None if self.is_stream => (0, self.events),
+            None => (0, estimated_tokens(self.body.bytes)),
         }
+    }
+
+    fn counts(&self) -> Option<Usage> {
+        if self.is_stream { self.usage } else { self.body.usage() }
     }
 
     /// Returns whether a text ended at its maximum length.
     pub(super) fn has_length(&self) -> bool {
-        self.has_length
+        self.has_length || self.body.has_length
     }
 
     /// Reads an event. Returns whether the client must not get it.
     fn hides(&mut self, event: &[u8]) -> bool {
         self.has_length |= find(event, LENGTH).is_some();
-        let mut rest = event;
-        let mut has_usage = false;
-        while let Some(at) = find(rest, USAGE) {
-            rest = &rest[at + USAGE.len()..];
-            if let Some(Ok(usage)) = json_prefix(rest) {
-                self.usage = Some(usage);
-                has_usage = true;
+        let Some(at) = find(event, DATA) else { return false };
+        let data = event[at + DATA.len()..].trim_ascii_start();
+        if find(data, USAGE).is_some()
+            && let Some(Ok(data)) = json_prefix::<EventData>(data)
+            && let Some(usage) = data.counts()
+        {
+            self.usage = Some(usage);
+            if data.choices.is_some_and(|choices| choices.is_empty()) {
+                return self.hides_usage;
             }
         }
-        let Some(at) = find(event, DATA) else { return false };
-        let data = &event[at + DATA.len()..];
-        if has_usage && is_last(data) {
-            return self.hides_usage;
-        }
-        if data.trim_ascii_start().starts_with(b"{") {
+        if data.starts_with(b"{") {
             self.events += 1;
         }
         false
     }
-
-    /// Reads the token counts of a body as soon as they are complete.
-    fn read_usage(&mut self) {
-        self.has_length |= find(&self.pending, LENGTH).is_some();
-        while let Some(at) = find(&self.pending, USAGE) {
-            match json_prefix(&self.pending[at + USAGE.len()..]) {
-                Some(Ok(usage)) => self.usage = Some(usage),
-                // More of them may follow.
-                Some(Err(error)) if error.is_eof() && self.pending.len() - at < USAGE_BYTES_MAX => {
-                    self.pending.drain(..at);
-                    return;
-                }
-                None if self.pending.len() - at < USAGE_BYTES_MAX => {
-                    self.pending.drain(..at);
-                    return;
-                }
-                _ => {}
-            }
-            self.pending.drain(..at + USAGE.len());
-        }
-        // A name may be divided.
-        let kept = self.pending.len().min(LENGTH.len().max(USAGE.len()) - 1);
-        self.pending.drain(..self.pending.len() - kept);
-    }
 }
 
-/// Returns whether an event with this data follows the last text.
-fn is_last(data: &[u8]) -> bool {
-    match json_prefix(data) {
-        Some(Ok(LastEvent { choices })) => choices.is_empty(),
-        _ => false,
+/// Finds the token counts among the fields of a body, in parts of any size.
+#[derive(Debug, Default)]
+struct BodyScanner {
+    bytes: usize,
+    /// Number of objects and lists around the next byte.
+    depth: usize,
+    is_text: bool,
+    is_escaped: bool,
+    /// The last text among the body's own fields, or the beginning of a longer one.
+    name: Vec<u8>,
+    /// The value of the field with the token counts.
+    value: Vec<u8>,
+    is_value: bool,
+    /// The end of the last part, in which a name may be divided.
+    end: Vec<u8>,
+    has_length: bool,
+}
+
+impl BodyScanner {
+    const NAME: &[u8] = b"usage";
+
+    fn read(&mut self, part: &[u8]) {
+        self.bytes += part.len();
+        part.iter().for_each(|&byte| self.read_byte(byte));
+        self.end.extend_from_slice(part);
+        self.has_length |= find(&self.end, LENGTH).is_some();
+        self.end.drain(..self.end.len().saturating_sub(LENGTH.len() - 1));
+    }
+
+    fn read_byte(&mut self, byte: u8) {
+        let ends_value = !self.is_text && self.depth == 1 && matches!(byte, b',' | b'}');
+        self.is_value &= !ends_value;
+        if self.is_value && self.value.len() < USAGE_BYTES_MAX {
+            self.value.push(byte);
+        }
+        if self.is_text {
+            self.read_text_byte(byte);
+            return;
+        }
+        match byte {
+            b'"' => {
+                self.is_text = true;
+                self.name.clear();
+            }
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            b':' if self.depth == 1 && self.name == Self::NAME => {
+                self.is_value = true;
+                self.value.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn read_text_byte(&mut self, byte: u8) {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = true,
+            b'"' => self.is_text = false,
+            _ => {}
+        }
+        if self.is_text && self.name.len() <= Self::NAME.len() {
+            self.name.push(byte);
+        }
+    }
+
+    /// The token counts, if they are complete.
+    fn usage(&self) -> Option<Usage> {
+        serde_json::from_slice(&self.value).ok()
     }
 }
 
@@ -220,7 +288,8 @@ mod tests {
             r#"{"output":[],"usage":{"input_tokens":3,"output_tokens":4,"input_tokens_details":{}}}"#;
         assert_eq!(passed(responses, 10, UsageReader::new(false, false)).1, (3, 4));
         for wrong in [r#"{"usage":"#, r#"{"usage":[]}"#, r#"{"usage":{"prompt_tokens":-1}}"#, "", "no JSON"] {
-            assert_eq!(passed(wrong, 3, UsageReader::new(false, false)).1, (0, 0), "{wrong}");
+            let estimate = wrong.len().div_ceil(4) as u64;
+            assert_eq!(passed(wrong, 3, UsageReader::new(false, false)).1, (0, estimate), "{wrong}");
         }
         let many = r#"{"usage":{"prompt_tokens":18446744073709551615}}"#;
         assert_eq!(passed(many, 3, UsageReader::new(false, false)).1, (TOKENS_MAX, 0));
@@ -255,13 +324,31 @@ mod tests {
         assert_eq!(usage.pass(long.clone()), long);
     }
 
+    #[test]
+    fn counts_that_a_request_made_the_engine_repeat_are_not_read() {
+        let forged = r#"{"usage":{"prompt_tokens":0,"input_tokens":0}}"#;
+        let body = format!(
+            r#"{{"tools":[{{"parameters":{forged}}}],"note":"\"usage\":{{}}","usage":{{"prompt_tokens":5,"completion_tokens":7}},"text":{forged}}}"#
+        );
+        for size in 1..=body.len() {
+            assert_eq!(passed(&body, size, UsageReader::new(false, false)).1, (5, 7), "{size}");
+        }
+        let created = format!("data: {{\"response\":{{\"tools\":[{forged}],\"usage\":null}}}}\n\n");
+        assert_eq!(passed(&created, 9, UsageReader::new(true, false)).1, (0, 1));
+        // The counts of one of several texts.
+        let early = "data: {\"choices\":[{\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
+        assert_eq!(passed(early, 9, UsageReader::new(true, false)).1, (0, 1));
+        let last = early.replace("null", "\"stop\"");
+        assert_eq!(passed(&last, 9, UsageReader::new(true, true)), (last.clone(), (5, 1), false));
+    }
+
     /// This would take hours if each part cost a pass over all parts before it.
     #[test]
     fn an_event_in_many_parts_costs_one_pass() {
         let event = format!("data: {{\"text\":\"{}\"}}\n\n", "x".repeat(EVENT_BYTES_MAX / 2));
         assert_eq!(passed(&event, 1, UsageReader::new(true, true)), (event.clone(), (0, 1), false));
-        let mut usage = UsageReader::new(false, true);
-        usage.pass(["x".repeat(1 << 20).as_bytes(), USAGE].concat());
-        assert_eq!(usage.pending, USAGE, "what precedes the name is not read again");
+        let nested = format!("data: {}\n\n", r#"{"usage":"#.repeat(EVENT_BYTES_MAX / 10));
+        assert_eq!(passed(&nested, 4096, UsageReader::new(true, true)), (nested.clone(), (0, 1), false));
+        passed(&nested, 4096, UsageReader::new(false, true));
     }
 }

@@ -114,8 +114,13 @@ async fn engine_request(State(shared): State<Arc<Shared>>, request: Request, nex
 
 /// A chat that rejects limits beyond the room after the prompt, as vLLM does.
 fn chat(body: &Value) -> Response {
-    if body["max_tokens"].as_u64().is_some_and(|max| max > ROOM) {
-        let error = json!({"error": {"message": "too many tokens", "type": "x", "param": null, "code": 400}});
+    let message = match body["max_tokens"].as_u64() {
+        _ if body["tool_choice"] == "unknown" => Some("there is no such tool"),
+        Some(max) if max > ROOM => Some("'max_tokens' is too large for this model's maximum context length"),
+        _ => None,
+    };
+    if let Some(message) = message {
+        let error = json!({"error": {"message": message, "type": "x", "param": null, "code": 400}});
         return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
     }
     let usage = json!({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10});
@@ -237,6 +242,9 @@ async fn a_chat_without_a_limit_gets_that_of_the_server_or_the_rest_of_the_conte
         );
         let limits: Vec<Value> = engine.bodies().iter().map(|body| body["max_tokens"].clone()).collect();
         assert_eq!(limits, sent);
+        let other = json!({"messages": [], "tool_choice": "unknown"});
+        assert_eq!(send(&app, "a", "/v1/chat/completions", &other).await.status, 400);
+        assert_eq!(engine.bodies().len(), 1, "a request that is rejected for another reason is sent once");
     }
 }
 
@@ -426,14 +434,14 @@ async fn a_quota_counts_the_tokens_of_the_engine_and_estimates_a_prompt_that_it_
     // The client is gone before the engine has answered.
     let words = "word ".repeat(400);
     let asked = {
-        let (app, body) = (app.clone(), json!({"prompt": format!("{HOLD}{words}"), "max_tokens": 4}));
+        let (app, body) = (app.clone(), json!({"prompt": format!("{HOLD}{words}"), "max_tokens": 30}));
         tokio::spawn(async move { send(&app, "a", "/v1/completions", &body).await })
     };
     becomes("the text is at the engine", async || engine.held() == 1).await;
     asked.abort();
     assert!(asked.await.is_err_and(|error| error.is_cancelled()));
     let used = before - left().await;
-    assert!((500..600).contains(&used), "one token for 4 bytes: {used}");
+    assert!((530..600).contains(&used), "one token for 4 bytes, and the limit of the text: {used}");
 }
 
 #[tokio::test]

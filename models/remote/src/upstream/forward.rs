@@ -3,7 +3,7 @@
 
 use super::{EngineKind, Upstream};
 use crate::client::{BaseUrl, OpenResponse, UpstreamError};
-use crate::replicas::Lease;
+use crate::replicas::{Lease, Purpose};
 
 /// Maximum number of bytes of a response that is read as a whole.
 const WHOLE_BYTES_MAX: usize = 64 << 20;
@@ -29,6 +29,14 @@ impl Forwarded {
         }
     }
 
+    /// The size of a response that has arrived as a whole, in bytes.
+    pub fn held_bytes(&self) -> Option<usize> {
+        match &self.content {
+            Content::Arriving(_) => None,
+            Content::Whole(body) => Some(body.as_ref().map_or(0, Vec::len)),
+        }
+    }
+
     /// Waits for the next part of the body. Returns `None` after the last one. The engine waits while nothing
     /// is read.
     pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>, UpstreamError> {
@@ -51,7 +59,7 @@ impl Upstream {
     /// # Errors
     /// [`UpstreamError::Rejected`] with the engine's message if the request is wrong.
     pub async fn forward(&self, route: &'static str, body: &[u8]) -> Result<Forwarded, UpstreamError> {
-        let answered = self.replicas.request_and_hold(None, |base: BaseUrl| async move {
+        let answered = self.replicas.request_and_hold(Purpose::Client, |base: BaseUrl| async move {
             let response = self.client().open(&base, route, body.to_vec()).await?;
             if (200..300).contains(&response.status()) {
                 return Ok(response);
@@ -75,7 +83,7 @@ impl Upstream {
         is_complete: fn(&str) -> bool,
     ) -> Result<Forwarded, UpstreamError> {
         let client = self.client();
-        let answered = self.replicas.request_and_hold(None, |base: BaseUrl| async move {
+        let answered = self.replicas.request_and_hold(Purpose::Client, |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, route, body.to_vec(), WHOLE_BYTES_MAX).await?;
             match String::from_utf8(bytes) {
                 Ok(json) if is_complete(&json) => Ok(client.without_key(&json).into_bytes()),
