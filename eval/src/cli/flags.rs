@@ -50,8 +50,9 @@ pub struct Common {
     /// For decoder-only models a space separates prompt and answer if neither has one.
     #[arg(long, env = "NTL_EVAL_SCORE", value_parser = BoolishValueParser::new())]
     pub score: bool,
-    /// Evaluate N items only: the first ones; of `multiplication`, `nupa` and `densities` a random sample by
-    /// `--seed`, with all modules in proportion; of `mathematics` a random sample of N items of each module.
+    /// Evaluate N items only, as a rule the first ones. `multiplication`, `nupa` and `densities` draw a
+    /// random sample by `--seed`, with all modules in proportion, and `mathematics` N items of each module.
+    /// `code-regression` keeps N items of each space, and `regression-in-context` N of each function.
     #[arg(long, value_name = "N", env = "NTL_EVAL_LIMIT", value_parser = at_least_one::<NonZeroUsize>)]
     pub limit: Option<NonZeroUsize>,
     /// Seed of generated items and of the bootstrap.
@@ -128,7 +129,8 @@ pub struct NumberFlags {
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
     #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = tolerance)]
     pub tolerance: Option<f64>,
-    /// Maximum number of decoder positions, 1 to 65536. The server's default: 4096.
+    /// Maximum number of decoder positions, 1 to 65536. The server's default: 320, and 4096 in structured
+    /// answers.
     #[arg(long, value_name = "N", env = "NTL_EVAL_NODES_MAX", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub nodes_max: Option<u32>,
     /// Stop the search as soon as the bounds of the value are no wider than this; 0 stops when it is certain.
