@@ -350,7 +350,7 @@ impl Runner {
             left = shares.new_jobs.saturating_sub(work);
             admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
         }
-        // Nobody has looked for memory for a client that may not start a job now.
+        // The memory for a barred client's job was not looked up.
         let is_one_barred = queue.clients().any(|client| shares.barred.contains(&client));
         if !lacks_memory && (any || !is_one_barred) {
             self.memory.stop_waiting();

@@ -39,7 +39,7 @@ struct Usage {
     completion_tokens: u64,
 }
 
-/// What an event of a stream says about its tokens.
+/// The fields of an event that concern token counts.
 #[derive(Deserialize)]
 struct EventData {
     /// None are left after the last text.
@@ -127,8 +127,8 @@ impl UsageReader {
         self.counts().is_some()
     }
 
-    /// The tokens of prompts and texts. Without token counts, each event of a stream has one token, and those
-    /// of a body are estimated.
+    /// The tokens of prompts and texts. Without token counts, each event of a stream counts as one token, and
+    /// the tokens of a body are estimated.
     pub(super) fn tokens(&self) -> (u64, u64) {
         match self.counts() {
             Some(Usage { prompt_tokens, completion_tokens }) => {

@@ -89,7 +89,7 @@ impl EngineMeter {
 }
 
 impl Charge {
-    /// Replaces the estimate by what the engine reported.
+    /// Replaces the estimate by the reported work.
     pub(crate) fn settle(self, usage: EngineUsage) {
         let mut sum = self.meter.lock();
         sum.subtract(self.estimate);

@@ -150,7 +150,7 @@ pub enum ChatEnd {
     Cut,
     /// The engine called a tool, or filtered the text.
     Refused,
-    /// The engine failed, maybe because of what it had written.
+    /// The engine failed, maybe because of this answer.
     Lost(EngineError),
 }
 

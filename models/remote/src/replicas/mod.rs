@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum `Retry-After` of overloaded replicas that a request waits for. The client gets a longer one.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 
-/// What a request is for, which decides where it goes and when it is sent again.
+/// The use of a request's response, which decides where it goes and when it is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A part of the tree with this number. Every replica computes the same response.
