@@ -22,6 +22,7 @@ mod on_gpu;
 mod ops;
 mod options;
 #[cfg(test)]
+#[path = "../tests/support/random.rs"]
 mod random;
 mod rope;
 mod step_graphs;

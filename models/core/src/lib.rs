@@ -27,6 +27,7 @@ mod report;
 pub mod samples;
 pub mod sampling;
 #[cfg(any(test, feature = "testing"))]
+#[path = "../tests/support/scripted.rs"]
 pub mod scripted;
 pub mod text;
 mod token;

@@ -2,7 +2,7 @@
 //!
 //! The rule holds at every level of the module tree: siblings, each together with all of its descendants, use
 //! one another in one direction only. A module and its own children may use each other. Test modules
-//! (`#[cfg(test)]`) are ignored.
+//! (`#[cfg(test)]`, also with the feature `testing`) are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -183,11 +183,18 @@ impl<'ast> Visit<'ast> for References<'_> {
     }
 }
 
+/// Conditions under which only tests are compiled.
+const TEST_CONDITIONS: [&str; 2] = ["test", r#"any (test , feature = "testing")"#];
+
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = |meta: &syn::MetaList| meta.tokens.to_string();
         attribute.path().is_ident("cfg")
-            && attribute.meta.require_list().map(condition).is_ok_and(|text| text == "test")
+            && attribute
+                .meta
+                .require_list()
+                .map(condition)
+                .is_ok_and(|text| TEST_CONDITIONS.contains(&text.as_str()))
     })
 }
 

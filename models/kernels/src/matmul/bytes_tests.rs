@@ -104,7 +104,7 @@ fn vnni_gives_the_same_bits_as_the_definition() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn tiles_give_the_same_bits_as_the_definition() {
-    let Some(tiles) = Q8Tiles::with(amx::emulator::amx()) else { return };
+    let Some(tiles) = Q8Tiles::with(amx::tests::emulator::amx()) else { return };
     assert_defined("tiles", |weight, x| tiles.product(weight, x));
 }
 
@@ -148,7 +148,7 @@ fn a_number_that_is_not_finite_reaches_the_outputs_of_its_row_on_every_instructi
         assert_not_lost("avx2", |weight, x| avx2.product(weight, x));
     }
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    if let Some(tiles) = Q8Tiles::with(amx::emulator::amx()) {
+    if let Some(tiles) = Q8Tiles::with(amx::tests::emulator::amx()) {
         assert_not_lost("tiles", |weight, x| tiles.product(weight, x));
     }
 }

@@ -11,10 +11,6 @@
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod absent;
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-pub(super) mod emulator;
-#[cfg(test)]
-mod machine;
 #[cfg(test)]
 pub(super) mod tests;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

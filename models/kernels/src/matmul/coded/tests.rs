@@ -112,7 +112,7 @@ fn stored_elements_are_those_of_the_codes() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn tiles_give_the_bits_of_the_definition() {
-    let Some(tiles) = Q8Tiles::with(super::super::amx::emulator::amx()) else { return };
+    let Some(tiles) = Q8Tiles::with(super::super::amx::tests::emulator::amx()) else { return };
     let Some(vnni) = Vnni::new() else { return };
     for ([m, n, k], code_bits) in SHAPES.into_iter().flat_map(|shape| BITS.map(|bits| (shape, bits))) {
         let x = numbers(m * k, 34);

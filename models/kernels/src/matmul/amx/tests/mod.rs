@@ -1,8 +1,12 @@
 //! Compares the tile machine with definitions, and provides sets of tiles for the matmul tests.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(in crate::matmul) mod emulator;
+mod machine;
+
 use half::bf16;
 
-use super::machine::{Fault, Machine, Operands, Signs};
+use self::machine::{Fault, Machine, Operands, Signs};
 use super::*;
 
 /// A set of tiles in plain Rust with the same steps as the assembly.

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::Once;
 
 use super::machine::{Fault, Machine, Operands, Signs};
-use super::unit::Amx;
+use crate::matmul::amx::Amx;
 
 /// A memory operand, by register numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
