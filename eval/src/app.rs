@@ -30,8 +30,8 @@ pub fn run(cli: &Cli, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         Command::Data(args) => data(args, console),
         Command::Task(task) => run_task(task, console),
         Command::Compare(args) => compare_runs(args, console),
-        Command::Calibrate(args) => {
-            calibrate::run(&args.settings(), console.out)?;
+        Command::Calibrate(settings) => {
+            calibrate::run(settings, console.out)?;
             Ok(ExitStatus::Success)
         }
         Command::Report(args) => write_reports(args, console),

@@ -14,6 +14,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
 use ntl_api::{
     CalibratedKind, CalibratedModel, CalibratedOffset, CalibratedSettings, CalibratedTask, Calibration,
@@ -36,30 +37,64 @@ use crate::metrics::Metric;
 use crate::metrics::distribution::IntervalScore;
 use crate::report::document::{Table, numbers, row, words};
 use crate::report::markdown::plain_table;
+use crate::settings::values::at_least_one;
 use crate::stats;
 use crate::stats::weighted::mean_in_order;
 use crate::store::report::Report;
 use crate::store::sample::Sample;
 use crate::store::saved::{REPORT, Run};
 
-#[derive(Debug, Clone, PartialEq)]
+/// Makes a calibration file for `ntl-server --calibration` from the intervals and the true answers of a
+/// finished run.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct CalibrateSettings {
-    /// Directory of the run.
+    /// Folder of a run in regress mode or of `decisions`, as `--out` wrote it.
+    #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Share of the intervals that may miss the truth, between 0 and 1.
+    /// Share of the intervals that may miss the truth, between 0 and 1: their coverage is 1 - ALPHA. The run
+    /// must hold the quantiles ALPHA/2 and 1 - ALPHA/2 (every run has those for 0.1 and 0.5), or be made with
+    /// `--interval`.
+    #[arg(long, value_name = "ALPHA", default_value = "0.1", value_parser = alpha)]
     pub alpha: f64,
-    /// The file to write.
+    /// The file to write. An existing file is an error without `--overwrite`.
+    #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Whether to replace an existing file.
+    /// Replace an existing file.
+    #[arg(long)]
     pub overwrite: bool,
-    /// Number of items to calibrate on. Default: half of them.
+    /// Number of items to calibrate on, drawn by `--seed`. The others are held out: coverage and width are
+    /// measured on them. Default: half of the items.
+    #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
     pub items: Option<NonZeroUsize>,
-    /// The type of questions to calibrate, in a run of a decision model.
+    /// Type of questions to calibrate, in a run of `decisions`. Default: the only one.
+    #[arg(long = "type", value_name = "TYPE", value_parser = kind())]
     pub kind: Option<CalibratedKind>,
-    /// Seed that draws these items.
+    /// Seed of the draw.
+    #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
-    /// Whether to print JSON.
+    /// Print one line of JSON instead of a table.
+    #[arg(long)]
     pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  ntl-eval rjokes --endpoint http://127.0.0.1:8000 --mode regress --out results
+  ntl-eval calibrate results --alpha 0.1 --out jokes.json
+  ntl-server --model DIR --calibration jokes.json";
+
+fn kind() -> impl TypedValueParser<Value = CalibratedKind> {
+    PossibleValuesParser::new(["predicate", "choice", "score"]).map(|name| match name.as_str() {
+        "predicate" => CalibratedKind::Predicate,
+        "choice" => CalibratedKind::Choice,
+        _ => CalibratedKind::Score,
+    })
+}
+
+fn alpha(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse().ok().filter(|share| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "expected a share between 0 and 1".to_owned())
 }
 
 /// Why a run cannot be calibrated.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use ntl_common::manual::ManualArgs;
 
-use super::calibrate::CalibrateArgs;
 use super::compare::CompareArgs;
 use super::tasks::Task;
+use crate::calibrate::CalibrateSettings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +34,7 @@ pub enum Command {
     /// Compare two runs over the same items, or run a task on two models and compare the runs.
     Compare(Box<CompareArgs>),
     /// Make a file that calibrates a server's intervals, from a finished run.
-    Calibrate(CalibrateArgs),
+    Calibrate(CalibrateSettings),
     /// Write report.md and report.html of finished runs.
     Report(ReportArgs),
     /// List the tasks.

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::flags::metric;
 use super::tasks::Task;
 use crate::compare::leaderboard::LeaderboardSettings;
 use crate::compare::{CompareSettings, Format};
 use crate::error::UsageError;
 use crate::settings::base_url::BaseUrl;
-use crate::settings::{OutputSettings, RunSettings, ServerSettings};
+use crate::settings::values::metric;
+use crate::settings::{RunSettings, ServerSettings};
 use crate::stats::bootstrap::Bootstrap;
 
 /// Flags of `ntl-eval compare`.
@@ -121,10 +121,11 @@ impl CompareArgs {
         let [endpoints_a, endpoints_b] = self.endpoints(&run.server)?;
         let [model_a, model_b] = self.model_names(&run.server)?;
         let sides = [("a", endpoints_a, model_a), ("b", endpoints_b, model_b)];
-        Ok(sides.map(|(folder, endpoints, model)| RunSettings {
-            server: ServerSettings { endpoints, model, ..run.server.clone() },
-            output: OutputSettings { out: Some(out.join(folder)), ..run.output.clone() },
-            ..run.clone()
+        Ok(sides.map(|(folder, endpoints, model)| {
+            let mut side = run.clone();
+            side.server = ServerSettings { endpoints, model, ..side.server };
+            side.output.out = Some(out.join(folder));
+            side
         }))
     }
 

@@ -1,35 +1,28 @@
 //! Tasks and their flags, and the suites that they select.
 
-use std::num::{NonZeroU8, NonZeroUsize};
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, Subcommand};
-use ntl_api::ReadName;
 
-use super::flags::{Common, at_least_one, one_of, range};
-use crate::json_path::JsonPath;
 use crate::settings::RunSettings;
-use crate::settings::decisions::{DecisionSettings, Reordering};
+use crate::settings::decisions::DecisionSettings;
 use crate::settings::judge::JudgeSettings;
-use crate::settings::mode::{Api, Mode, NumberRule};
-use crate::settings::number::{Draws, finite};
-use crate::stats::Interval;
-use crate::tasks::code_regression::CodeRegressionTask;
-use crate::tasks::custom::{CustomTask, Structured};
+use crate::settings::mode::{Api, Mode};
+use crate::settings::number::Draws;
+use crate::settings::values::{at_least_one, number_that};
+use crate::tasks::custom::CustomTask;
 use crate::tasks::gsm8k::{Form, Shots};
-use crate::tasks::judge::JudgeTask;
 use crate::tasks::judge::verify::{self, VerifyTask};
-use crate::tasks::nupa::{Length, NupaTask};
-use crate::tasks::own::OwnFile;
-use crate::tasks::regression_in_context::{Function, RegressionTask};
+use crate::tasks::judge::{JudgeTask, prefill};
+use crate::tasks::nupa::NupaTask;
+use crate::tasks::regression_in_context::RegressionTask;
 use crate::tasks::rjokes::RjokesSplit;
 use crate::tasks::splits::SplitChoice;
 use crate::tasks::{
     Suite, arithmetic, code_regression, custom, decisions, densities, gsm8k, judge, mathematics,
     multiplication, multirc, nupa, regression_in_context, rjokes, word,
 };
-use crate::template::unescaped;
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
@@ -119,7 +112,7 @@ const OF_PROMPTS: [&str; 19] = [
 fn for_questions(flag: Arg) -> Arg {
     match flag.get_id().as_str() {
         "api" => flag
-            .value_parser(one_of(Api::OF_QUESTIONS))
+            .value_parser(Api::one_of(Api::OF_QUESTIONS))
             .default_value("decisions")
             .help("API of the decision model, OpenAI's or TypeSafe's"),
         name if OF_PROMPTS.contains(&name) => flag.hide(true).env(None::<&str>),
@@ -160,7 +153,7 @@ impl Task {
             Self::Verify(args) => &args.common,
             Self::Decisions(args) => &args.common,
         };
-        let mut settings = common.settings();
+        let mut settings = common.clone();
         if let Self::CodeRegression(args) = self {
             settings.number.draws = args.draws();
         }
@@ -170,14 +163,14 @@ impl Task {
             settings.number.decimals_max.get_or_insert(NUPA_DIGITS_MAX);
         }
         if let Self::Judge(args) = self {
-            settings.prefill.clone_from(&args.prefill);
-            settings.judge = args.settings();
+            settings.prefill.clone_from(&args.task.prefill);
+            settings.judge = args.settings.clone();
         }
         if let Self::Verify(args) = self {
             settings.prefill.clone_from(&args.prefill);
         }
         if let Self::Decisions(args) = self {
-            settings.decisions = args.settings();
+            settings.decisions = args.settings.clone();
         }
         settings
     }
@@ -189,22 +182,22 @@ impl Task {
     pub fn suites(&self, settings: &RunSettings) -> anyhow::Result<Vec<Suite>> {
         let mut suites = match self {
             // The fields of its records go into the template as well.
-            Self::Custom(args) => return custom::suites(&args.task(), settings),
-            Self::Judge(args) => return judge::suites(&args.task(), settings),
+            Self::Custom(args) => return custom::suites(&args.task, settings),
+            Self::Judge(args) => return judge::suites(&args.task, settings),
             Self::Verify(args) => return Ok(vec![verify::suite(&args.task(), settings)?.1]),
             Self::Decisions(_) => return decisions::suites(settings),
             Self::Arithmetic(args) => arithmetic::suites(args.split, settings),
-            Self::CodeRegression(args) => code_regression::suites(&args.task(), settings),
-            Self::Gsm8k(args) => gsm8k::suites(args.form, args.shots().as_ref(), settings),
+            Self::CodeRegression(args) => code_regression::suites(&args.space, settings),
+            Self::Gsm8k(args) => gsm8k::suites(args.form, args.shots.as_ref(), settings),
             Self::Mathematics(args) => mathematics::suites(args.split, &args.module, settings),
             Self::Multiplication(args) => multiplication::suites(args.split, args.per_cell, settings),
             Self::Multirc(_) => multirc::suites(settings),
-            Self::Nupa(args) => nupa::suites(&args.task(), settings),
-            Self::RegressionInContext(args) => regression_in_context::suites(&args.task(), settings),
+            Self::Nupa(args) => nupa::suites(&args.task, settings),
+            Self::RegressionInContext(args) => regression_in_context::suites(&args.task, settings),
             Self::Densities(args) => densities::suites(args.per_module, settings),
             Self::Rjokes(args) => rjokes::suites(args.split, settings),
         }?;
-        if let Some(template) = &settings.template {
+        if let Some(template) = settings.template() {
             word(&mut suites, template, settings)?;
         }
         Ok(suites)
@@ -219,7 +212,7 @@ pub struct ArithmeticArgs {
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "both")]
     pub split: SplitChoice,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// `--data`: a file with one JSON object per line (or a JSON array, CSV or TSV) with the fields `input`,
@@ -234,30 +227,16 @@ pub struct CodeRegressionArgs {
     pub samples: Option<u16>,
     /// Draw only from the most probable tokens with this total probability, as the published evaluation does
     /// with 0.95.
-    #[arg(long, value_name = "P", env = "NTL_EVAL_TOP_P", default_value = "1", value_parser = share)]
+    #[arg(long, value_name = "P", env = "NTL_EVAL_TOP_P", default_value = "1", value_parser = number_that(|p| p > 0.0 && p <= 1.0, "must be above 0 and at most 1"))]
     pub top_p: f64,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 impl CodeRegressionArgs {
-    fn task(&self) -> CodeRegressionTask {
-        CodeRegressionTask { spaces: self.space.clone() }
-    }
-
     fn draws(&self) -> Option<Draws> {
         self.samples.map(|samples| Draws { samples, top_p: self.top_p })
     }
-}
-
-fn width(text: &str) -> Result<f64, String> {
-    let value = finite(text)?;
-    if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let value = finite(text)?;
-    if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("must be above 0 and at most 1".to_owned()) }
 }
 
 /// `--data`: a file, or a folder that holds `test.jsonl` or `test_clean.jsonl`.
@@ -266,20 +245,10 @@ pub struct Gsm8kArgs {
     /// The published form, or the paper's: without calculator marks and thousands separators.
     #[arg(long, value_enum, env = "NTL_EVAL_FORM", default_value = "original")]
     pub form: Form,
-    /// Word prompts as lm-eval does, after N solved questions. Default: the bare question.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS")]
-    pub shots: Option<usize>,
-    /// File of the solved questions. Default: `train.jsonl` in the folder of the data or in the cache.
-    #[arg(long, value_name = "FILE", env = "NTL_EVAL_TRAIN", requires = "shots")]
-    pub train: Option<PathBuf>,
     #[command(flatten)]
-    pub common: Common,
-}
-
-impl Gsm8kArgs {
-    fn shots(&self) -> Option<Shots> {
-        self.shots.map(|count| Shots { count, train: self.train.clone() })
-    }
+    pub shots: Option<Shots>,
+    #[command(flatten)]
+    pub common: RunSettings,
 }
 
 /// `--data`: a module's file, a folder of module files, or a folder that holds the folders
@@ -293,7 +262,7 @@ pub struct MathematicsArgs {
     #[arg(long, value_name = "NAME", env = "NTL_EVAL_MODULE", default_value = "all")]
     pub module: String,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// `--data`: a preprocessed file, or a folder that holds `multiplication_test_interpolate.jsonl` and
@@ -307,45 +276,24 @@ pub struct MultiplicationArgs {
     #[arg(long, value_name = "N", env = "NTL_EVAL_PER_CELL", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_cell: NonZeroUsize,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// `--data`: SuperGLUE's `val.jsonl`, the paper's `val_clean.jsonl`, or a folder that holds one of them.
 #[derive(Debug, Args)]
 pub struct MultircArgs {
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// The items are generated from `--seed`. `--mode regress` covers the 25 tasks whose answers are integers or
 /// floats. Numbers with more than 20 digits before or after the point are not read in that mode.
 #[derive(Debug, Args)]
 pub struct NupaArgs {
-    /// Ranges of length, each of which gets a report. Default: all four.
-    #[arg(long, value_enum, value_name = "LENGTH,...", env = "NTL_EVAL_SPLIT", value_delimiter = ',')]
-    #[arg(default_values_t = [Length::Short, Length::Medium, Length::Long, Length::VeryLong], hide_default_value = true)]
-    pub split: Vec<Length>,
-    /// Tasks, such as `integer_add`; `integer`, `float`, `fraction` or `scientific`; `all`: the 41 tasks; or
-    /// `variants`: the 12 easier and harder ones, such as `float_multiply_easy`.
-    #[arg(
-        long,
-        value_name = "NAME,...",
-        env = "NTL_EVAL_MODULE",
-        value_delimiter = ',',
-        default_value = "all"
-    )]
-    pub module: Vec<String>,
-    /// Items of each task and length, or all if there are fewer.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_MODULE", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
-    pub per_module: NonZeroUsize,
     #[command(flatten)]
-    pub common: Common,
-}
-
-impl NupaArgs {
-    fn task(&self) -> NupaTask {
-        NupaTask { lengths: self.split.clone(), modules: self.module.clone(), per_module: self.per_module }
-    }
+    pub task: NupaTask,
+    #[command(flatten)]
+    pub common: RunSettings,
 }
 
 /// The items are generated from `--seed`: each has new examples and a question, which all have normal noise.
@@ -353,37 +301,10 @@ impl NupaArgs {
 /// itself.
 #[derive(Debug, Args)]
 pub struct RegressionArgs {
-    /// Functions, each of which gets a report. Default: all four.
-    #[arg(long, value_enum, value_name = "FUNCTION,...", env = "NTL_EVAL_SPLIT", value_delimiter = ',')]
-    #[arg(default_values_t = [Function::Friedman1, Function::Friedman2, Function::Friedman3, Function::Linear], hide_default_value = true)]
-    pub split: Vec<Function>,
-    /// Examples before each question.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_EXAMPLES", default_value = "20", value_parser = at_least_one::<NonZeroU8>)]
-    pub examples: NonZeroU8,
-    /// Factor of the noise, at least 0.
-    #[arg(long, value_name = "FACTOR", env = "NTL_EVAL_NOISE", default_value = "1", value_parser = noise)]
-    pub noise: f64,
-    /// Items of each function.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_FUNCTION", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
-    pub per_function: NonZeroUsize,
     #[command(flatten)]
-    pub common: Common,
-}
-
-impl RegressionArgs {
-    fn task(&self) -> RegressionTask {
-        RegressionTask {
-            functions: self.split.clone(),
-            examples: self.examples,
-            noise: self.noise,
-            per_function: self.per_function,
-        }
-    }
-}
-
-fn noise(text: &str) -> Result<f64, String> {
-    let value = finite(text)?;
-    if value >= 0.0 { Ok(value) } else { Err("must be at least 0".to_owned()) }
+    pub task: RegressionTask,
+    #[command(flatten)]
+    pub common: RunSettings,
 }
 
 /// The items are generated from `--seed`. In regress mode the predicted distribution is compared with the
@@ -394,7 +315,7 @@ pub struct DensitiesArgs {
     #[arg(long, value_name = "N", env = "NTL_EVAL_PER_MODULE", default_value = "50", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_module: NonZeroUsize,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// `--data`: a `.tsv`, `.tsv.gz` or preprocessed `.jsonl` file, or a folder that holds them under the
@@ -405,7 +326,7 @@ pub struct RjokesArgs {
     #[arg(long, value_enum, env = "NTL_EVAL_SPLIT", default_value = "test")]
     pub split: RjokesSplit,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 /// `--data`: a file with one JSON object per line, a JSON array of objects, or CSV or TSV with a header
@@ -413,49 +334,10 @@ pub struct RjokesArgs {
 /// An answer is a number, a fraction, or a text.
 #[derive(Debug, Args)]
 pub struct CustomArgs {
-    /// Field of the question.
-    #[arg(long, value_name = "NAME", default_value = "question")]
-    pub question_field: String,
-    /// Field of the answer.
-    #[arg(long, value_name = "NAME", default_value = "answer")]
-    pub answer_field: String,
-    /// Put N other items of the file, drawn by `--seed`, with their answers before each question.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS", default_value = "0")]
-    pub shots: usize,
-    /// Leave out items whose question or answer is missing, null or empty, and report how many. Without this
-    /// flag they are an error.
-    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
-    pub skip_missing: bool,
-    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
-    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
-    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
-    pub delimiter: Option<u8>,
-    /// Text mode: the number of an answer that counts. Default: the first one, or the last one if a chain of
-    /// thought may precede it, with `--api chat` and with more than 32 `--max-tokens`.
-    #[arg(long, value_enum, value_name = "NUMBER", env = "NTL_EVAL_READ")]
-    pub read: Option<NumberRule>,
-    /// File with a JSON schema: the answers are structured, and the numbers of `--fields` are scored.
-    #[arg(long, value_name = "FILE", env = "NTL_EVAL_SCHEMA", requires = "fields")]
-    pub schema: Option<PathBuf>,
-    /// JSONPaths of the numbers to score, separated by commas, such as `$.price,$.rooms`. The true value of
-    /// `$.price` is the field `price` of the file. Each number has its own report.
-    #[arg(long, value_name = "PATHS", env = "NTL_EVAL_FIELDS", requires = "schema", value_delimiter = ',')]
-    pub fields: Vec<JsonPath>,
     #[command(flatten)]
-    pub common: Common,
-}
-
-impl CustomArgs {
-    fn task(&self) -> CustomTask {
-        CustomTask {
-            question_field: self.question_field.clone(),
-            answer_field: self.answer_field.clone(),
-            shots: self.shots,
-            reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },
-            number_rule: self.read,
-            structured: self.schema.clone().map(|schema| Structured { schema, fields: self.fields.clone() }),
-        }
-    }
+    pub task: CustomTask,
+    #[command(flatten)]
+    pub common: RunSettings,
 }
 
 /// `--data`: a file with one JSON object per line, a JSON array of objects, or CSV or TSV with a header
@@ -463,59 +345,12 @@ impl CustomArgs {
 /// scale, and all fields of the file but the score of people.
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
-    /// Compare two answers: the field of `--answer-b-field` is the second one. Each pair is judged in both
-    /// orders. Low scores favour the answer that is shown first.
-    #[arg(long, env = "NTL_EVAL_PAIRS", value_parser = BoolishValueParser::new())]
-    pub pairs: bool,
-    /// Field of the question or task that the answer replies to.
-    #[arg(long, value_name = "NAME", default_value = "input")]
-    pub input_field: String,
-    /// Field of the answer to grade.
-    #[arg(long, value_name = "NAME", default_value = "answer")]
-    pub answer_field: String,
-    /// Field of the second answer, with `--pairs`.
-    #[arg(long, value_name = "NAME", default_value = "answer_b")]
-    pub answer_b_field: String,
-    /// Field of an answer that is right, which items may have.
-    #[arg(long, value_name = "NAME", default_value = "reference")]
-    pub reference_field: String,
-    /// Field of the score of people, which items may have: a number, or with `--pairs` also `a`, `b` or
-    /// `tie`.
-    #[arg(long, value_name = "NAME", default_value = "human_score")]
-    pub human_field: String,
-    /// Ends of the scale of these scores, which are mapped onto `--scale`. Default: the ends of `--scale`.
-    #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_HUMAN_SCALE", allow_hyphen_values = true, value_parser = range)]
-    pub human_scale: Option<Interval>,
-    /// Leave out items whose input or answer is missing, null or empty, and report how many. Without this
-    /// flag an empty text is judged, and a missing one is an error.
-    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
-    pub skip_missing: bool,
-    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
-    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
-    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
-    pub delimiter: Option<u8>,
-    /// The beginning of the judge's answer, such as `Score: `: the score, or the reasoning before `--after`,
-    /// continues it. It is a message of the assistant with `--api chat`, and the end of the prompt without.
-    #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
-    pub prefill: Option<String>,
-    /// People's scores of some items, for the corrected mean and pass rate: a file with the fields `id` and
-    /// `score` (JSON lines, a JSON array, CSV or TSV). The items have to be a random part of the data.
-    #[arg(long, value_name = "FILE")]
-    pub labels: Option<PathBuf>,
-    /// Field of the data with the ids of `--labels`. Default: the id of an item is its number, from 0.
-    #[arg(long, value_name = "NAME", requires = "labels")]
-    pub id_field: Option<String>,
-    /// Also report the share of the items whose score is at least V, as the judge and as people see it.
-    #[arg(long, value_name = "V", allow_hyphen_values = true, value_parser = finite, conflicts_with = "pairs")]
-    pub pass_from: Option<f64>,
-    /// Also report how many labels give the corrected mean score a 95% interval of this width.
-    #[arg(long, value_name = "W", value_parser = width)]
-    pub width: Option<f64>,
-    /// Directory of an earlier run of this judge: test whether it scores the same prompts differently now.
-    #[arg(long, value_name = "DIR")]
-    pub drift: Option<PathBuf>,
     #[command(flatten)]
-    pub common: Common,
+    pub task: JudgeTask,
+    #[command(flatten)]
+    pub settings: JudgeSettings,
+    #[command(flatten)]
+    pub common: RunSettings,
 }
 
 /// `--data`: a file with one JSON object per line, or a JSON array of objects, with a question and a list of
@@ -549,7 +384,7 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
     pub prefill: Option<String>,
     #[command(flatten)]
-    pub common: Common,
+    pub common: RunSettings,
 }
 
 impl VerifyArgs {
@@ -562,7 +397,7 @@ impl VerifyArgs {
                 answer_field: "answer".to_owned(),
                 answer_b_field: "answer_b".to_owned(),
                 reference_field: self.reference_field.clone(),
-                reading: OwnFile { skip_missing: self.skip_missing, delimiter: None },
+                skip_missing: self.skip_missing,
                 ..JudgeTask::default()
             },
             answers_field: self.answers_field.clone(),
@@ -579,78 +414,8 @@ impl VerifyArgs {
 /// `unit`. Each question is sent in a separate request.
 #[derive(Debug, Args)]
 pub struct DecisionsArgs {
-    /// Also send each choice with its options in these orders, and measure how far a probability changes.
-    /// Costs one more request per choice and order.
-    #[arg(long, value_enum, value_name = "ORDER,...", env = "NTL_EVAL_REORDER", value_delimiter = ',')]
-    pub reorder: Vec<Reordering>,
-    /// Also repeat each request, and measure how far a probability changes. Costs one more request per
-    /// question with options.
-    #[arg(long, env = "NTL_EVAL_REPEAT", value_parser = BoolishValueParser::new())]
-    pub repeat: bool,
-    /// Also send the questions about the same input in one request, and measure how far a probability
-    /// changes. Costs one more request for each input with several questions, or for each 64 of them.
-    #[arg(long, env = "NTL_EVAL_BATCH", value_parser = BoolishValueParser::new())]
-    pub batch: bool,
-    /// ntl-server only: read short labels or the texts of the options (`x_read`).
-    #[arg(long, value_name = "WHAT", env = "NTL_EVAL_READ_OPTIONS", value_parser = read_name())]
-    pub read: Option<ReadName>,
-    /// ntl-server only: average over N rotations of the options, 1 to 255 (`x_orders`). Each costs a prompt.
-    #[arg(long, value_name = "N", env = "NTL_EVAL_ORDERS", value_parser = clap::value_parser!(u8).range(1..))]
-    pub orders: Option<u8>,
     #[command(flatten)]
-    pub common: Common,
-}
-
-impl DecisionsArgs {
-    fn settings(&self) -> DecisionSettings {
-        DecisionSettings {
-            read: self.read,
-            orders: self.orders,
-            reorder: self.reorder.clone(),
-            repeat: self.repeat,
-            batch: self.batch,
-        }
-    }
-}
-
-fn read_name() -> impl TypedValueParser<Value = ReadName> {
-    PossibleValuesParser::new(["labels", "texts"]).map(|name| match name.as_str() {
-        "texts" => ReadName::Texts,
-        _ => ReadName::Labels,
-    })
-}
-
-fn delimiter(text: &str) -> Result<u8, String> {
-    match text.as_bytes() {
-        b"tab" | b"\\t" => Ok(b'\t'),
-        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(*byte),
-        _ => Err("expected one character, such as `;`, or `tab`".to_owned()),
-    }
-}
-
-fn prefill(text: &str) -> Result<String, String> {
-    let text = unescaped(text).map_err(|error| error.to_string())?;
-    if text.trim().is_empty() { Err("expected a text such as `Score: `".to_owned()) } else { Ok(text) }
-}
-
-impl JudgeArgs {
-    fn task(&self) -> JudgeTask {
-        JudgeTask {
-            pairs: self.pairs,
-            input_field: self.input_field.clone(),
-            answer_field: self.answer_field.clone(),
-            answer_b_field: self.answer_b_field.clone(),
-            reference_field: self.reference_field.clone(),
-            human_field: self.human_field.clone(),
-            human_scale: self.human_scale,
-            by_criterion: false,
-            labels: self.labels.clone(),
-            id_field: self.id_field.clone(),
-            reading: OwnFile { skip_missing: self.skip_missing, delimiter: self.delimiter },
-        }
-    }
-
-    fn settings(&self) -> JudgeSettings {
-        JudgeSettings { pass_from: self.pass_from, width: self.width, drift: self.drift.clone() }
-    }
+    pub settings: DecisionSettings,
+    #[command(flatten)]
+    pub common: RunSettings,
 }

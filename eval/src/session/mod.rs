@@ -144,7 +144,8 @@ struct Planned<'a> {
 impl<'a> Planned<'a> {
     fn new(suite: &'a Suite, suites: &[Suite], settings: &RunSettings) -> anyhow::Result<Self> {
         let folder = settings.output.out.as_deref().map(|out| suite_folder(out, suite, suites));
-        let output = folder.map(|folder| RunFolder::open(folder, settings.output.on_existing)).transpose()?;
+        let output =
+            folder.map(|folder| RunFolder::open(folder, settings.output.on_existing())).transpose()?;
         let data = data_settings(suite, settings);
         let baseline = match &settings.gates.baseline {
             Some(folder) => Some(read_baseline(folder, suite.task, &suite.split, &data)?),
@@ -300,7 +301,7 @@ impl Session<'_> {
         suite: &Suite,
         template: &RequestTemplate,
     ) -> anyhow::Result<Journal> {
-        if self.settings.output.on_existing == OnExisting::Overwrite {
+        if self.settings.output.on_existing() == OnExisting::Overwrite {
             saved::remove_result(folder)?;
             journal.clear()?;
         }
@@ -423,7 +424,7 @@ impl Session<'_> {
         }
         let mut all = data_settings(suite, self.settings);
         for (name, value) in [
-            ("template", json!(self.settings.template.as_ref().map(Template::source))),
+            ("template", json!(self.settings.template().map(Template::source))),
             ("prompt_tokens", json!(self.settings.prompt_tokens)),
             ("concurrency", json!(self.settings.server.concurrency)),
             ("request", json!(template.settings())),

@@ -1,20 +1,36 @@
 //! Options of the requests to decision models.
 
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use ntl_api::ReadName;
 use serde::Serialize;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct DecisionSettings {
-    /// The field `x_read` of `ntl-server`. Servers that do not know it may reject it.
-    pub read: Option<ReadName>,
-    /// The field `x_orders` of `ntl-server`, 1 to 255.
-    pub orders: Option<u8>,
-    /// Orders in which each choice is requested again.
+    /// Also send each choice with its options in these orders, and measure how far a probability changes.
+    /// Costs one more request per choice and order.
+    #[arg(long, value_enum, value_name = "ORDER,...", env = "NTL_EVAL_REORDER", value_delimiter = ',')]
     pub reorder: Vec<Reordering>,
-    /// Whether to repeat each request.
+    /// Also repeat each request, and measure how far a probability changes. Costs one more request per
+    /// question with options.
+    #[arg(long, env = "NTL_EVAL_REPEAT", value_parser = BoolishValueParser::new())]
     pub repeat: bool,
-    /// Whether to request questions about the same state together as well.
+    /// Also send the questions about the same input in one request, and measure how far a probability
+    /// changes. Costs one more request for each input with several questions, or for each 64 of them.
+    #[arg(long, env = "NTL_EVAL_BATCH", value_parser = BoolishValueParser::new())]
     pub batch: bool,
+    /// ntl-server only: read short labels or the texts of the options (`x_read`).
+    #[arg(long, value_name = "WHAT", env = "NTL_EVAL_READ_OPTIONS", value_parser = read_name())]
+    pub read: Option<ReadName>,
+    /// ntl-server only: average over N rotations of the options, 1 to 255 (`x_orders`). Each costs a prompt.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_ORDERS", value_parser = clap::value_parser!(u8).range(1..))]
+    pub orders: Option<u8>,
+}
+
+fn read_name() -> impl TypedValueParser<Value = ReadName> {
+    PossibleValuesParser::new(["labels", "texts"]).map(|name| match name.as_str() {
+        "texts" => ReadName::Texts,
+        _ => ReadName::Labels,
+    })
 }
 
 /// Another order of the options of a choice.

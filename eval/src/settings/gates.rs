@@ -5,13 +5,17 @@ use std::str::FromStr;
 
 use crate::metrics::registry::{find, unknown};
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Gates")]
 pub struct Gates {
-    /// Bounds that metrics must not be below.
+    /// Exit with 3 when a metric of any split is below V or has no value; repeatable.
+    #[arg(long, value_name = "METRIC=V")]
     pub fail_under: Vec<Bound>,
-    /// Bounds that metrics must not be above.
+    /// Exit with 3 when a metric of any split is above V or has no value; repeatable.
+    #[arg(long, value_name = "METRIC=V")]
     pub fail_over: Vec<Bound>,
-    /// Directory of the report that no metric may be worse than.
+    /// Exit with 3 when a metric is worse than in the report in this folder, with its whole 95% interval.
+    #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
 }
 

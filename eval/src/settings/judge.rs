@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 
-#[derive(Debug, Clone, Default, PartialEq)]
+use super::values::{finite, positive};
+
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct JudgeSettings {
-    /// The lowest score that passes, on the judge's scale.
+    /// Also report the share of the items whose score is at least V, as the judge and as people see it.
+    #[arg(long, value_name = "V", allow_hyphen_values = true, value_parser = finite, conflicts_with = "pairs")]
     pub pass_from: Option<f64>,
-    /// Width of the interval whose labels are to be counted, above 0.
+    /// Also report how many labels give the corrected mean score a 95% interval of this width.
+    #[arg(long, value_name = "W", value_parser = positive)]
     pub width: Option<f64>,
-    /// Directory of an earlier run of the same judge.
+    /// Directory of an earlier run of this judge: test whether it scores the same prompts differently now.
+    #[arg(long, value_name = "DIR")]
     pub drift: Option<PathBuf>,
 }

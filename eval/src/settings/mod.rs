@@ -1,5 +1,5 @@
-//! The meaning of the flags of a run, by subject. `cli` reads the flags and makes these settings; everything
-//! else knows only the settings.
+//! The flags of a run and their meaning, by subject. The comment of a field is the help of its flag. `cli`
+//! has the flags of single tasks and of other commands; everything else knows only the settings.
 
 pub mod base_url;
 pub mod decisions;
@@ -8,5 +8,6 @@ pub mod judge;
 pub mod mode;
 pub mod number;
 mod run;
+pub mod values;
 
 pub use self::run::{OnExisting, OutputSettings, RunSettings, ServerSettings};

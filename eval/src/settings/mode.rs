@@ -1,9 +1,11 @@
 //! How a model answers, and the route of its requests.
 
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ntl_paper::{Paper, Protocol};
 use serde::Serialize;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Greedy text; a number in it is the prediction.
@@ -41,7 +43,7 @@ impl Mode {
 }
 
 /// Which number of a text is the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NumberRule {
     /// The first one: a model that continues its prompt writes more questions after the answer.
     First,
@@ -51,7 +53,7 @@ pub enum NumberRule {
     Marked,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
     /// `/v1/completions`.
@@ -69,4 +71,10 @@ impl Api {
     pub const OF_PROMPTS: [Self; 2] = [Self::Completions, Self::Chat];
     /// The routes of typed questions, whose prompts the server words.
     pub const OF_QUESTIONS: [Self; 2] = [Self::Decisions, Self::Systemone];
+
+    /// Returns the parser of a flag that accepts some of the APIs.
+    pub fn one_of(apis: [Self; 2]) -> impl TypedValueParser<Value = Self> {
+        let names = PossibleValuesParser::new(apis.iter().filter_map(ValueEnum::to_possible_value));
+        names.try_map(|name| Self::from_str(&name, false))
+    }
 }

@@ -23,34 +23,27 @@ pub const ENTRY: Entry = Entry {
     origin: Origin::Given,
 };
 
-/// Which items of the file are evaluated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CodeRegressionTask {
-    /// Names of spaces; empty for all.
-    pub spaces: Vec<String>,
-}
-
 /// The metrics that a run shows first, and for each space.
 const FIRST_METRICS: [&str; 4] = ["spearman", "kendall", "mae", "log_mae"];
 
 const FORMAT: &str =
     "code-regression needs --data FILE, JSON lines of objects with `input`, `target` and `space`";
 
-pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
+pub fn suites(spaces: &[String], run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
     if run.mode != Mode::Regress {
         return Err(UsageError::new("code-regression needs --mode regress").into());
     }
     let Some(file) = run.data.as_deref() else { return Err(UsageError::new(FORMAT).into()) };
     let own = own::read(file, OwnFile::default(), &[])?;
-    let items = own.records.iter().map(|record| item(record, run.template.is_none()));
+    let items = own.records.iter().map(|record| item(record, run.template().is_none()));
     let all = items.collect::<Result<Vec<Item>, DataError>>()?;
     let known: IndexSet<&str> = all.iter().filter_map(|item| item.module.as_deref()).collect();
-    if let Some(space) = task.spaces.iter().find(|space| !known.contains(space.as_str())) {
+    if let Some(space) = spaces.iter().find(|space| !known.contains(space.as_str())) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         let file = file.display();
         return Err(UsageError(format!("--space: {file} has no `{space}`; it has {known}")).into());
     }
-    let mut settings = Map::from_iter([from_file(file), ("spaces".to_owned(), json!(task.spaces))]);
+    let mut settings = Map::from_iter([from_file(file), ("spaces".to_owned(), json!(spaces))]);
     if let Some(draws) = &run.number.draws {
         settings.insert("draws".to_owned(), json!(draws));
     }
@@ -58,7 +51,7 @@ pub fn suites(task: &CodeRegressionTask, run: &RunSettings) -> anyhow::Result<Ve
     Ok(vec![Suite {
         task: ENTRY.name,
         split: own.split,
-        items: first_of_each_space(all, &task.spaces, items_max),
+        items: first_of_each_space(all, spaces, items_max),
         settings,
         traits: Traits { first_metrics: &FIRST_METRICS, medians: true, ..Traits::default() },
         ..Suite::default()

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::BoolishValueParser;
 use ntl_common::regular_file::{self, SMALL_BYTES_MAX};
 use ntl_core::numbers::parse::{last_number, with_decimal_point};
 use rand::SeedableRng;
@@ -11,7 +12,7 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-use super::own::{self, OwnFile, OwnItems, Skipped};
+use super::own::{self, OwnFile, OwnItems, Skipped, delimiter};
 use super::{AnswerField, Entry, Origin, Suite, Traits, from_file, number_rule, stop_of_short_answers};
 use crate::data::read::{Truth, decimal_point_hint};
 use crate::data::records::Record;
@@ -30,25 +31,42 @@ pub const ENTRY: Entry = Entry {
 };
 
 /// How the items of a file become prompts and answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct CustomTask {
+    /// Field of the question.
+    #[arg(long, value_name = "NAME", default_value = "question")]
     pub question_field: String,
+    /// Field of the answer.
+    #[arg(long, value_name = "NAME", default_value = "answer")]
     pub answer_field: String,
-    /// Number of other items that precede each question.
+    /// Put N other items of the file, drawn by `--seed`, with their answers before each question.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_SHOTS", default_value = "0")]
     pub shots: usize,
-    pub reading: OwnFile,
-    /// Which number of a text is the answer, if not the default one.
+    /// Leave out items whose question or answer is missing, null or empty, and report how many. Without this
+    /// flag they are an error.
+    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
+    pub skip_missing: bool,
+    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
+    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
+    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
+    /// Text mode: the number of an answer that counts. Default: the first one, or the last one if a chain of
+    /// thought may precede it, with `--api chat` and with more than 32 `--max-tokens`.
+    #[arg(long = "read", value_enum, value_name = "NUMBER", env = "NTL_EVAL_READ")]
     pub number_rule: Option<NumberRule>,
-    /// If the answers are structured: their schema, and the numbers to score.
+    #[command(flatten)]
     pub structured: Option<Structured>,
 }
 
 /// Structured answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Structured {
-    /// File with the JSON schema.
+    /// File with a JSON schema: the answers are structured, and the numbers of `--fields` are scored.
+    #[arg(required = false, long, value_name = "FILE", env = "NTL_EVAL_SCHEMA", requires = "fields")]
     pub schema: PathBuf,
-    /// The numbers to score.
+    /// JSONPaths of the numbers to score, separated by commas, such as `$.price,$.rooms`. The true value of
+    /// `$.price` is the field `price` of the file. Each number has its own report.
+    #[arg(long, value_name = "PATHS", env = "NTL_EVAL_FIELDS", requires = "schema", value_delimiter = ',')]
     pub fields: Vec<JsonPath>,
 }
 
@@ -113,13 +131,14 @@ fn suite(task: &CustomTask, run: &RunSettings, field: Option<AnswerField>) -> an
         None => Column { name: task.answer_field.clone(), path: None },
         Some(field) => Column::of(&field.path)?,
     };
-    let template = run.template.as_ref();
+    let template = run.template();
     if template.is_some_and(|template| template.names("answer") || template.names(&answer.name)) {
         let message = "--template names the answer, which the model would only have to copy";
         return Err(UsageError::new(message).into());
     }
     let required = [task.question_field.as_str(), answer.name.as_str()];
-    let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
+    let reading = OwnFile { skip_missing: task.skip_missing, delimiter: task.delimiter };
+    let OwnItems { records, split, skipped } = own::read(file, reading, &required)?;
     let items = records.iter().map(|record| item(task, &answer, run, record));
     let mut items = items.collect::<Result<Vec<Item>, DataError>>()?;
     let items_max = run.limit.map_or(items.len(), |limit| items.len().min(limit.get()));
@@ -215,7 +234,7 @@ fn item(task: &CustomTask, answer: &Column, run: &RunSettings, record: &Record) 
         truth = last_number(answer);
     }
     let mut prompt = None;
-    if let Some(template) = &run.template {
+    if let Some(template) = run.template() {
         let worded =
             template.render(|name| if name == "question" { Some(question) } else { record.get(name) });
         prompt = Some(worded.map_err(|UnknownField(name)| record.without(&name))?);

@@ -73,7 +73,7 @@ fn check(run: &RunSettings) -> Result<(), UsageError> {
     let refused = [
         (run.mode != Mode::Text, "decisions reads the probabilities of answers: leave out --mode"),
         (
-            run.template.is_some() || run.system.is_some() || run.after.is_some(),
+            run.template().is_some() || run.system.is_some() || run.after.is_some(),
             "decisions sends typed questions, whose prompts the server words: leave out --template, --system and --after",
         ),
         (

@@ -45,10 +45,13 @@ pub enum Form {
 }
 
 /// Solved questions before each question, as in lm-eval.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Shots {
+    /// Word prompts as lm-eval does, after N solved questions. Default: the bare question.
+    #[arg(required = false, long = "shots", value_name = "N", env = "NTL_EVAL_SHOTS")]
     pub count: usize,
-    /// File of the solved questions. Default: `train.jsonl` next to the data or in the cache.
+    /// File of the solved questions. Default: `train.jsonl` in the folder of the data or in the cache.
+    #[arg(long, value_name = "FILE", env = "NTL_EVAL_TRAIN", requires = "count")]
     pub train: Option<PathBuf>,
 }
 

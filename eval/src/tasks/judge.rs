@@ -10,10 +10,11 @@ pub mod verify;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use ntl_core::numbers::parse::whole_number;
 use serde_json::{Map, json};
 
-use super::own::{self, OwnFile, OwnItems, Skipped};
+use super::own::{self, OwnFile, OwnItems, Skipped, delimiter};
 use super::{Entry, Origin, Suite, Traits, from_file};
 use crate::data::read::decimal_point_hint;
 use crate::data::records::Record;
@@ -23,9 +24,10 @@ use crate::metrics::judgement::{HumanScore, Preference};
 use crate::settings::RunSettings;
 use crate::settings::mode::{Api, Mode};
 use crate::settings::number::RatingScale;
+use crate::settings::values::range;
 use crate::stats::Interval;
 use crate::stats::difference::ITEMS_MIN;
-use crate::template::{Template, UnknownField};
+use crate::template::{Template, UnknownField, unescaped};
 
 pub const ENTRY: Entry = Entry {
     name: "judge",
@@ -73,24 +75,59 @@ const PAIR_METRICS: [&str; 13] = [
 ];
 
 /// How the items of a file are judged.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct JudgeTask {
-    /// Whether two answers are compared.
+    /// Compare two answers: the field of `--answer-b-field` is the second one. Each pair is judged in both
+    /// orders. Low scores favour the answer that is shown first.
+    #[arg(long, env = "NTL_EVAL_PAIRS", value_parser = BoolishValueParser::new())]
     pub pairs: bool,
+    /// Field of the question or task that the answer replies to.
+    #[arg(long, value_name = "NAME", default_value = "input")]
     pub input_field: String,
+    /// Field of the answer to grade.
+    #[arg(long, value_name = "NAME", default_value = "answer")]
     pub answer_field: String,
+    /// Field of the second answer, with `--pairs`.
+    #[arg(long, value_name = "NAME", default_value = "answer_b")]
     pub answer_b_field: String,
+    /// Field of an answer that is right, which items may have.
+    #[arg(long, value_name = "NAME", default_value = "reference")]
     pub reference_field: String,
+    /// Field of the score of people, which items may have: a number, or with `--pairs` also `a`, `b` or
+    /// `tie`.
+    #[arg(long, value_name = "NAME", default_value = "human_score")]
     pub human_field: String,
-    /// Ends of the scale of people's scores, if it is not the judge's.
+    /// Ends of the scale of these scores, which are mapped onto `--scale`. Default: the ends of `--scale`.
+    #[arg(long, value_name = "LOW,HIGH", env = "NTL_EVAL_HUMAN_SCALE", allow_hyphen_values = true, value_parser = range)]
     pub human_scale: Option<Interval>,
-    /// File with people's scores of some items.
-    pub labels: Option<PathBuf>,
     /// Whether the judge compares by one criterion at a time.
+    #[arg(skip)]
     pub by_criterion: bool,
-    /// Field of the ids of the labels. Without it, an id is the number of the item.
+    /// Leave out items whose input or answer is missing, null or empty, and report how many. Without this
+    /// flag an empty text is judged, and a missing one is an error.
+    #[arg(long, env = "NTL_EVAL_SKIP_MISSING", value_parser = BoolishValueParser::new())]
+    pub skip_missing: bool,
+    /// Character between the fields of a CSV file: one such as `;`, or `tab`. With it, a file of any name is
+    /// CSV. Default: the one that separates the names in the header, a comma, a semicolon or a tab.
+    #[arg(long, value_name = "CHAR", env = "NTL_EVAL_DELIMITER", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
+    /// The beginning of the judge's answer, such as `Score: `: the score, or the reasoning before `--after`,
+    /// continues it. It is a message of the assistant with `--api chat`, and the end of the prompt without.
+    #[arg(long, value_name = "TEXT", env = "NTL_EVAL_PREFILL", value_parser = prefill)]
+    pub prefill: Option<String>,
+    /// People's scores of some items, for the corrected mean and pass rate: a file with the fields `id` and
+    /// `score` (JSON lines, a JSON array, CSV or TSV). The items have to be a random part of the data.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Field of the data with the ids of `--labels`. Default: the id of an item is its number, from 0.
+    #[arg(long, value_name = "NAME", requires = "labels")]
     pub id_field: Option<String>,
-    pub reading: OwnFile,
+}
+
+/// Reads the beginning of a judge's answer.
+pub fn prefill(text: &str) -> Result<String, String> {
+    let text = unescaped(text).map_err(|error| error.to_string())?;
+    if text.trim().is_empty() { Err("expected a text such as `Score: `".to_owned()) } else { Ok(text) }
 }
 
 pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>> {
@@ -104,7 +141,8 @@ pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>>
     let judge = Judge::new(task, run, scale)?;
     let second = task.pairs.then_some(task.answer_b_field.as_str());
     let required: Vec<&str> = [&*task.input_field, &task.answer_field].into_iter().chain(second).collect();
-    let OwnItems { records, split, skipped } = own::read(file, task.reading, &required)?;
+    let reading = OwnFile { skip_missing: task.skip_missing, delimiter: task.delimiter };
+    let OwnItems { records, split, skipped } = own::read(file, reading, &required)?;
     let items_max = run.limit.map_or(records.len(), |limit| records.len().min(limit.get()));
     let judged = &records[..items_max];
     let mut items =
@@ -131,7 +169,7 @@ pub fn suites(task: &JudgeTask, run: &RunSettings) -> anyhow::Result<Vec<Suite>>
         settings.insert("id_field".to_owned(), json!(task.id_field));
     }
     settings.extend(skipped.as_ref().map(Skipped::setting));
-    if run.template.is_none() {
+    if run.template().is_none() {
         let used: BTreeSet<&str> = judged.iter().map(|record| judge.rubric(record).source()).collect();
         settings.insert("default_rubrics".to_owned(), json!(used));
     }
@@ -204,7 +242,7 @@ impl<'a> Judge<'a> {
                 )));
             }
         }
-        let rubrics = match &run.template {
+        let rubrics = match run.template() {
             Some(template) => {
                 check_template(task, template)?;
                 [template.clone(), template.clone()]
@@ -213,7 +251,7 @@ impl<'a> Judge<'a> {
                 default_rubric(task, reference, run.after.as_deref(), run.prefill.is_some())
             }),
         };
-        let lead_in = match (&run.prefill, run.server.api, &run.template) {
+        let lead_in = match (&run.prefill, run.server.api, run.template()) {
             (Some(prefill), Api::Completions, Some(_)) => prefill.clone(),
             (Some(prefill), Api::Completions, None) => format!("\n{prefill}"),
             _ => String::new(),

@@ -68,7 +68,7 @@ fn number_rule(run: &RunSettings) -> NumberRule {
 
 /// Returns the texts that end a short answer: it ends the line that the template begins.
 fn stop_of_short_answers(run: &RunSettings, rule: NumberRule) -> &'static [&'static str] {
-    let continues_line = run.template.as_ref().is_some_and(Template::ends_in_text);
+    let continues_line = run.template().is_some_and(Template::ends_in_text);
     match (rule, run.server.api) {
         (NumberRule::First, Api::Completions) if continues_line => &["\n"],
         _ => &[],

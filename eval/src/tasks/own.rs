@@ -21,6 +21,15 @@ pub struct OwnFile {
     pub delimiter: Option<u8>,
 }
 
+/// Reads the character that separates the fields of a file.
+pub(super) fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(*byte),
+        _ => Err("expected one character, such as `;`, or `tab`".to_owned()),
+    }
+}
+
 /// The records that a task evaluates.
 #[derive(Debug)]
 pub(super) struct OwnItems {

@@ -16,6 +16,7 @@ use super::{Entry, Origin, Suite, Traits, check_generated};
 use crate::data::Item;
 use crate::metrics::law::Law;
 use crate::settings::RunSettings;
+use crate::settings::values::{at_least_one, not_negative};
 use crate::stats::least_squares;
 
 pub const ENTRY: Entry = Entry {
@@ -90,15 +91,26 @@ impl Function {
 }
 
 /// Which items are generated.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct RegressionTask {
-    /// One suite each.
+    /// Functions, each of which gets a report. Default: all four.
+    #[arg(
+        long = "split",
+        value_enum,
+        value_name = "FUNCTION,...",
+        env = "NTL_EVAL_SPLIT",
+        value_delimiter = ','
+    )]
+    #[arg(default_values_t = [Function::Friedman1, Function::Friedman2, Function::Friedman3, Function::Linear], hide_default_value = true)]
     pub functions: Vec<Function>,
-    /// Solved examples before each question.
+    /// Examples before each question.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_EXAMPLES", default_value = "20", value_parser = at_least_one::<NonZeroU8>)]
     pub examples: NonZeroU8,
-    /// Factor of the standard deviation of the noise.
+    /// Factor of the noise, at least 0.
+    #[arg(long, value_name = "FACTOR", env = "NTL_EVAL_NOISE", default_value = "1", value_parser = not_negative)]
     pub noise: f64,
     /// Items of each function.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_FUNCTION", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_function: NonZeroUsize,
 }
 

@@ -14,7 +14,7 @@ use crate::data::{DataError, Item};
 use crate::error::UsageError;
 use crate::format::count;
 use crate::settings::RunSettings;
-use crate::tasks::own::{self, OwnItems, Skipped};
+use crate::tasks::own::{self, OwnFile, OwnItems, Skipped};
 use crate::tasks::{Entry, Origin, Suite, Traits, from_file};
 
 pub const ENTRY: Entry = Entry {
@@ -62,7 +62,8 @@ pub fn suite(task: &VerifyTask, run: &RunSettings) -> anyhow::Result<(Vec<Tourna
     check(run)?;
     let judge = Judge::new(&task.judge, run, scale)?;
     let required = [task.judge.input_field.as_str(), &task.answers_field];
-    let OwnItems { mut records, split, skipped } = own::read(file, task.judge.reading, &required)?;
+    let reading = OwnFile { skip_missing: task.judge.skip_missing, delimiter: None };
+    let OwnItems { mut records, split, skipped } = own::read(file, reading, &required)?;
     records.truncate(run.limit.map_or(records.len(), usize::from));
     let mut tournaments = Vec::with_capacity(records.len());
     let mut items = Vec::new();

@@ -19,6 +19,7 @@ use crate::error::UsageError;
 use crate::metrics::forms::Form;
 use crate::settings::RunSettings;
 use crate::settings::mode::Mode;
+use crate::settings::values::at_least_one;
 
 pub const ENTRY: Entry = Entry {
     name: "nupa",
@@ -51,13 +52,30 @@ impl Length {
 }
 
 /// Which items are generated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct NupaTask {
-    /// One suite each.
+    /// Ranges of length, each of which gets a report. Default: all four.
+    #[arg(
+        long = "split",
+        value_enum,
+        value_name = "LENGTH,...",
+        env = "NTL_EVAL_SPLIT",
+        value_delimiter = ','
+    )]
+    #[arg(default_values_t = [Length::Short, Length::Medium, Length::Long, Length::VeryLong], hide_default_value = true)]
     pub lengths: Vec<Length>,
-    /// Names of tasks, or of groups of tasks.
+    /// Tasks, such as `integer_add`; `integer`, `float`, `fraction` or `scientific`; `all`: the 41 tasks; or
+    /// `variants`: the 12 easier and harder ones, such as `float_multiply_easy`.
+    #[arg(
+        long = "module",
+        value_name = "NAME,...",
+        env = "NTL_EVAL_MODULE",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
     pub modules: Vec<String>,
     /// Items of each task and length, or all if there are fewer.
+    #[arg(long, value_name = "N", env = "NTL_EVAL_PER_MODULE", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub per_module: NonZeroUsize,
 }
 
