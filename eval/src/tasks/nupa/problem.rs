@@ -54,87 +54,63 @@ pub struct Kind {
 }
 
 /// All tasks by the form of their operands.
-const TASKS: [(Form, &[(Operation, Level)]); 4] = [
+const TASKS: [(Form, Level, &[Operation]); 11] = [
     (
         Form::Integer,
+        Standard,
         &[
-            (Add, Standard),
-            (Subtract, Standard),
-            (Multiply, Standard),
-            (Divide, Standard),
-            (FloorDivide, Standard),
-            (Modulo, Standard),
-            (Max, Standard),
-            (Min, Standard),
-            (DigitMax, Standard),
-            (DigitMin, Standard),
-            (DigitAdd, Standard),
-            (GetDigit, Standard),
-            (Length, Standard),
-            (Count, Standard),
-            (ToScientific, Standard),
-            (Significant, Standard),
-            (Multiply, Easy),
-            (Modulo, Easy),
-            (Max, Hard),
-            (Min, Hard),
+            Add,
+            Subtract,
+            Multiply,
+            Divide,
+            FloorDivide,
+            Modulo,
+            Max,
+            Min,
+            DigitMax,
+            DigitMin,
+            DigitAdd,
+            GetDigit,
+            Length,
+            Count,
+            ToScientific,
+            Significant,
         ],
     ),
+    (Form::Integer, Easy, &[Multiply, Modulo]),
+    (Form::Integer, Hard, &[Max, Min]),
     (
         Form::Decimal,
+        Standard,
         &[
-            (Add, Standard),
-            (Subtract, Standard),
-            (Multiply, Standard),
-            (Max, Standard),
-            (Min, Standard),
-            (DigitMax, Standard),
-            (DigitMin, Standard),
-            (DigitAdd, Standard),
-            (GetDigit, Standard),
-            (Length, Standard),
-            (ToScientific, Standard),
-            (Significant, Standard),
-            (Multiply, Easy),
-            (Max, Hard),
-            (Min, Hard),
+            Add,
+            Subtract,
+            Multiply,
+            Max,
+            Min,
+            DigitMax,
+            DigitMin,
+            DigitAdd,
+            GetDigit,
+            Length,
+            ToScientific,
+            Significant,
         ],
     ),
-    (
-        Form::Fraction,
-        &[
-            (Add, Standard),
-            (Subtract, Standard),
-            (Multiply, Standard),
-            (Divide, Standard),
-            (Max, Standard),
-            (Min, Standard),
-            (ToFloat, Standard),
-            (Add, Easy),
-            (Multiply, Easy),
-        ],
-    ),
-    (
-        Form::Scientific,
-        &[
-            (Add, Standard),
-            (Subtract, Standard),
-            (Multiply, Standard),
-            (Max, Standard),
-            (Min, Standard),
-            (ToFloat, Standard),
-            (Multiply, Easy),
-            (Max, Hard),
-            (Min, Hard),
-        ],
-    ),
+    (Form::Decimal, Easy, &[Multiply]),
+    (Form::Decimal, Hard, &[Max, Min]),
+    (Form::Fraction, Standard, &[Add, Subtract, Multiply, Divide, Max, Min, ToFloat]),
+    (Form::Fraction, Easy, &[Add, Multiply]),
+    (Form::Scientific, Standard, &[Add, Subtract, Multiply, Max, Min, ToFloat]),
+    (Form::Scientific, Easy, &[Multiply]),
+    (Form::Scientific, Hard, &[Max, Min]),
 ];
 
 impl Kind {
     /// Returns the 41 tasks and their variants.
     pub fn all() -> Vec<Self> {
-        let kinds = TASKS.iter().flat_map(|&(form, tasks)| {
-            tasks.iter().map(move |&(operation, level)| Self { form, operation, level })
+        let kinds = TASKS.iter().flat_map(|&(form, level, operations)| {
+            operations.iter().map(move |&operation| Self { form, operation, level })
         });
         kinds.collect()
     }
