@@ -306,9 +306,13 @@ impl Metrics {
         let mut resampled: Vec<Resampled<'_>> = Vec::new();
         for info in &METRICS {
             match info.statistic {
-                Statistic::Share { applies, hit } if rows.iter().any(|row| applies(row)) => {
+                Statistic::Share { hit, applies } => {
                     let hits: Vec<bool> = rows.iter().filter_map(|row| hit(row)).collect();
-                    all.set(info.name, Metric::share(hits.iter().filter(|hit| **hit).count(), hits.len()));
+                    let applies = applies.is_some_and(|applies| rows.iter().any(|row| applies(row)));
+                    if applies || !hits.is_empty() {
+                        let count = hits.iter().filter(|hit| **hit).count();
+                        all.set(info.name, Metric::share(count, hits.len()));
+                    }
                 }
                 Statistic::Mean(value) => {
                     resampled.extend(mean_of(info, rows.iter().filter_map(|row| value(row)).collect()));
@@ -335,8 +339,7 @@ impl Metrics {
                     let statistic = Box::new(move |weights: &[f64]| of(scored, weights));
                     resampled.push(Resampled { info, n: scored.len(), statistic, influence: None });
                 }
-                Statistic::Share { .. }
-                | Statistic::Number(_)
+                Statistic::Number(_)
                 | Statistic::RelativeNumber(_)
                 | Statistic::Rating(_)
                 | Statistic::Text(_)

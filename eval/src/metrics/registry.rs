@@ -64,8 +64,8 @@ pub(crate) type NumberTerms = fn(&NumberColumns, &[f64]) -> Option<Vec<f64>>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
     /// Share of the items that are hits, without those for which `hit` is `None`. Measured if it applies to
-    /// any item.
-    Share { applies: fn(&Row) -> bool, hit: fn(&Row) -> Option<bool> },
+    /// any item, by default to those that `hit` knows.
+    Share { hit: fn(&Row) -> Option<bool>, applies: Option<fn(&Row) -> bool> },
     /// Mean over the items that have a value.
     Mean(fn(&Row) -> Option<f64>),
     /// Statistic over the items with a number.
@@ -88,21 +88,16 @@ pub(crate) enum Statistic {
 
 /// All metrics, in table order.
 pub static METRICS: [MetricInfo; 68] = [
-    share("accuracy", Higher, "share of items whose answer is right", Row::has_right_answer, |row| {
+    share("accuracy", Higher, "share of items whose answer is right", |row| {
         row.has_right_answer().then_some(row.correct)
     })
     .from(Estimate::Mode),
-    share("strict", Higher, "share of exact numbers, read by lm-eval's strict rule", is_read, |row| {
-        read(row, 0)
-    }),
-    share("flexible", Higher, "share of exact numbers, read by lm-eval's flexible rule", is_read, |row| {
-        read(row, 1)
-    }),
+    share("strict", Higher, "share of exact numbers, read by lm-eval's strict rule", |row| read(row, 0)),
+    share("flexible", Higher, "share of exact numbers, read by lm-eval's flexible rule", |row| read(row, 1)),
     share(
         "exact_digits",
         Higher,
         "share of answers with the requested form and exactly the true digits",
-        |row| row.digits.is_some(),
         |row| Some(row.digits?.exact),
     ),
     metric(
@@ -118,13 +113,9 @@ pub static METRICS: [MetricInfo; 68] = [
         "mean absolute difference between the numbers of digits",
         Statistic::Mean(|row| Some(row.digits?.length_difference)),
     ),
-    share(
-        "exact",
-        Higher,
-        "share of texts that equal the reference",
-        |row| row.text_scores.is_some(),
-        |row| Some(row.text_scores.as_ref()?.exact),
-    ),
+    share("exact", Higher, "share of texts that equal the reference", |row| {
+        Some(row.text_scores.as_ref()?.exact)
+    }),
     metric("f1", Higher, "token F1", Statistic::Mean(|row| Some(row.text_scores.as_ref()?.f1)))
         .within(Scale::Share),
     number("mae", Lower, "mean absolute error", |n, w| (n.mean)(&n.absolute_errors, w))
@@ -173,9 +164,10 @@ pub static METRICS: [MetricInfo; 68] = [
     )
     .from(Estimate::Median)
     .with_terms(NumberColumns::relative_error_terms),
-    share("unparsed", Lower, "share of answers without a number", is_searched_for_number, |row| {
+    share("unparsed", Lower, "share of answers without a number", |row| {
         (is_searched_for_number(row) && row.is_answered()).then(|| row.outcome == Outcome::Unparsed)
-    }),
+    })
+    .if_any(is_searched_for_number),
     metric("invalid", Lower, "numbers per item that Python cannot parse (paper)", Statistic::Separate),
     metric("no_number", Lower, "share of items without any number (paper)", Statistic::Separate),
     metric(
@@ -184,13 +176,7 @@ pub static METRICS: [MetricInfo; 68] = [
         "mean pinball loss of the quantiles",
         Statistic::Mean(|row| row.distribution.as_ref()?.pinball),
     ),
-    share(
-        "coverage",
-        Unknown,
-        "share of truths within the outer quantiles",
-        |row| inside(row).is_some(),
-        inside,
-    ),
+    share("coverage", Unknown, "share of truths within the outer quantiles", inside),
     metric(
         "crps",
         Lower,
@@ -242,13 +228,9 @@ pub static METRICS: [MetricInfo; 68] = [
         "width of the central interval, plus a penalty for truths outside it",
         Statistic::Mean(|row| row.distribution.as_ref()?.winkler),
     ),
-    share(
-        "interval_coverage",
-        Unknown,
-        "share of truths within the intervals of --interval",
-        |row| interval(row).is_some(),
-        |row| Some(interval(row)?.covers),
-    ),
+    share("interval_coverage", Unknown, "share of truths within the intervals of --interval", |row| {
+        Some(interval(row)?.covers)
+    }),
     metric(
         "interval_width",
         Unknown,
@@ -310,13 +292,9 @@ pub static METRICS: [MetricInfo; 68] = [
         Statistic::Mean(|row| Some(judged(row)?.mass)),
     )
     .within(Scale::Share),
-    share(
-        "consistent",
-        Higher,
-        "share of pairs in which both orders prefer the same answer",
-        |row| orders(row).is_some(),
-        |row| Some(orders(row)?.agree()),
-    ),
+    share("consistent", Higher, "share of pairs in which both orders prefer the same answer", |row| {
+        Some(orders(row)?.agree())
+    }),
     metric(
         "order_difference",
         Unknown,
@@ -340,7 +318,6 @@ pub static METRICS: [MetricInfo; 68] = [
         "preference",
         Higher,
         "share of pairs in which the judge prefers the answer that people prefer",
-        |row| preferred(row).is_some(),
         preferred,
     ),
     metric(
@@ -362,13 +339,9 @@ pub static METRICS: [MetricInfo; 68] = [
         Statistic::Options(calibration_error_of_scores),
     )
     .within(Scale::Share),
-    share(
-        "refused",
-        Lower,
-        "share of questions that the model refused",
-        |row| row.decision.is_some() && row.is_answered(),
-        |row| if row.is_answered() { Some(row.decision?.is_refused) } else { None },
-    ),
+    share("refused", Lower, "share of questions that the model refused", |row| {
+        if row.is_answered() { Some(row.decision?.is_refused) } else { None }
+    }),
     metric(
         "order_change",
         Lower,
@@ -445,10 +418,9 @@ const fn share(
     name: &'static str,
     better: Better,
     about: &'static str,
-    applies: fn(&Row) -> bool,
     hit: fn(&Row) -> Option<bool>,
 ) -> MetricInfo {
-    metric(name, better, about, Statistic::Share { applies, hit })
+    metric(name, better, about, Statistic::Share { hit, applies: None })
 }
 
 /// A metric of numbers. Most of them are computed from the mean of a prediction.
@@ -477,6 +449,14 @@ impl MetricInfo {
 
     const fn from(mut self, estimate: Estimate) -> Self {
         self.estimate = Some(estimate);
+        self
+    }
+
+    /// Measures a share if this holds for any item.
+    const fn if_any(mut self, applies_to: fn(&Row) -> bool) -> Self {
+        if let Statistic::Share { applies, .. } = &mut self.statistic {
+            *applies = Some(applies_to);
+        }
         self
     }
 
@@ -523,10 +503,6 @@ pub fn in_table_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> 
 /// Returns whether an answer may lack the number that it has to have. A decision model refuses instead.
 fn is_searched_for_number(row: &Row) -> bool {
     row.asks_number() && row.decision.is_none()
-}
-
-fn is_read(row: &Row) -> bool {
-    row.lm_eval_matches.is_some()
 }
 
 fn read(row: &Row, which: usize) -> Option<bool> {
