@@ -2,29 +2,24 @@
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The cost of the requests for one answer. A figure that the server does not report is missing.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
     /// Decoder positions of numbers, including those of draws.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub positions: Option<u64>,
     /// Draws of the open mass of numbers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub draws: Option<u64>,
     /// Model steps that computed the positions.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub passes: Option<u64>,
     /// Requests of the server to another engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
     /// Tokens of their prompts and answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_tokens: Option<u64>,
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use ntl_api::{LocatedNumber, MethodName, Number, NumberInterval};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use crate::data::Item;
 use crate::data::decisions::Question;
@@ -78,16 +79,14 @@ pub struct Label {
     pub text: String,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The token ids, if the request includes `return_token_ids` and the server supports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
     /// Only in regress mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<PredictedNumber>,
     /// Only in regress mode: the numbers of a structured answer, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -126,13 +125,14 @@ impl Answer {
 
 /// The part of the server's number distribution that is scored. Without estimates it holds no quantiles and
 /// no support.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PredictedNumber {
     /// Trimmed mean, median and mode, or `None` if the server returns no value. If the open mass leaves the
     /// trimmed mean unbounded, the first one is the median, which is the server's value.
+    #[serialize_always]
     pub estimates: Option<[f64; 3]>,
     /// Plain mean of the closed numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plain_mean: Option<f64>,
     pub mass_closed: f64,
     #[serde(default)]
@@ -146,16 +146,13 @@ pub struct PredictedNumber {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unbounded_quantiles: Vec<f64>,
     /// With `--interval`, the interval that the server returns, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<NumberInterval>,
     /// Values and probabilities.
     pub support: Vec<(f64, f64)>,
     /// The most probable value in exact decimal notation, which may have more digits than an `f64`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_text: Option<String>,
     /// Why the server returns no value or another one than the trimmed mean, or that it found little mass on
     /// the scale.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The scores in both orders, of a pair whose two judgements are combined. No response has them.
     #[serde(skip)]

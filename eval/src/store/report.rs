@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use indexmap::{IndexMap, IndexSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use crate::metrics::corrected::Corrections;
 use crate::metrics::cost::CostFigure;
@@ -20,6 +21,7 @@ use crate::metrics::{Baseline, Metric, Metrics, Outcome, Row};
 use crate::stats::difference::ITEMS_MIN;
 use crate::store::sample::plain;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -38,6 +40,7 @@ pub struct Report {
     /// Items without an answer.
     pub failed: usize,
     /// Seed of generated items and of the bootstrap.
+    #[serialize_always]
     pub seed: Option<u64>,
     /// Everything that may change the result.
     pub settings: Map<String, Value>,
@@ -49,6 +52,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub baselines: IndexMap<String, Baseline>,
     /// How answers without a number count.
+    #[serialize_always]
     pub unparsed_rule: Option<String>,
     /// Paper mode: the figures that the paper's code computes differently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -57,19 +61,15 @@ pub struct Report {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modules: BTreeMap<String, Module>,
     /// In regress mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<DistributionCalibration>,
     /// The metrics of every estimate, by name of the metric; in regress mode.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub estimates: IndexMap<String, EstimateScores>,
     /// Mean closed mass of the numbers; in regress mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mass_closed: Option<f64>,
     /// The unknown mass of the distributions; in regress mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_mass: Option<Unknown>,
     /// Items whose open mass leaves the trimmed mean unbounded, in regress mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unbounded: Option<Unbounded>,
     /// With `--interval`: where the ends come from, with the server's reason, and how many items have each.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -78,7 +78,6 @@ pub struct Report {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_numbers: BTreeMap<String, usize>,
     /// With `--score`, if true answers have no likelihood.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_scores: Option<MissingScores>,
     /// The figures of a judge, corrected by people's scores.
     #[serde(skip_serializing_if = "Corrections::is_empty")]
@@ -87,7 +86,6 @@ pub struct Report {
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub cost: IndexMap<String, CostFigure>,
     /// With `--drift`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
     /// Programs that took part.
     pub versions: Map<String, Value>,
