@@ -1,63 +1,16 @@
 //! Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}, …]`, and since tokenizer v11
 //! `[TOOL_CALLS]name[ARGS]{…}` for each call, with an id in between in some versions.
 
-use super::format::{CallFormat, Next, Step, next_is, seek};
-use super::granite::CallList;
+use super::format::{Next, Step, next_is};
 use super::layout::{CallLayout, CallSymbol};
+use super::marked_list::MarkedList;
 
 pub(super) const BEGIN: &str = "[TOOL_CALLS]";
 pub(super) const CALL_ID: &str = "[CALL_ID]";
 pub(super) const ARGUMENTS: &str = "[ARGS]";
 
-#[derive(Default)]
-pub(super) enum Mistral {
-    #[default]
-    Text,
-    Opened,
-    List(CallList),
-}
-
-impl CallFormat for Mistral {
-    fn step(&mut self, rest: &str) -> Step {
-        match self {
-            Self::Text => {
-                let step = seek(rest, &[BEGIN]);
-                if let Step::Opening(_) = step {
-                    *self = Self::Opened;
-                }
-                step
-            }
-            Self::Opened => match next_is(rest, "[") {
-                Next::Found(bytes) => {
-                    *self = Self::List(CallList::default());
-                    Step::Opening(bytes)
-                }
-                Next::Unknown => Step::Wait,
-                Next::Other => {
-                    let step = named(rest);
-                    if step != Step::Wait {
-                        *self = Self::Text;
-                    }
-                    step
-                }
-            },
-            Self::List(list) => {
-                let step = list.step(rest);
-                if let Step::Closing(_) | Step::Text(_) = step {
-                    *self = Self::Text;
-                }
-                step
-            }
-        }
-    }
-
-    fn ends_in_markup(&self, rest: &str) -> bool {
-        rest.trim().is_empty() || matches!(self, Self::List(_)) && rest.trim() == ","
-    }
-
-    fn reject(&mut self) {
-        *self = Self::Text;
-    }
+pub(super) fn reader() -> MarkedList {
+    MarkedList::new(BEGIN, named)
 }
 
 /// A name, markers, and the beginning of the arguments.

@@ -10,6 +10,7 @@ mod granite;
 mod hermes;
 mod layout;
 mod llama;
+mod marked_list;
 mod mistral;
 mod object;
 mod parser;
@@ -73,8 +74,8 @@ impl ToolFormat {
         match self {
             Self::Hermes => Box::<hermes::Hermes>::default(),
             Self::Llama3Json => Box::<llama::Llama>::default(),
-            Self::Mistral => Box::<mistral::Mistral>::default(),
-            Self::Granite => Box::<granite::Granite>::default(),
+            Self::Mistral => Box::new(mistral::reader()),
+            Self::Granite => Box::new(granite::reader()),
         }
     }
 
