@@ -295,7 +295,7 @@ impl AppError {
             Self::Draining => (S::SERVICE_UNAVAILABLE, SERVER, Some("draining"), Some(5)),
             Self::Quota(exceeded) => {
                 // OpenAI's types.
-                let kind = match exceeded.limit.unit() {
+                let kind = match exceeded.limit.unit {
                     Unit::Requests => "requests",
                     Unit::Tokens | Unit::UpstreamTokens => "tokens",
                 };

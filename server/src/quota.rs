@@ -31,64 +31,35 @@ pub(crate) enum Unit {
     UpstreamTokens,
 }
 
+/// A maximum number of units per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
-    RequestsPerMinute,
-    RequestsPerDay,
-    TokensPerMinute,
-    TokensPerDay,
-    UpstreamBudget,
+pub(crate) struct Limit {
+    /// The name of the flag, and of the setting of a key in `--api-key-file`.
+    pub(crate) name: &'static str,
+    units: &'static str,
+    pub(crate) unit: Unit,
+    /// The time in which a bucket refills, in nanoseconds.
+    period: u128,
 }
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Limit {
     const ALL: [Self; 5] = [
-        Self::RequestsPerMinute,
-        Self::RequestsPerDay,
-        Self::TokensPerMinute,
-        Self::TokensPerDay,
-        Self::UpstreamBudget,
+        Self::new("requests-per-minute", "requests per minute", Unit::Requests, MINUTE),
+        Self::new("requests-per-day", "requests per day", Unit::Requests, DAY),
+        Self::new("tokens-per-minute", "tokens per minute", Unit::Tokens, MINUTE),
+        Self::new("tokens-per-day", "tokens per day", Unit::Tokens, DAY),
+        Self::new("upstream-budget", "tokens of other engines per day", Unit::UpstreamTokens, DAY),
     ];
 
-    /// The name of the flag, and of the setting of a key in `--api-key-file`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::RequestsPerMinute => "requests-per-minute",
-            Self::RequestsPerDay => "requests-per-day",
-            Self::TokensPerMinute => "tokens-per-minute",
-            Self::TokensPerDay => "tokens-per-day",
-            Self::UpstreamBudget => "upstream-budget",
-        }
-    }
-
-    fn units(self) -> &'static str {
-        match self {
-            Self::RequestsPerMinute => "requests per minute",
-            Self::RequestsPerDay => "requests per day",
-            Self::TokensPerMinute => "tokens per minute",
-            Self::TokensPerDay => "tokens per day",
-            Self::UpstreamBudget => "tokens of other engines per day",
-        }
+    const fn new(name: &'static str, units: &'static str, unit: Unit, period: Duration) -> Self {
+        Self { name, units, unit, period: period.as_nanos() }
     }
 
     fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|limit| limit.name() == name)
-    }
-
-    pub(crate) fn unit(self) -> Unit {
-        match self {
-            Self::RequestsPerMinute | Self::RequestsPerDay => Unit::Requests,
-            Self::TokensPerMinute | Self::TokensPerDay => Unit::Tokens,
-            Self::UpstreamBudget => Unit::UpstreamTokens,
-        }
-    }
-
-    /// The time in which a bucket refills, in nanoseconds.
-    fn period(self) -> u128 {
-        let seconds = match self {
-            Self::RequestsPerMinute | Self::TokensPerMinute => 60,
-            Self::RequestsPerDay | Self::TokensPerDay | Self::UpstreamBudget => 24 * 60 * 60,
-        };
-        Duration::from_secs(seconds).as_nanos()
+        Self::ALL.into_iter().find(|limit| limit.name == name)
     }
 }
 
@@ -101,7 +72,7 @@ pub enum QuotaError {
     Twice(&'static str),
     #[error("`{0}` needs a name and a key before it: `NAME KEY {0}=VALUE`")]
     Unnamed(&'static str),
-    #[error("a setting after the key is none of `{}`{hint}", Limit::ALL.map(Limit::name).join("`, `"))]
+    #[error("a setting after the key is none of `{}`{hint}", Limit::ALL.map(|limit| limit.name).join("`, `"))]
     Unknown { hint: String },
 }
 
@@ -130,7 +101,7 @@ impl Quota {
         for setting in settings {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let Some(limit) = Limit::named(name) else {
-                let similar = most_similar(name, Limit::ALL.map(Limit::name));
+                let similar = most_similar(name, Limit::ALL.map(|limit| limit.name));
                 let hint = similar.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
                 return Err(QuotaError::Unknown { hint });
             };
@@ -138,11 +109,11 @@ impl Quota {
             let maximum = match (value, units) {
                 ("none", _) => Maximum::Unlimited,
                 (_, Some(units)) => Maximum::Units(units),
-                (_, None) => return Err(QuotaError::Value { name: limit.name() }),
+                (_, None) => return Err(QuotaError::Value { name: limit.name }),
             };
             for (at, place) in Limit::ALL.into_iter().zip(&mut quota.0) {
                 if at == limit && place.replace(maximum).is_some() {
-                    return Err(QuotaError::Twice(limit.name()));
+                    return Err(QuotaError::Twice(limit.name));
                 }
             }
         }
@@ -152,7 +123,7 @@ impl Quota {
     /// Fails if a word that should be a key or its name is the setting of one.
     pub(crate) fn check_no_setting(word: &str) -> Result<(), QuotaError> {
         match word.split_once('=').and_then(|(name, _)| Limit::named(name)) {
-            Some(limit) => Err(QuotaError::Unnamed(limit.name())),
+            Some(limit) => Err(QuotaError::Unnamed(limit.name)),
             None => Ok(()),
         }
     }
@@ -178,7 +149,7 @@ impl Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the quota of this API key is {max} {}, and it is used up; try again in {} s",
-    .limit.units(),
+    .limit.units,
     self.seconds()
 )]
 pub(crate) struct QuotaExceeded {
@@ -219,11 +190,11 @@ impl Bucket {
     }
 
     fn add(&mut self, units: u64) {
-        self.used = self.used.saturating_add(u128::from(units) * self.limit.period());
+        self.used = self.used.saturating_add(u128::from(units) * self.limit.period);
     }
 
     fn rate(&self) -> Rate {
-        let (max, period) = (self.max.get(), self.limit.period());
+        let (max, period) = (self.max.get(), self.limit.period);
         let remaining = (u128::from(max) * period).saturating_sub(self.used) / period;
         let remaining = u64::try_from(remaining).unwrap_or(max);
         Rate { max, remaining, reset: self.time(self.used) }
@@ -231,7 +202,7 @@ impl Bucket {
 
     /// Time until the bucket has a unit.
     fn wait(&self) -> Duration {
-        let free = u128::from(self.max.get() - 1) * self.limit.period();
+        let free = u128::from(self.max.get() - 1) * self.limit.period;
         self.time(self.used.saturating_sub(free))
     }
 
@@ -273,7 +244,7 @@ impl KeyState {
         for bucket in &self.buckets {
             let wait = bucket.wait();
             let is_longer = wait > longest.map_or(Duration::ZERO, |longest| longest.wait);
-            if is_longer && units.contains(&bucket.limit.unit()) {
+            if is_longer && units.contains(&bucket.limit.unit) {
                 longest = Some(QuotaExceeded { limit: bucket.limit, max: bucket.max, wait });
             }
         }
@@ -348,10 +319,7 @@ impl KeyQuota {
     pub(crate) fn rate(&self, unit: Unit) -> Option<Rate> {
         let mut keys = self.quotas.keys();
         let buckets = self.refilled(&mut keys).buckets.iter();
-        buckets
-            .filter(|bucket| bucket.limit.unit() == unit)
-            .map(Bucket::rate)
-            .min_by_key(|rate| rate.remaining)
+        buckets.filter(|bucket| bucket.limit.unit == unit).map(Bucket::rate).min_by_key(|rate| rate.remaining)
     }
 
     /// The state of the key now.
@@ -372,7 +340,7 @@ impl KeyQuota {
 
 fn add(state: &mut KeyState, unit: Unit, units: u64) {
     for bucket in &mut state.buckets {
-        if bucket.limit.unit() == unit {
+        if bucket.limit.unit == unit {
             bucket.add(units);
         }
     }
@@ -486,12 +454,12 @@ mod tests {
         let quota = of(&quotas, 1, &[]).unwrap();
         assert_eq!(wait(&quota), 0);
         for _ in 0..5 {
-            assert_eq!(quota.begin().unwrap_err().limit, Limit::RequestsPerMinute);
+            assert_eq!(quota.begin().unwrap_err().limit.name, "requests-per-minute");
         }
         time.pass(Duration::from_secs(60));
         assert_eq!(wait(&quota), 0);
         let exceeded = quota.begin().unwrap_err();
-        assert_eq!((exceeded.limit, exceeded.seconds()), (Limit::RequestsPerDay, 12 * 3600 - 60));
+        assert_eq!((exceeded.limit.name, exceeded.seconds()), ("requests-per-day", 12 * 3600 - 60));
         assert_eq!(quota.rate(Unit::Requests).unwrap().max, 1, "ties go to the shorter period");
     }
 

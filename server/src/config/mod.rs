@@ -162,7 +162,7 @@ impl TryFrom<Args> for Config {
         let (models, adapters) = models::with_calibrations(models, adapters, &flags.calibrations)?;
         let api_keys = ApiKeys::read(network.api_keys, network.api_key_file)?;
         if let (Some(limit), true) = (quota.first(), api_keys.is_empty()) {
-            return Err(ConfigError::QuotaWithoutKeys(limit.name()));
+            return Err(ConfigError::QuotaWithoutKeys(limit.name));
         }
         let http = HttpSettings {
             api_keys,
