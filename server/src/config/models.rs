@@ -174,18 +174,27 @@ pub(super) fn with_calibrations(
     let of_models = models.iter().map(|model| &model.name);
     let of_adapters = adapters.iter().map(|adapter| &adapter.name);
     let names: Vec<String> = of_models.chain(of_adapters).cloned().collect();
-    for text in flags {
-        let (index, file) = attached(&names, text).map_err(|problem| ConfigError::Unattached {
-            flag: "--calibration",
-            text: text.clone(),
-            problem,
-        })?;
+    attach_each("--calibration", flags, |text| {
+        let (index, file) = attached(&names, text)?;
         match index.checked_sub(models.len()) {
             None => models[index].calibrations.push(file),
             Some(index) => adapters[index].calibrations.push(file),
         }
-    }
+        Ok(())
+    })?;
     Ok((models, adapters))
+}
+
+/// Attaches every value of a flag.
+fn attach_each(
+    flag: &'static str,
+    values: &[String],
+    mut attach: impl FnMut(&str) -> Result<(), AttachmentError>,
+) -> Result<(), ConfigError> {
+    for text in values {
+        attach(text).map_err(|problem| ConfigError::Unattached { flag, text: text.clone(), problem })?;
+    }
+    Ok(())
 }
 
 /// Returns the index of the name in `[NAME=]FILE`, or of the only one if the name is missing, and the file.
@@ -207,26 +216,18 @@ pub(super) fn with_chat_templates(
     mut models: Vec<ModelConfig>,
     flags: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
-    for text in flags {
-        attach_chat_template(&mut models, text).map_err(|problem| ConfigError::Unattached {
-            flag: "--chat-template",
-            text: text.clone(),
-            problem,
-        })?;
-    }
+    attach_each("--chat-template", flags, |text| {
+        let (index, file) = attached(&names(&models), text)?;
+        let model = &mut models[index];
+        if matches!(model.source, ModelSource::Remote(_)) {
+            return Err(AttachmentError::Remote);
+        }
+        if model.chat_template.replace(file).is_some() {
+            return Err(AttachmentError::Twice);
+        }
+        Ok(())
+    })?;
     Ok(models)
-}
-
-fn attach_chat_template(models: &mut [ModelConfig], text: &str) -> Result<(), AttachmentError> {
-    let (index, file) = attached(&names(models), text)?;
-    let model = &mut models[index];
-    if matches!(model.source, ModelSource::Remote(_)) {
-        return Err(AttachmentError::Remote);
-    }
-    if model.chat_template.replace(file).is_some() {
-        return Err(AttachmentError::Twice);
-    }
-    Ok(())
 }
 
 fn names(models: &[ModelConfig]) -> Vec<String> {
@@ -273,30 +274,23 @@ pub(super) fn with_decision_templates(
     mut models: Vec<ModelConfig>,
     flags: &[String],
 ) -> Result<Vec<ModelConfig>, ConfigError> {
-    for text in flags {
-        attach_decision_template(&mut models, text).map_err(|problem| ConfigError::Unattached {
-            flag: "--decision-template",
-            text: text.clone(),
-            problem,
-        })?;
-    }
+    attach_each("--decision-template", flags, |text| {
+        let (name, file) = split_name(text);
+        if file.is_empty() {
+            return Err(AttachmentError::NoPath);
+        }
+        let all = names(&models);
+        let named = named_models(&mut models, name);
+        if named.is_empty() {
+            let name = name.unwrap_or_default().to_owned();
+            return Err(AttachmentError::UnknownName { name, models: all });
+        }
+        for model in named {
+            model.decision_template = Some(file.into());
+        }
+        Ok(())
+    })?;
     Ok(models)
-}
-
-fn attach_decision_template(models: &mut [ModelConfig], text: &str) -> Result<(), AttachmentError> {
-    let (name, file) = split_name(text);
-    if file.is_empty() {
-        return Err(AttachmentError::NoPath);
-    }
-    let all = names(models);
-    let named = named_models(models, name);
-    if named.is_empty() {
-        return Err(AttachmentError::UnknownName { name: name.unwrap_or_default().to_owned(), models: all });
-    }
-    for model in named {
-        model.decision_template = Some(file.into());
-    }
-    Ok(())
 }
 
 fn tool_parser(text: &str) -> Option<ToolParserChoice> {
