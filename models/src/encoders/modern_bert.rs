@@ -54,7 +54,7 @@ struct ModernBertConfig {
     mlp_bias: bool,
     activation: Activation,
     /// For layers without a window, and for those with one.
-    kinds: [LayerKind; 2],
+    kinds: [AttentionKind; 2],
     /// The index of each layer's kind.
     layers: Vec<usize>,
     pooling: Pooling,
@@ -62,23 +62,10 @@ struct ModernBertConfig {
     classifier_activation: Activation,
 }
 
-struct LayerKind {
-    window: Option<Window>,
-    rotary: Rotary,
-}
-
 impl ModernBertConfig {
     fn read(files: &CheckpointFiles) -> LoadResult<Self> {
         let stored: StoredModernBert = files.require_json(CONFIG_FILE)?;
         stored.resolve().map_err(at_root(files))
-    }
-
-    fn attention_kinds(&self) -> Vec<AttentionKind> {
-        let mut kinds = Vec::new();
-        for LayerKind { window, rotary } in &self.kinds {
-            kinds.push(AttentionKind { window: *window, rotary: Some(rotary.clone()), bias: None });
-        }
-        kinds
     }
 }
 
@@ -100,8 +87,8 @@ impl StoredModernBert {
         // Half of the width on each side.
         let window = Window { before: width / 2, after: width / 2 };
         let kinds = [
-            LayerKind { window: None, rotary: self.rotary(false, &sizes)? },
-            LayerKind { window: Some(window), rotary: self.rotary(true, &sizes)? },
+            AttentionKind::rotary(None, self.rotary(false, &sizes)?),
+            AttentionKind::rotary(Some(window), self.rotary(true, &sizes)?),
         ];
         Ok(ModernBertConfig {
             eps: check_norm("norm_eps", self.norm_eps, 1e-5)?,
@@ -196,7 +183,7 @@ impl Loader<'_, ModernBertConfig> {
         Ok(Encoder {
             layers,
             norm: Some(self.norm("final_norm")?.exact()),
-            kinds: self.config.attention_kinds(),
+            kinds: self.config.kinds.to_vec(),
             heads: self.config.sizes.heads(),
         })
     }

@@ -4,7 +4,7 @@ use crate::ops::{PassRope, RelativeBias, Window};
 use crate::rope::Rotary;
 
 /// The window and the positions of self-attention in some of a stack's layers.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct AttentionKind {
     /// The nearest positions, which a row sees; `None` for all positions of its prompt, or of its path.
     pub(crate) window: Option<Window>,
@@ -13,6 +13,10 @@ pub(crate) struct AttentionKind {
 }
 
 impl AttentionKind {
+    pub(crate) fn rotary(window: Option<Window>, rotary: Rotary) -> Self {
+        Self { window, rotary: Some(rotary), bias: None }
+    }
+
     /// Returns the rotation of rows at these positions, if there is any.
     pub(super) fn rope(&self, positions: impl Iterator<Item = usize>) -> Option<PassRope> {
         self.rotary.as_ref().map(|rotary| rotary.pass(positions))

@@ -1,8 +1,8 @@
 //! The shape of a T5Gemma, which `stored` reads from `config.json`.
 
 use crate::families::Family;
-use crate::ops::{Activation, Heads, Window};
-use crate::rope::Rotary;
+use crate::ops::{Activation, Heads};
+use crate::t5::attention::AttentionKind;
 
 /// Shape of a T5Gemma. All sizes are at least 1.
 pub(crate) struct GemmaConfig {
@@ -44,7 +44,7 @@ pub(crate) struct StackConfig {
     pub(crate) head_dim: usize,
     /// Whether the queries and keys of each head are normalised.
     pub(crate) has_head_norms: bool,
-    pub(crate) kinds: Vec<LayerKind>,
+    pub(crate) kinds: Vec<AttentionKind>,
     /// The index of each layer's kind.
     pub(crate) layers: Vec<usize>,
     /// Added to the mean square by normalisations.
@@ -53,13 +53,6 @@ pub(crate) struct StackConfig {
     pub(crate) activation: Activation,
     /// Number of positions for which the stack was trained.
     pub(crate) positions_max: usize,
-}
-
-/// The self-attention of some layers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LayerKind {
-    pub(crate) window: Option<Window>,
-    pub(crate) rotary: Rotary,
 }
 
 impl StackConfig {

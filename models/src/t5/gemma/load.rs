@@ -4,11 +4,10 @@ use candle_core::Tensor;
 use ntl_core::numbers::TokenNotation;
 use ntl_text::checkpoint::{CheckpointFiles, LoadResult};
 
-use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
+use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::adapter::{AdaptableLayers, ModelAdapters};
 use crate::families::GemmaVersion;
 use crate::ops::{Linear, Mlp, MlpInput, Norm, Placement, QkNorms, Weight, device_error};
-use crate::t5::attention::AttentionKind;
 use crate::t5::decoder::{Decoder, DecoderLayer};
 use crate::t5::embeddings::Embeddings;
 use crate::t5::encoder::{Encoder, EncoderLayer};
@@ -37,20 +36,7 @@ impl T5 {
         };
         facts.check_vocabulary(files, encoder_field, encoder.vocab_size)?;
         facts.check_vocabulary(files, "decoder.vocab_size", decoder.vocab_size)?;
-        let weights = Weights::open(files)?;
-        let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
-        info.prompt_tokens_max = info.prompt_tokens_max.min(encoder.positions_max);
-        info.answer_tokens_max = Some(decoder.positions_max);
-        let adaptable = AdaptableLayers::default();
-        let reader = T5GemmaReader {
-            weights: &weights,
-            config: &config,
-            place,
-            names: &T5GEMMA,
-            adaptable: &adaptable,
-        };
-        let (stacks, head) = reader.parts()?;
-        Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
+        Self::load_stacks(files, facts, &config, &T5GEMMA, place)
     }
 
     /// Loads a RegressLM, which writes numbers in the tokens of `notation`. `facts` are about the tokenizer
@@ -63,19 +49,24 @@ impl T5 {
     ) -> LoadResult<Self> {
         let config = GemmaConfig::read_regresslm(files, notation.tokens())?;
         facts.check_vocabulary(files, "encoder_vocab_size", config.encoder.vocab_size)?;
+        let facts = TokenizerFacts { tokens: notation.tokens(), ..facts };
+        Self::load_stacks(files, facts, &config, &REGRESSLM, place)
+    }
+
+    /// The tokens of `facts` are those that the model writes.
+    fn load_stacks(
+        files: &CheckpointFiles,
+        facts: TokenizerFacts,
+        config: &GemmaConfig,
+        names: &Names,
+        place: &Placement,
+    ) -> LoadResult<Self> {
         let weights = Weights::open(files)?;
         let mut info = facts.info(config.family, config.eos_ids.clone(), place, weights.parameters());
-        info.tokens = notation.tokens();
         info.prompt_tokens_max = info.prompt_tokens_max.min(config.encoder.positions_max);
         info.answer_tokens_max = Some(config.decoder.positions_max);
         let adaptable = AdaptableLayers::default();
-        let reader = T5GemmaReader {
-            weights: &weights,
-            config: &config,
-            place,
-            names: &REGRESSLM,
-            adaptable: &adaptable,
-        };
+        let reader = T5GemmaReader { weights: &weights, config, place, names, adaptable: &adaptable };
         let (stacks, head) = reader.parts()?;
         Ok(Self::new(info, Stacks::new(stacks, ModelAdapters::new(adaptable, place), place), head))
     }
@@ -169,14 +160,6 @@ impl StackConfig {
             windows: self.layers.iter().map(|&kind| self.kinds[kind].window).collect(),
         }
     }
-
-    fn attention_kinds(&self) -> Vec<AttentionKind> {
-        let mut kinds = Vec::new();
-        for LayerKind { window, rotary } in &self.kinds {
-            kinds.push(AttentionKind { window: *window, rotary: Some(rotary.clone()), bias: None });
-        }
-        kinds
-    }
 }
 
 impl Loader<'_, StackConfig> {
@@ -205,7 +188,7 @@ impl Loader<'_, StackConfig> {
         Ok(Encoder {
             layers,
             norm: Some(self.norm("norm", self.config.hidden_size)?),
-            kinds: self.config.attention_kinds(),
+            kinds: self.config.kinds.clone(),
             heads: self.config.heads,
         })
     }
@@ -226,7 +209,7 @@ impl Loader<'_, StackConfig> {
         Ok(Decoder {
             layers,
             norm: Some(self.norm("norm", self.config.hidden_size)?.exact()),
-            kinds: self.config.attention_kinds(),
+            kinds: self.config.kinds.clone(),
             heads: self.config.heads,
             positions: None,
         })

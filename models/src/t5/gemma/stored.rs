@@ -8,10 +8,11 @@ use ntl_text::checkpoint::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use super::config::{GemmaConfig, LayerKind, StackConfig, Tables};
+use super::config::{GemmaConfig, StackConfig, Tables};
 use crate::families::{Family, GemmaVersion};
 use crate::ops::{Activation, Heads, Window};
 use crate::rope::{RopeShape, Rotary, StoredRopes};
+use crate::t5::attention::AttentionKind;
 use crate::t5::config::required;
 
 #[derive(Deserialize)]
@@ -337,11 +338,11 @@ impl StoredStack {
         types: &[LayerType],
         version: GemmaVersion,
         side: Side,
-    ) -> Result<Vec<LayerKind>, FieldError> {
+    ) -> Result<Vec<AttentionKind>, FieldError> {
         let mut kinds = Vec::new();
         for &layer in types {
             let window = self.window(layer, version, side)?;
-            kinds.push(LayerKind { window, rotary: self.rotary(layer, version)? });
+            kinds.push(AttentionKind::rotary(window, self.rotary(layer, version)?));
         }
         Ok(kinds)
     }
@@ -466,14 +467,16 @@ mod tests {
         let old = read(GemmaVersion::One, &[("/encoder/rope_theta", json!(500.0))]).unwrap();
         let rope = json!({"rope_theta": 500.0, "rope_type": "default"});
         let new = read(GemmaVersion::One, &[("/encoder/rope_parameters", rope)]).unwrap();
-        assert_eq!(old.encoder.kinds, new.encoder.kinds);
+        let rotary = |config: GemmaConfig| config.encoder.kinds.into_iter().map(|kind| kind.rotary);
+        assert!(rotary(old).eq(rotary(new)));
         let ropes = json!({"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
             "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}});
         let stretched = read(GemmaVersion::Two, &[("/decoder/rope_parameters", ropes)]).unwrap();
         let plain = read(GemmaVersion::Two, &[]).unwrap();
         for (stretched, plain) in stretched.decoder.kinds.iter().zip(&plain.decoder.kinds) {
             let factor = if plain.window.is_none() { 8.0 } else { 1.0 };
-            for (slow, usual) in stretched.rotary.frequencies.iter().zip(&plain.rotary.frequencies) {
+            let [stretched, plain] = [stretched, plain].map(|kind| kind.rotary.as_ref().unwrap());
+            for (slow, usual) in stretched.frequencies.iter().zip(&plain.frequencies) {
                 assert!((slow * factor - usual).abs() < 1e-6 * usual, "{slow}, {usual}");
             }
         }
