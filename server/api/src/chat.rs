@@ -60,6 +60,7 @@ pub struct ChatRequestMessage {
 }
 
 /// Body of a chat request. Null means the default in every field; unknown fields are errors.
+#[serde_with::apply(Option<u64> => #[serde(default, deserialize_with = "whole")])]
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
@@ -71,14 +72,11 @@ pub struct ChatRequest {
     /// Maximum number of tokens of the answer. Default: as many as fit the model's context, within the limit
     /// of the server. With `number.after`: maximum number of tokens of the text before the number, default
     /// 256. A number is never cut.
-    #[serde(default, deserialize_with = "whole")]
     pub max_completion_tokens: Option<u64>,
     /// The older name of `max_completion_tokens`.
-    #[serde(default, deserialize_with = "whole")]
     pub max_tokens: Option<u64>,
     /// Number of answers, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole")]
     pub n: Option<u64>,
     /// Up to four strings; an answer ends before the first of them.
     pub stop: Option<Stop>,
@@ -86,7 +84,6 @@ pub struct ChatRequest {
     pub logprobs: Option<bool>,
     /// Only with `logprobs`: number of alternatives to each token, 0 to 20. Default 0.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole")]
     pub top_logprobs: Option<u64>,
     /// Stream the response as server-sent events. Default false.
     pub stream: Option<bool>,

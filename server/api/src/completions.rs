@@ -148,6 +148,11 @@ pub struct StructuredOutputs {
 }
 
 /// Body of a completion request. Null means the default in every field; unknown fields are errors.
+#[serde_with::apply(
+    Option<i64> => #[serde(default, deserialize_with = "whole")],
+    Option<u64> => #[serde(default, deserialize_with = "whole")],
+    Option<Vec<u32>> => #[serde(default, deserialize_with = "whole")],
+)]
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
@@ -159,7 +164,6 @@ pub struct CompletionRequest {
     /// Keep at most this many tokens of each prompt, special tokens included; -1 means the maximum of the
     /// model.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole")]
     pub truncate_prompt_tokens: Option<i64>,
     /// The end at which `truncate_prompt_tokens` drops tokens. Default: the side that the model reports in
     /// `/v1/models`.
@@ -171,7 +175,6 @@ pub struct CompletionRequest {
     /// tokens. With `number.after`: maximum number of tokens of the
     /// text before the number, default 256. The server's limit caps both defaults. A number is never cut: it
     /// is printed whole, regardless of `max_tokens`.
-    #[serde(default, deserialize_with = "whole")]
     pub max_tokens: Option<u64>,
     /// 0 (greedy) to 2. Default 1. With `number`, this and the other sampling fields apply to the text before
     /// the number (`number.after`). Without such a text, the server rejects them, except the temperatures 0
@@ -183,7 +186,6 @@ pub struct CompletionRequest {
     pub top_p: Option<f64>,
     /// Sample only from this many most probable tokens; 0 and -1 (the default) use all tokens.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole")]
     pub top_k: Option<i64>,
     /// Sample only from tokens whose probability is at least this fraction of the largest one, 0 to 1.
     /// Default 0.
@@ -203,35 +205,29 @@ pub struct CompletionRequest {
     pub logit_bias: Option<BTreeMap<String, f64>>,
     /// The only token ids that the text may have. Without an end of sequence among them, the text has
     /// `max_tokens` tokens.
-    #[serde(default, deserialize_with = "whole")]
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Words that the text must not have, at most 1024. The server bans the tokens that spell a word at the
     /// beginning of a text, after other text and after a space; other tokens may spell the same word.
     #[schema(max_items = 1024)]
     pub bad_words: Option<Vec<String>>,
     /// Equal requests with the same seed have the same text. Default: a random seed.
-    #[serde(default, deserialize_with = "whole")]
     pub seed: Option<i64>,
     /// Number of texts per prompt, 1 to 128. Default 1.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole")]
     pub n: Option<u64>,
     /// Decode this many texts (`n` to 128) and return the `n` with the best mean log-probability. Not with
     /// `stream`.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole")]
     pub best_of: Option<u64>,
     /// Up to four strings; the text ends before the first of them.
     pub stop: Option<Stop>,
     /// Token ids that end a text.
     #[schema(max_items = 1024)]
-    #[serde(default, deserialize_with = "whole")]
     pub stop_token_ids: Option<Vec<u32>>,
     /// Report the log-probabilities of these token ids at each generated position instead of the most
     /// probable alternatives; at most 1024. Only with `logprobs`. Positions of an echoed prompt keep their
     /// most probable alternatives.
     #[schema(max_items = 1024)]
-    #[serde(default, deserialize_with = "whole")]
     pub logprob_token_ids: Option<Vec<u32>>,
     /// Whether texts omit special tokens. A text never shows the token that ends it, except by
     /// `include_stop_str_in_output`. Default true.
@@ -239,18 +235,15 @@ pub struct CompletionRequest {
     /// Include the stop string, or the token of `stop_token_ids`, that ended a text. Default false.
     pub include_stop_str_in_output: Option<bool>,
     /// Minimum number of tokens before a text may end. Default 0.
-    #[serde(default, deserialize_with = "whole")]
     pub min_tokens: Option<u64>,
     /// Whether a text continues after an end of sequence. Default false.
     pub ignore_eos: Option<bool>,
     /// Report the log-probabilities of each token and of this many alternatives, before all sampling options;
     /// -1 for the whole vocabulary, if the server allows it.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole")]
     pub logprobs: Option<i64>,
     /// Like `logprobs`, for the tokens of the prompt. Only for decoder-only models, not with `stream`.
     #[schema(minimum = -1)]
-    #[serde(default, deserialize_with = "whole")]
     pub prompt_logprobs: Option<i64>,
     /// Return the token ids of prompt and text in each choice. Default false.
     pub return_token_ids: Option<bool>,
@@ -282,7 +275,6 @@ pub struct CompletionRequest {
     pub use_beam_search: Option<bool>,
     /// Number of beams, at least `n`. Default: `best_of` if given, otherwise `n`, otherwise 4.
     #[schema(minimum = 1, maximum = 128)]
-    #[serde(default, deserialize_with = "whole")]
     pub beam_width: Option<u64>,
     /// Beams are ranked by their log-probability divided by their length to this power. Default 1.
     #[schema(minimum = -10, maximum = 10)]

@@ -212,6 +212,7 @@ pub enum Thousands {
 }
 
 /// Options of number decoding. Null means the default in every field; unknown names are errors.
+#[serde_with::apply(Option<u64> => #[serde(default, deserialize_with = "whole")])]
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -231,7 +232,6 @@ pub struct NumberOptions {
     /// 262144. Default 320; with `sampling` false, and in a structured text, 4096. In a structured text, all
     /// numbers share them: each number may use half of those that are left.
     #[schema(minimum = 1, maximum = 65536)]
-    #[serde(default, deserialize_with = "whole")]
     pub nodes_max: Option<u64>,
     /// Only `tree`, or if answers are sampled: stop as soon as the bounds of `value` are no wider than this,
     /// 0 or more, and with `interval` also the bounds of both of its ends (except in a structured text).
@@ -249,11 +249,9 @@ pub struct NumberOptions {
     pub sampling: Option<bool>,
     /// Only `sample`: number of draws, 1 to 4096. Default 64. The same `seed` repeats the draws.
     #[schema(minimum = 1, maximum = 4096)]
-    #[serde(default, deserialize_with = "whole")]
     pub samples: Option<u64>,
     /// Only `beam`: number of prefixes that are followed and of numbers that are kept, 1 to 64. Default 4.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(default, deserialize_with = "whole")]
     pub beams: Option<u64>,
     /// Generate text until this marker appears, and read the number directly after it. 1 to 1024 bytes.
     /// Default: no text before the number. The text is sampled with the request's `temperature`, `top_p` and
@@ -265,7 +263,6 @@ pub struct NumberOptions {
     /// without the marker does not count, and no number is printed after it; `reason` states how many such
     /// texts there are. Default 1.
     #[schema(minimum = 1, maximum = 64)]
-    #[serde(default, deserialize_with = "whole")]
     pub rationales: Option<u64>,
     /// Smallest and largest value, which may be equal; the mass of other values is invalid. Default: all
     /// values.
@@ -283,11 +280,9 @@ pub struct NumberOptions {
     pub normalize: Option<bool>,
     /// Maximum number of digits before the point, 1 to 20. Default 12.
     #[schema(minimum = 1, maximum = 20)]
-    #[serde(default, deserialize_with = "whole")]
     pub digits_max: Option<u64>,
     /// Maximum number of digits after the point, 0 to 20. Default 6.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole")]
     pub decimals_max: Option<u64>,
     /// Whether a leading minus is allowed. Default true.
     pub sign: Option<bool>,
@@ -308,12 +303,10 @@ pub struct NumberOptions {
     /// Number of most probable values to return, 0 to 1000. Default 20; with `scale` at least all of its
     /// values.
     #[schema(maximum = 1000)]
-    #[serde(default, deserialize_with = "whole")]
     pub support: Option<u64>,
     /// Decimals of the printed text, 0 to 20; null prints the shortest text that parses to the same value. In
     /// a structured text: maximum number of decimals, by default `decimals_max`.
     #[schema(maximum = 20)]
-    #[serde(default, deserialize_with = "whole")]
     pub decimals: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! Reads integers as JSON Schema defines them: `11.0` and `1e3` are integers, and some clients send them.
 //!
 //! In: a number. Out: an integer, or the error that its type reports for other numbers. Integer fields have
-//! the attribute `#[serde(default, deserialize_with = "whole")]`.
+//! the attribute `#[serde(default, deserialize_with = "whole")]`, or their struct applies it to their types.
 
 use std::fmt;
 use std::marker::PhantomData;
