@@ -9,6 +9,7 @@ use std::path::Path;
 use ntl_api::{DecisionChoice, DecisionLevel, NumberCriteria, OptionValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use strum::IntoStaticStr;
 
 use super::DataError;
 use super::read::{json_values, text};
@@ -27,8 +28,9 @@ pub struct Question {
     pub kind: QuestionKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum QuestionKind {
     Predicate {
         criteria: PredicateCriteria,
@@ -63,12 +65,7 @@ pub struct PredicateCriteria {
 impl Question {
     /// Returns the name of the type in files and reports.
     pub fn type_name(&self) -> &'static str {
-        match self.kind {
-            QuestionKind::Predicate { .. } => "predicate",
-            QuestionKind::Choice { .. } => "choice",
-            QuestionKind::Score { .. } => "score",
-            QuestionKind::Number { .. } => "number",
-        }
+        (&self.kind).into()
     }
 
     /// Returns the options as texts, in the order of the file. `false` is the first option of a predicate. A

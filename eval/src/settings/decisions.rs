@@ -3,6 +3,7 @@
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use ntl_api::ReadName;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct DecisionSettings {
@@ -34,8 +35,9 @@ fn read_name() -> impl TypedValueParser<Value = ReadName> {
 }
 
 /// Another order of the options of a choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Reordering {
     /// From the last option to the first one.
     Reversed,
@@ -45,10 +47,7 @@ pub enum Reordering {
 
 impl Reordering {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Reversed => "reversed",
-            Self::Rotated => "rotated",
-        }
+        self.into()
     }
 
     /// Returns the options in this order.

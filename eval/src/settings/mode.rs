@@ -4,9 +4,11 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ntl_paper::{Paper, Protocol};
 use serde::Serialize;
+use strum::IntoStaticStr;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// Greedy text; a number in it is the prediction.
     Text,
@@ -19,11 +21,7 @@ pub enum Mode {
 
 impl Mode {
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Regress => "regress",
-            Self::Paper => "paper",
-        }
+        self.into()
     }
 
     /// Returns whether an answer that is a text with a number in it counts as a number: the paper's code

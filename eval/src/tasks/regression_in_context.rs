@@ -11,6 +11,7 @@ use std::num::{NonZeroU8, NonZeroUsize};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
+use strum::IntoStaticStr;
 
 use super::{Entry, Origin, Suite, Traits, check_generated};
 use crate::data::Item;
@@ -26,7 +27,8 @@ pub const ENTRY: Entry = Entry {
 };
 
 /// Which function the examples follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Function {
     /// 10 sin(pi x1 x2) + 20 (x3 - 0.5)^2 + 10 x4 + 5 x5, each x uniform from 0 to 1; noise 1.
     Friedman1,
@@ -41,12 +43,7 @@ pub enum Function {
 
 impl Function {
     fn name(self) -> &'static str {
-        match self {
-            Self::Friedman1 => "friedman1",
-            Self::Friedman2 => "friedman2",
-            Self::Friedman3 => "friedman3",
-            Self::Linear => "linear",
-        }
+        self.into()
     }
 
     /// Standard deviation of the noise.

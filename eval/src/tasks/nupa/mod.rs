@@ -10,6 +10,7 @@ pub mod problem;
 use std::num::NonZeroUsize;
 
 use serde_json::{Map, json};
+use strum::IntoStaticStr;
 
 use self::problem::{Kind, Level};
 use super::splits::limited;
@@ -28,7 +29,8 @@ pub const ENTRY: Entry = Entry {
 };
 
 /// The range of the number of digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Length {
     /// 1 to 4 digits, or 1 to 10 if the task is easy for long numbers.
     Short,
@@ -42,12 +44,7 @@ pub enum Length {
 
 impl Length {
     fn name(self) -> &'static str {
-        match self {
-            Self::Short => "short",
-            Self::Medium => "medium",
-            Self::Long => "long",
-            Self::VeryLong => "very-long",
-        }
+        self.into()
     }
 }
 

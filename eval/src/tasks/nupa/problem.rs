@@ -5,6 +5,7 @@
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
+use strum::IntoStaticStr;
 
 use crate::metrics::forms::{Form, exact};
 
@@ -14,13 +15,18 @@ use self::Operation::{
     Multiply, Significant, Subtract, ToFloat, ToScientific,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Operation {
     Add,
+    #[strum(serialize = "sub")]
     Subtract,
     Multiply,
+    #[strum(serialize = "truediv")]
     Divide,
+    #[strum(serialize = "floordiv")]
     FloorDivide,
+    #[strum(serialize = "mod")]
     Modulo,
     Max,
     Min,
@@ -32,6 +38,7 @@ pub enum Operation {
     Count,
     ToFloat,
     ToScientific,
+    #[strum(serialize = "sig_fig")]
     Significant,
 }
 
@@ -123,25 +130,7 @@ impl Kind {
             Form::Fraction => "fraction",
             Form::Scientific => "scientific",
         };
-        let operation = match self.operation {
-            Add => "add",
-            Subtract => "sub",
-            Multiply => "multiply",
-            Divide => "truediv",
-            FloorDivide => "floordiv",
-            Modulo => "mod",
-            Max => "max",
-            Min => "min",
-            DigitMax => "digit_max",
-            DigitMin => "digit_min",
-            DigitAdd => "digit_add",
-            GetDigit => "get_digit",
-            Length => "length",
-            Count => "count",
-            ToFloat => "to_float",
-            ToScientific => "to_scientific",
-            Significant => "sig_fig",
-        };
+        let operation: &str = self.operation.into();
         let level = match self.level {
             Standard => "",
             Easy => "_easy",
