@@ -227,7 +227,8 @@ pub struct CodeRegressionArgs {
     pub samples: Option<u16>,
     /// Draw only from the most probable tokens with this total probability, as the published evaluation does
     /// with 0.95.
-    #[arg(long, value_name = "P", env = "NTL_EVAL_TOP_P", default_value = "1", value_parser = number_that(|p| p > 0.0 && p <= 1.0, "must be above 0 and at most 1"))]
+    #[arg(long, value_name = "P", env = "NTL_EVAL_TOP_P", default_value = "1")]
+    #[arg(value_parser = number_that(|p| p > 0.0 && p <= 1.0, "must be above 0 and at most 1"))]
     pub top_p: f64,
     #[command(flatten)]
     pub common: RunSettings,

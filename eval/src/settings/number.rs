@@ -23,10 +23,12 @@ pub struct NumberSettings {
     pub scale: Option<RatingScale>,
     /// Also request intervals that contain the truth with this probability, between 0 and 1, and report how
     /// often they do.
-    #[arg(long, value_name = "COVERAGE", env = "NTL_EVAL_INTERVAL", value_parser = number_that(|p| p > 0.0 && p < 1.0, "expected a probability between 0 and 1"))]
+    #[arg(long, value_name = "COVERAGE", env = "NTL_EVAL_INTERVAL")]
+    #[arg(value_parser = number_that(|p| p > 0.0 && p < 1.0, "expected a probability between 0 and 1"))]
     pub interval: Option<f64>,
     /// Share of the mass that the mean leaves out in each tail, 0 to 0.49. The server's default: 0.005.
-    #[arg(long, value_name = "SHARE", env = "NTL_EVAL_TRIM", value_parser = number_that(|share| (0.0..=0.49).contains(&share), "expected a share from 0 to 0.49"))]
+    #[arg(long, value_name = "SHARE", env = "NTL_EVAL_TRIM")]
+    #[arg(value_parser = number_that(|share| (0.0..=0.49).contains(&share), "expected a share from 0 to 0.49"))]
     pub trim: Option<f64>,
     /// Maximum number of digits before the point, 1 to 20. The server's default: 12.
     #[arg(long, value_name = "N", env = "NTL_EVAL_DIGITS_MAX", value_parser = clap::value_parser!(u8).range(1..=20))]
@@ -35,7 +37,8 @@ pub struct NumberSettings {
     #[arg(long, value_name = "N", env = "NTL_EVAL_DECIMALS_MAX", value_parser = clap::value_parser!(u8).range(0..=20))]
     pub decimals_max: Option<u8>,
     /// Stop the search when the open mass is at most this, between 0 and 1. The server's default: 0.001.
-    #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE", value_parser = number_that(|mass| mass > 0.0 && mass < 1.0, "expected a mass between 0 and 1"))]
+    #[arg(long, value_name = "MASS", env = "NTL_EVAL_TOLERANCE")]
+    #[arg(value_parser = number_that(|mass| mass > 0.0 && mass < 1.0, "expected a mass between 0 and 1"))]
     pub tolerance: Option<f64>,
     /// Maximum number of decoder positions, 1 to 65536. The server's default: 320, and 4096 in structured
     /// answers.
