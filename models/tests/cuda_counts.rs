@@ -237,8 +237,8 @@ fn llama(layers: usize, options: LoadOptions) -> Box<dyn BatchModel> {
     Box::new(Causal::load(&files, &options).unwrap())
 }
 
-/// Prompts of different lengths that share no prefix. Up to 32 of them have fewer than 64 tokens on average, so
-/// that a decoder-only model computes them with the kernel of its steps.
+/// Prompts of different lengths that share no prefix. Up to 32 of them have fewer than 64 tokens on average,
+/// so that a decoder-only model computes them with the kernel of its steps.
 fn prompts(numbers: Range<u32>) -> Vec<Prompt> {
     numbers
         .map(|number| (0..40 + number).map(|at| 2 + (number + at) % 97).collect::<Vec<u32>>().into())

@@ -69,8 +69,8 @@ pub(crate) trait KvStore: Send {
     /// Divides positions into parts of these lengths, which can be dropped separately.
     fn split(&self, positions: Positions, lengths: &[usize]) -> Result<Vec<Positions>>;
 
-    /// Returns a copy of the first `count` positions of consecutive parts, or `None` if this store does not copy
-    /// positions.
+    /// Returns a copy of the first `count` positions of consecutive parts, or `None` if this store does not
+    /// copy positions.
     fn copy_first(&self, _parts: &[&Positions], _count: usize) -> Result<Option<Positions>> {
         Ok(None)
     }

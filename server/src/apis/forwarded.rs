@@ -141,8 +141,8 @@ fn least(body: &Map<String, Value>, names: &[&str]) -> Option<u64> {
     values.map(|tokens| tokens as u64).min()
 }
 
-/// Rejects what an engine computes without a connection, and what it has stored: all clients of the server have
-/// the same key there.
+/// Rejects what an engine computes without a connection, and what it has stored: all clients of the server
+/// have the same key there.
 fn check_stored(body: &mut Map<String, Value>, allowed: &[String]) -> Result<(), AppError> {
     const STORE: &str = "store";
     const BACKGROUND: &str = "background";

@@ -176,8 +176,8 @@ impl Bodies {
         self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
     }
 
-    /// Sends the body. If the engine rejects its length, the added limit may exceed the room after the prompt.
-    /// Then the room is smaller than the limit, and the engine keeps to it by itself.
+    /// Sends the body. If the engine rejects its length, the added limit may exceed the room after the
+    /// prompt. Then the room is smaller than the limit, and the engine keeps to it by itself.
     async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
         match (self.send_one(upstream, route, &self.limited).await, &self.unlimited) {
             (Err(UpstreamError::Rejected { message, .. }), Some(unlimited)) if is_about_length(&message) => {

@@ -1,9 +1,9 @@
 //! Reads the token counts in the response of an engine while it passes.
 //!
 //! In: the parts of a body or of a stream of server-sent events. Out: the same bytes, without the token
-//! counts of a stream that the client did not request. Invariants: at most one event of a stream is held back.
-//! Only the engine's own counts are read: a request may have texts and schemas that look like them, and engines
-//! repeat these.
+//! counts of a stream that the client did not request. Invariants: at most one event of a stream is held
+//! back. Only the engine's own counts are read: a request may have texts and schemas that look like them, and
+//! engines repeat these.
 
 use ntl_remote::estimated_tokens;
 use serde::Deserialize;
@@ -64,7 +64,10 @@ impl EventData {
     fn counts(&self) -> Option<Usage> {
         let has_ended = self.choices.iter().flatten().all(|choice| choice.finish_reason.is_some());
         let of_response = self.response.as_ref().and_then(|response| response.usage);
-        self.usage.filter(|_| has_ended).or(of_response)
+        match self.usage {
+            Some(usage) if has_ended => Some(usage),
+            _ => of_response,
+        }
     }
 }
 

@@ -49,8 +49,8 @@ fn contexts_never_exceed_the_cache_and_jobs_that_cannot_fit_are_rejected() {
 
 #[test]
 fn an_engine_that_begins_smaller_jobs_keeps_its_place_in_line_for_memory() {
-    // The general pool has 30 MiB, of which the first three jobs use 11 + 4 + 4. The next one needs 15, and the
-    // other engine's 19.
+    // The general pool has 30 MiB, of which the first three jobs use 11 + 4 + 4. The next one needs 15, and
+    // the other engine's 19.
     let budget = CacheBudget::new(40 * MIB);
     let recorded = start_sharing(&budget, 0, Some(8), plenty());
     let other = start_sharing(&budget, 0, None, plenty());

@@ -3,8 +3,8 @@
 //!
 //! All answers of a look are requested together, and are read in the order in which they were requested, not
 //! in the order in which they arrived: fast answers may have other values. Invariant: no answer is left out
-//! because of its value. One that did not arrive in time, or whose failure may depend on it, is open. Any other
-//! failure fails the job.
+//! because of its value. One that did not arrive in time, or whose failure may depend on it, is open. Any
+//! other failure fails the job.
 
 use std::collections::HashMap;
 use std::ops::Range;
