@@ -94,8 +94,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) sequences_max: usize,
     /// Maximum number of prompt tokens of new jobs in this prefill.
     pub(crate) prefill_work: usize,
-    /// Whether a job could not start for lack of memory.
-    pub(crate) lacks_memory: bool,
+    /// The client of a job that could not start for lack of memory.
+    pub(crate) lacks_memory: Option<u64>,
 }
 
 /// A job that may start.
@@ -303,7 +303,9 @@ impl Admission<'_> {
     fn take(&mut self, next: Box<QueuedJob>) -> Result<Admitted, (Box<QueuedJob>, Blocked)> {
         match self.take_from(Pool::General, next) {
             Err((next, obstacle @ (Blocked::NoSequences | Blocked::NoMemory))) => {
-                self.take_from(Pool::Reserved, next).map_err(|(next, _)| (next, obstacle))
+                let taken = self.take_from(Pool::Reserved, next).map_err(|(next, _)| (next, obstacle))?;
+                self.lacks_memory = None;
+                Ok(taken)
             }
             taken => taken,
         }
@@ -327,7 +329,7 @@ impl Admission<'_> {
             return Err((next, Blocked::NoSequences));
         }
         let Some(memory) = self.memory.reserve(pool, next.cache_bytes) else {
-            self.lacks_memory = true;
+            self.lacks_memory = Some(next.job.client);
             return Err((next, Blocked::NoMemory));
         };
         *free -= sequences;

@@ -72,6 +72,8 @@ pub(crate) struct Runner {
     last_prefill: Option<Prefill>,
     prefills: u64,
     steps: u64,
+    /// The client of a queued job for whose memory the engine waits.
+    lacks_memory: Option<u64>,
     /// The client whose pass is interrupted. The rest of its work waits until the pass is complete.
     interrupted: Option<u64>,
     /// Why the device was lost, once it is.
@@ -97,6 +99,7 @@ impl Runner {
             last_prefill: None,
             prefills: 0,
             steps: 0,
+            lacks_memory: None,
             interrupted: None,
             lost,
         }
@@ -330,12 +333,12 @@ impl Runner {
         let first_new = self.prefilling.len();
         let mut left = shares.new_jobs;
         let mut admits_longer = shares.admits_longer;
-        let mut lacks_memory = false;
+        let mut lacks_memory = None;
         let mut any = false;
         loop {
             let mut admission = self.admission(shares, left, admits_longer);
             let admitted = queue.admit(&mut admission);
-            lacks_memory |= admission.lacks_memory;
+            lacks_memory = admission.lacks_memory.or(lacks_memory);
             if admitted.is_empty() {
                 break;
             }
@@ -350,9 +353,11 @@ impl Runner {
             left = shares.new_jobs.saturating_sub(work);
             admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
         }
-        // The memory for a barred client's job was not looked up.
-        let is_one_barred = queue.clients().any(|client| shares.barred.contains(&client));
-        if !lacks_memory && (any || !is_one_barred) {
+        // No memory was reserved for a barred client.
+        let barred = self.lacks_memory.filter(|client| shares.barred.contains(client));
+        let still_lacks = barred.filter(|&client| !any && queue.clients().any(|queued| queued == client));
+        self.lacks_memory = lacks_memory.or(still_lacks);
+        if self.lacks_memory.is_none() {
             self.memory.stop_waiting();
         }
         any
@@ -372,7 +377,7 @@ impl Runner {
             reserved: reserved.saturating_sub(self.sequences_in(Pool::Reserved)),
             sequences_max: general,
             prefill_work: left,
-            lacks_memory: false,
+            lacks_memory: None,
         }
     }
 
