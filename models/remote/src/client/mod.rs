@@ -273,7 +273,8 @@ impl Client {
     }
 
     fn failed(&self, base: &BaseUrl, error: reqwest::Error) -> UpstreamError {
-        if error.is_timeout() {
+        // A connection that is not made in time is handled below: nothing was sent.
+        if error.is_timeout() && !error.is_connect() {
             return self.late(base);
         }
         // Errors of reqwest say little, their sources say why.
