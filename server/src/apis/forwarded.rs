@@ -115,6 +115,10 @@ pub(crate) fn forwarded_request(
     let added_limit = missing_limit(&body, target, profile);
     if let Some(name) = added_limit {
         let limit = least(&body, &TOKEN_LIMITS).unwrap_or(max);
+        if target.chat_limit.is_some() {
+            // An engine that reads only one of the names may reject the others.
+            TOKEN_LIMITS.iter().for_each(|name| drop(body.remove(*name)));
+        }
         body.insert(name.to_owned(), limit.into());
     }
     let rest = if route == COMPLETIONS { COMPLETION_TOKENS } else { max };
@@ -131,6 +135,8 @@ fn known_limits(target: Target) -> &'static [&'static str] {
         (RESPONSES, _) => &["max_output_tokens"],
         (_, EngineKind::LlamaCpp) => &["max_tokens", "n_predict"],
         (COMPLETIONS, _) => &["max_tokens"],
+        (CHAT, _) if target.chat_limit == Some("max_tokens") => &["max_tokens"],
+        (CHAT, _) if target.chat_limit.is_some() => &["max_completion_tokens"],
         _ => &["max_tokens", "max_completion_tokens"],
     }
 }
@@ -147,7 +153,8 @@ fn check_stored(body: &mut Map<String, Value>, allowed: &[String]) -> Result<(),
     const STORE: &str = "store";
     const BACKGROUND: &str = "background";
     let is_allowed = |field: &str| allowed.iter().any(|name| name == field);
-    if body.get(BACKGROUND) == Some(&Value::Bool(true)) && !is_allowed(BACKGROUND) {
+    let is_foreground = matches!(body.get(BACKGROUND), None | Some(Value::Null | Value::Bool(false)));
+    if !is_foreground && !is_allowed(BACKGROUND) {
         let message = "must be false: the server neither counts nor ends work in the background; it forwards the field if it is started with --upstream-fields background";
         return Err(AppError::field(BACKGROUND, message));
     }
@@ -411,6 +418,9 @@ mod tests {
             Target { chat_limit: Some("max_completion_tokens"), ..target(CHAT, EngineKind::OpenAiChat) };
         let request = forwarded_request(Map::new(), newer, &profile(), &[]).unwrap();
         assert_eq!(request.added_limit, Some("max_completion_tokens"));
+        let older = Target { chat_limit: Some("max_tokens"), ..newer };
+        let request = forwarded_request(fields(body), older, &profile(), &[]).unwrap();
+        assert_eq!(request.body, fields(json!({"max_tokens": 7})));
         let short = ModelProfile { prompt_tokens_max: 50, ..profile() };
         let request = forwarded_request(Map::new(), target(CHAT, ENGINE), &short, &[]).unwrap();
         assert_eq!(request.added_limit, None);
@@ -438,6 +448,7 @@ mod tests {
     fn responses_are_neither_stored_nor_computed_in_the_background_unless_the_operator_allows_it() {
         for (field, value) in [
             ("background", json!(true)),
+            ("background", json!(1)),
             ("previous_response_id", json!("resp_1")),
             ("conversation", json!({"id": "conv_1"})),
         ] {

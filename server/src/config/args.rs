@@ -232,8 +232,9 @@ pub(crate) struct UpstreamArgs {
     )]
     pub(crate) upstream_concurrencies: Vec<String>,
     /// Field of requests for texts that the server forwards although it makes the engine connect to an
-    /// address that the client chose, such as image_url or kv_transfer_params; may be given several times.
-    /// The server rejects such fields otherwise
+    /// address that the client chose, such as image_url or kv_transfer_params, or use responses that it keeps
+    /// (store, background, previous_response_id, conversation). The server rejects such fields otherwise, and
+    /// sets store to false. May be given several times
     #[arg(
         long = "upstream-fields",
         env = "NTL_UPSTREAM_FIELDS",

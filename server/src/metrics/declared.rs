@@ -205,8 +205,8 @@ metrics! {
     ntl_engine_up: IntGaugeVec["model"] => IntGauge;
     /// Requests to the engine that computes a model, by replica and status
     ntl_upstream_requests_total: IntCounterVec["model", "replica", "code"];
-    /// Tokens that the engine reports for numbers, scores and decisions: of prompts, the cached part of them,
-    /// and of answers
+    /// Reported or estimated tokens of numbers, scores and decisions on engines: of prompts, the cached part
+    /// of them, and of answers
     ntl_upstream_tokens_total: IntCounterVec["model", "kind"];
     /// Time of a request to the engine that computes a model, until its whole response or the start of a
     /// stream

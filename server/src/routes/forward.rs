@@ -30,7 +30,7 @@ use crate::apis::forwarded::{ForwardedRequest, Target, forwarded_request};
 use crate::error::AppError;
 use crate::paths::CHAT;
 use crate::request::{Client, RequestRecord};
-use crate::response_budget::{ReservedResponse, ResponseSize};
+use crate::response_budget::{ReservedResponse, ResponseBudget, ResponseSize};
 use crate::served::{RemoteTexts, ServedModel};
 use crate::state::AppState;
 
@@ -92,7 +92,10 @@ pub(super) async fn forward(
     let ForwardedRequest { body, sequences, tokens_max, added_limit, hides_usage } = request;
     let is_stream = body.get("stream") == Some(&Value::Bool(true));
     let needs_whole = body.contains_key("number") && !is_stream;
-    let bodies = Bodies::new(body, added_limit, needs_whole)?;
+    // Models of OpenAI that reason know only the newer name.
+    let may_rename =
+        route == CHAT && target.engine == EngineKind::OpenAi && added_limit == Some("max_tokens");
+    let bodies = Bodies::new(body, added_limit, may_rename.then_some("max_completion_tokens"), needs_whole)?;
     drop(memory);
     let deadline = Instant::from_std(requester.started + requester.time_max);
     let after_ms = u64::try_from(requester.time_max.as_millis()).unwrap_or(u64::MAX);
@@ -128,17 +131,12 @@ pub(super) async fn forward(
     };
     turn.release_memory();
     unreported.texts = 0;
-    let held = match response.held_bytes() {
-        Some(bytes) => {
-            Some(app.responses.reserve(requester.client.id, ResponseSize { bytes, fields: Vec::new() })?)
-        }
-        None => None,
-    };
     let is_stream = response.content_type().is_some_and(|kind| kind.starts_with("text/event-stream"));
     let usage = UsageReader::new(is_stream, hides_usage);
     let record = requester.record;
-    let passing =
-        Passing { response, usage, unreported, turn: Some(turn), model, record, deadline, _held: held };
+    let mut passing =
+        Passing { response, usage, unreported, turn: Some(turn), model, record, deadline, held: None };
+    passing.hold(&app.responses, requester.client.id).await?;
     Ok(passing.into_response())
 }
 
@@ -146,42 +144,48 @@ fn to_json(fields: &Map<String, Value>) -> Result<Vec<u8>, AppError> {
     serde_json::to_vec(fields).map_err(|_| AppError::Internal)
 }
 
-/// The body of a request, and the one without the limit of tokens that the server added.
+/// The body of a request, and the one that is sent if the engine rejects the limit of tokens that the server
+/// added.
 struct Bodies {
     limited: Vec<u8>,
-    unlimited: Option<Vec<u8>>,
+    other: Option<Vec<u8>>,
     /// Whether the response is passed on only once it is complete, and otherwise as it arrives.
     needs_whole: bool,
 }
 
 impl Bodies {
+    /// The other body has no limit, or `other_limit`, which the engine may know instead.
     fn new(
         mut fields: Map<String, Value>,
         added_limit: Option<&str>,
+        other_limit: Option<&str>,
         needs_whole: bool,
     ) -> Result<Self, AppError> {
         let limited = to_json(&fields)?;
-        let unlimited = match added_limit {
-            Some(name) => {
-                fields.remove(name);
+        let limit = added_limit.and_then(|name| fields.remove(name));
+        let other = match limit {
+            Some(limit) => {
+                if let Some(name) = other_limit {
+                    fields.insert(name.to_owned(), limit);
+                }
                 Some(to_json(&fields)?)
             }
             None => None,
         };
-        Ok(Self { limited, unlimited, needs_whole })
+        Ok(Self { limited, other, needs_whole })
     }
 
     /// The size of both, in bytes.
     fn size(&self) -> usize {
-        self.limited.len() + self.unlimited.as_ref().map_or(0, Vec::len)
+        self.limited.len() + self.other.as_ref().map_or(0, Vec::len)
     }
 
-    /// Sends the body. If the engine rejects its length, the added limit may exceed the room after the
-    /// prompt. Then the room is smaller than the limit, and the engine keeps to it by itself.
+    /// Sends the body. If the engine rejects its limit, that may exceed the room after the prompt. Then the
+    /// room is smaller than the limit, and the engine keeps to it by itself.
     async fn send(&self, upstream: &Upstream, route: &'static str) -> Result<Forwarded, UpstreamError> {
-        match (self.send_one(upstream, route, &self.limited).await, &self.unlimited) {
-            (Err(UpstreamError::Rejected { message, .. }), Some(unlimited)) if is_about_length(&message) => {
-                self.send_one(upstream, route, unlimited).await
+        match (self.send_one(upstream, route, &self.limited).await, &self.other) {
+            (Err(UpstreamError::Rejected { message, .. }), Some(other)) if is_about_limit(&message) => {
+                self.send_one(upstream, route, other).await
             }
             (response, _) => response,
         }
@@ -201,10 +205,13 @@ impl Bodies {
     }
 }
 
-/// Returns whether an engine's message may say that a prompt and a limit of tokens exceed its context.
-fn is_about_length(message: &str) -> bool {
+/// Returns whether an engine's message may say that a limit of tokens is too large, or that it knows the
+/// limit by another name.
+fn is_about_limit(message: &str) -> bool {
+    const WORDS: [&str; 8] =
+        ["context", "length", "too large", "too long", "too many", "exceed", "max_", "maximum"];
     let message = message.to_lowercase();
-    ["context", "length", "too large", "too long", "exceed"].iter().any(|word| message.contains(word))
+    WORDS.iter().any(|word| message.contains(word))
 }
 
 /// Returns whether the body of a response has texts, and all of them have ended.
@@ -291,10 +298,27 @@ struct Passing {
     record: Arc<RequestRecord>,
     deadline: Instant,
     /// The memory of a response that has arrived as a whole.
-    _held: Option<ReservedResponse>,
+    held: Option<ReservedResponse>,
 }
 
 impl Passing {
+    /// Reserves the memory of a response that has arrived as a whole. If there is not enough, its tokens
+    /// count nevertheless.
+    async fn hold(&mut self, responses: &Arc<ResponseBudget>, client: u64) -> Result<(), AppError> {
+        let Some(bytes) = self.response.held_bytes() else { return Ok(()) };
+        match responses.reserve(client, ResponseSize { bytes, fields: Vec::new() }) {
+            Ok(held) => {
+                self.held = Some(held);
+                Ok(())
+            }
+            Err(error) => {
+                drop(self.next().await);
+                self.end(EndReason::Error);
+                Err(error)
+            }
+        }
+    }
+
     /// The response, read from the engine as fast as the client reads it.
     fn into_response(self) -> Response {
         let content_type = self.response.content_type().unwrap_or_else(|| "application/json".to_owned());

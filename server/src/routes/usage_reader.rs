@@ -180,7 +180,7 @@ struct BodyScanner {
     depth: usize,
     is_text: bool,
     is_escaped: bool,
-    /// The last text among the body's own fields, or the beginning of a longer one.
+    /// The last text, or the beginning of a longer one.
     name: Vec<u8>,
     /// The value of the field with the token counts.
     value: Vec<u8>,

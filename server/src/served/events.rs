@@ -57,8 +57,9 @@ pub(crate) struct RequestEvents {
 impl Drop for RequestEvents {
     fn drop(&mut self) {
         let mut tokens = self.unfinished.values().sum::<usize>() as u64;
-        if let Some(EngineWork { usage, is_sampled }) = self.engine_work() {
-            if is_sampled {
+        if let Some(engine) = &self.engine {
+            let usage = engine.total();
+            if self.is_sampled {
                 tokens += usage.tokens().saturating_sub(self.counted_tokens);
             }
             self.metrics.upstream_work(usage);
@@ -115,7 +116,7 @@ impl RequestEvents {
 
     /// The work of another engine so far; `None` if none computes the model.
     pub(crate) fn engine_work(&self) -> Option<EngineWork> {
-        let usage = self.engine.as_ref()?.total();
+        let usage = self.engine.as_ref()?.reported();
         Some(EngineWork { usage, is_sampled: self.is_sampled })
     }
 

@@ -1,4 +1,4 @@
-//! The work of an engine for one request, counted as its responses arrive.
+//! The work of an engine for one request, estimated when it is sent and counted when its responses arrive.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ pub fn estimated_tokens(bytes: usize) -> u64 {
 /// The work of an engine, as it reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineUsage {
-    /// Number of responses.
+    /// Number of requests.
     pub requests: u64,
     /// Tokens of the prompts of all requests.
     pub prompt_tokens: u64,
@@ -63,7 +63,14 @@ impl EngineUsage {
 
 /// Adds up the work for the jobs of one request, also of those that never end. Clones share the sum.
 #[derive(Debug, Clone, Default)]
-pub struct EngineMeter(Arc<Mutex<EngineUsage>>);
+pub struct EngineMeter(Arc<Mutex<Sums>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    reported: EngineUsage,
+    /// The work of requests without a report.
+    estimated: EngineUsage,
+}
 
 /// A request that is counted by an estimate as long as the engine has not reported its work: if it is
 /// cancelled, it may have cost that much.
@@ -75,15 +82,23 @@ pub(crate) struct Charge {
 impl EngineMeter {
     /// Counts a request that is about to be sent.
     pub(crate) fn charge(&self, estimate: EngineUsage) -> Charge {
-        self.lock().add(estimate);
+        self.lock().estimated.add(estimate);
         Charge { meter: self.clone(), estimate }
     }
 
-    pub fn total(&self) -> EngineUsage {
-        *self.lock()
+    /// The work that the engine has reported.
+    pub fn reported(&self) -> EngineUsage {
+        self.lock().reported
     }
 
-    fn lock(&self) -> MutexGuard<'_, EngineUsage> {
+    /// The reported work, and estimates of the other.
+    pub fn total(&self) -> EngineUsage {
+        let Sums { mut reported, estimated } = *self.lock();
+        reported.add(estimated);
+        reported
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sums> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,9 +106,9 @@ impl EngineMeter {
 impl Charge {
     /// Replaces the estimate by the reported work.
     pub(crate) fn settle(self, usage: EngineUsage) {
-        let mut sum = self.meter.lock();
-        sum.subtract(self.estimate);
-        sum.add(usage);
+        let mut sums = self.meter.lock();
+        sums.estimated.subtract(self.estimate);
+        sums.reported.add(usage);
     }
 
     /// Keeps the estimate unless the request failed before the engine computed anything.

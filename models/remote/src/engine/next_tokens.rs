@@ -79,7 +79,7 @@ pub struct QueryContext {
     pub needs_all_ids: bool,
     /// The response is of no use after this.
     pub deadline: Option<Instant>,
-    /// Counts each response.
+    /// Counts each request.
     pub meter: EngineMeter,
 }
 

@@ -48,9 +48,11 @@ impl Upstream {
                 charge.settle(answer.usage);
                 Ok(answer)
             }
-            Err(error) if error.may_depend_on_answer() => {
-                Ok(ChatAnswer { text: String::new(), end: ChatEnd::Lost(error.into()), usage: estimate })
-            }
+            Err(error) if error.may_depend_on_answer() => Ok(ChatAnswer {
+                text: String::new(),
+                end: ChatEnd::Lost(error.into()),
+                usage: EngineUsage::default(),
+            }),
             Err(error) => {
                 charge.fail(&error);
                 Err(error.into())
