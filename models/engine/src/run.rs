@@ -353,10 +353,17 @@ impl Runner {
             left = shares.new_jobs.saturating_sub(work);
             admits_longer = begun.iter().any(|job| job.progress.cached_tokens > 0);
         }
-        // No memory was reserved for a barred client.
-        let barred = self.lacks_memory.filter(|client| shares.barred.contains(client));
-        let still_lacks = barred.filter(|&client| !any && queue.clients().any(|queued| queued == client));
-        self.lacks_memory = lacks_memory.or(still_lacks);
+        self.lacks_memory = match (lacks_memory, self.lacks_memory) {
+            // No memory is reserved for a barred client, so it still waits.
+            (None, Some(client))
+                if !any
+                    && shares.barred.contains(&client)
+                    && queue.clients().any(|queued| queued == client) =>
+            {
+                Some(client)
+            }
+            (lacking, _) => lacking,
+        };
         if self.lacks_memory.is_none() {
             self.memory.stop_waiting();
         }

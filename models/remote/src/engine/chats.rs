@@ -126,7 +126,10 @@ fn check_any(answers: &[Option<ChatAnswer>]) -> Result<(), EngineError> {
             _ => return Ok(()),
         }
     }
-    first.map_or(Ok(()), |error| Err(error.clone()))
+    match first {
+        Some(error) => Err(error.clone()),
+        None => Ok(()),
+    }
 }
 
 fn no_samples() -> EngineError {

@@ -30,19 +30,14 @@ pub struct EngineUsage {
 impl EngineUsage {
     /// Adds the work of other requests.
     pub fn add(&mut self, other: Self) {
-        let Self { requests, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = other;
-        for (sum, part) in [
-            (&mut self.requests, requests),
-            (&mut self.prompt_tokens, prompt_tokens),
-            (&mut self.cached_tokens, cached_tokens),
-            (&mut self.completion_tokens, completion_tokens),
-            (&mut self.reasoning_tokens, reasoning_tokens),
-        ] {
-            *sum = sum.saturating_add(part);
-        }
+        self.combine(other, u64::saturating_add);
     }
 
     fn subtract(&mut self, other: Self) {
+        self.combine(other, u64::saturating_sub);
+    }
+
+    fn combine(&mut self, other: Self, with: fn(u64, u64) -> u64) {
         let Self { requests, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = other;
         for (sum, part) in [
             (&mut self.requests, requests),
@@ -51,7 +46,7 @@ impl EngineUsage {
             (&mut self.completion_tokens, completion_tokens),
             (&mut self.reasoning_tokens, reasoning_tokens),
         ] {
-            *sum = sum.saturating_sub(part);
+            *sum = with(*sum, part);
         }
     }
 
@@ -104,17 +99,25 @@ impl EngineMeter {
 }
 
 impl Charge {
-    /// Replaces the estimate by the reported work.
-    pub(crate) fn settle(self, usage: EngineUsage) {
+    /// Replaces the estimate by the reported work. After an error, the estimate stays unless the engine has
+    /// computed nothing.
+    pub(crate) fn settle<T>(
+        self,
+        result: Result<(T, EngineUsage), UpstreamError>,
+    ) -> Result<T, UpstreamError> {
         let mut sums = self.meter.lock();
-        sums.estimated.subtract(self.estimate);
-        sums.reported.add(usage);
-    }
-
-    /// Keeps the estimate unless the request failed before the engine computed anything.
-    pub(crate) fn fail(self, error: &UpstreamError) {
-        if !error.may_have_computed() {
-            self.settle(EngineUsage::default());
+        match result {
+            Ok((response, usage)) => {
+                sums.estimated.subtract(self.estimate);
+                sums.reported.add(usage);
+                Ok(response)
+            }
+            Err(error) => {
+                if !error.may_have_computed() {
+                    sums.estimated.subtract(self.estimate);
+                }
+                Err(error)
+            }
         }
     }
 }

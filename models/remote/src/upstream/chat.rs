@@ -37,26 +37,18 @@ impl Upstream {
         let client = self.client();
         let answer = self.replicas.request(Purpose::Sample(context.affinity), |base: BaseUrl| async move {
             let bytes = client.post_bytes(&base, CHAT, body.clone(), bytes_max).await?;
-            let answer = chat::read(&bytes).map_err(|error| client.not_understood(&base, &error))?;
-            let completion_tokens = estimated_tokens(bytes.len());
-            let usage = answer.usage.unwrap_or(EngineUsage { completion_tokens, ..estimate });
-            let text = client.without_key(&answer.text);
-            Ok(ChatAnswer { text, end: answer.end, usage })
+            let answer = chat::read(&bytes, prompt_tokens);
+            let answer = answer.map_err(|error| client.not_understood(&base, &error))?;
+            let usage = answer.usage;
+            Ok((ChatAnswer { text: client.without_key(&answer.text), ..answer }, usage))
         });
-        match answer.await {
-            Ok(answer) => {
-                charge.settle(answer.usage);
-                Ok(answer)
-            }
+        match charge.settle(answer.await) {
             Err(error) if error.may_depend_on_answer() => Ok(ChatAnswer {
                 text: String::new(),
                 end: ChatEnd::Lost(error.into()),
                 usage: EngineUsage::default(),
             }),
-            Err(error) => {
-                charge.fail(&error);
-                Err(error.into())
-            }
+            answer => Ok(answer?),
         }
     }
 }

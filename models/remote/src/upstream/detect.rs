@@ -434,7 +434,7 @@ async fn try_chat(
     let query = ChatQuery { chat, max_tokens: CHAT_TOKENS, seed: 0, stream: 0 };
     let body = Value::Object(chat::body(model, &query, fields));
     match client.post(base, CHAT, &body, chat::bytes_max(&query)).await {
-        Ok(bytes) => match chat::read(&bytes) {
+        Ok(bytes) => match chat::read(&bytes, 0) {
             Ok(_) => Ok(Ok(())),
             Err(error) => Err(client.not_understood(base, &error)),
         },

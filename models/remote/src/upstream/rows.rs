@@ -271,16 +271,7 @@ impl Upstream {
         let answer = self.replicas.request(Purpose::Tree(context.affinity), |base: BaseUrl| async move {
             request.send(self.client(), &base, &self.texts).await
         });
-        match answer.await {
-            Ok((rows, usage)) => {
-                charge.settle(usage);
-                Ok(rows)
-            }
-            Err(error) => {
-                charge.fail(&error);
-                Err(error)
-            }
-        }
+        charge.settle(answer.await)
     }
 }
 

@@ -85,22 +85,14 @@ impl Upstream {
                 _ => written::read_completion(&bytes),
             };
             let read = read.map_err(|error| client.not_understood(&base, &error))?;
-            let usage = read.usage;
+            let reported = read.usage;
             let written = Written { text: client.without_key(&read.text), ..read };
             let delta = self.delta(written, query).map_err(|error| client.not_understood(&base, &error))?;
+            let completion_tokens = delta.ids.len() as u64;
+            let usage = reported.unwrap_or(EngineUsage { completion_tokens, ..asked });
             Ok((delta, usage))
         });
-        match written.await {
-            Ok((delta, usage)) => {
-                let completion_tokens = delta.ids.len() as u64;
-                charge.settle(usage.unwrap_or(EngineUsage { completion_tokens, ..asked }));
-                Ok(delta)
-            }
-            Err(error) => {
-                charge.fail(&error);
-                Err(error)
-            }
-        }
+        charge.settle(written.await)
     }
 
     /// The text of a row for an engine that accepts texts only.

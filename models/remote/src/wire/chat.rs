@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::WireError;
 use super::usage::of_openai;
-use crate::engine::{ChatEnd, ChatQuery, EngineUsage};
+use crate::engine::{ChatAnswer, ChatEnd, ChatQuery, EngineUsage, estimated_tokens};
 
 /// Bytes of a token of an answer or of its reasoning in a response, and the rest of a response.
 const TOKEN_BYTES: usize = 64;
@@ -91,17 +91,9 @@ struct Part {
     text: Option<String>,
 }
 
-/// An answer as the engine reports it.
-#[derive(Debug)]
-pub struct ReadAnswer {
-    /// Without reasoning.
-    pub text: String,
-    pub end: ChatEnd,
-    pub usage: Option<EngineUsage>,
-}
-
-/// Reads a response. Only the first answer counts, since one was requested.
-pub fn read(bytes: &[u8]) -> Result<ReadAnswer, WireError> {
+/// Reads a response. Only the first answer counts, since one was requested. `prompt_tokens` is an estimate
+/// for engines that report no tokens.
+pub fn read(bytes: &[u8], prompt_tokens: u64) -> Result<ChatAnswer, WireError> {
     let ChatResponse { choices } = serde_json::from_slice(bytes)?;
     let Some(choice) = choices.into_iter().next() else {
         return Err(WireError::Text("it has no answer"));
@@ -120,7 +112,13 @@ pub fn read(bytes: &[u8]) -> Result<ReadAnswer, WireError> {
             texts.filter_map(|part| part.text).collect()
         }
     };
-    Ok(ReadAnswer { text: without_reasoning(text), end, usage: of_openai(bytes) })
+    let usage = of_openai(bytes).unwrap_or(EngineUsage {
+        requests: 1,
+        prompt_tokens,
+        completion_tokens: estimated_tokens(bytes.len()),
+        ..EngineUsage::default()
+    });
+    Ok(ChatAnswer { text: without_reasoning(text), end, usage })
 }
 
 /// The text after reasoning. Many engines report reasoning apart, and some leave it in the text.
@@ -166,9 +164,9 @@ mod tests {
         assert!(seeds.iter().all(|&seed| seed <= i32::MAX as u64), "some engines read 32 bits");
     }
 
-    fn answer(message: Value, finish_reason: Value) -> ReadAnswer {
+    fn answer(message: Value, finish_reason: Value) -> ChatAnswer {
         let body = json!({"choices": [{"message": message, "finish_reason": finish_reason}]});
-        read(body.to_string().as_bytes()).unwrap()
+        read(body.to_string().as_bytes(), 9).unwrap()
     }
 
     #[test]
@@ -205,7 +203,7 @@ mod tests {
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 5},
                 "completion_tokens_details": {"reasoning_tokens": 2}},
         });
-        let found = read(body.to_string().as_bytes()).unwrap();
+        let found = read(body.to_string().as_bytes(), 9).unwrap();
         let usage = EngineUsage {
             requests: 1,
             prompt_tokens: 7,
@@ -213,11 +211,15 @@ mod tests {
             completion_tokens: 3,
             reasoning_tokens: 2,
         };
-        assert_eq!((found.text.as_str(), found.usage), ("1", Some(usage)));
-        let none = answer(json!({"content": "1"}), json!("stop"));
-        assert_eq!(none.usage, None);
+        assert_eq!((found.text.as_str(), found.usage), ("1", usage));
+        let text = r#"{"choices":[{"finish_reason":"stop","message":{"content":"1"}}]}"#;
+        let unreported = read(text.as_bytes(), 9).unwrap().usage;
+        let completion_tokens = text.len().div_ceil(4) as u64;
+        let estimate =
+            EngineUsage { requests: 1, prompt_tokens: 9, completion_tokens, ..EngineUsage::default() };
+        assert_eq!(unreported, estimate);
         for wrong in ["", "{}", r#"{"choices": []}"#, r#"{"choices": [{"message": {"content": 4}}]}"#] {
-            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(read(wrong.as_bytes(), 9).is_err(), "{wrong}");
         }
     }
 }
