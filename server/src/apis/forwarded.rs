@@ -19,6 +19,9 @@ const TOKEN_LIMITS: [&str; 4] = ["max_tokens", "max_completion_tokens", "max_out
 /// The limit of completions without one, in OpenAI's API.
 const COMPLETION_TOKENS: u64 = 16;
 
+/// The reason why a field with an address is rejected.
+const CONNECTS: &str = "makes the engine connect to an address";
+
 /// Fields that name what an engine has stored, maybe for another client.
 const STORED: [&str; 2] = ["previous_response_id", "conversation"];
 
@@ -152,21 +155,17 @@ fn least(body: &Map<String, Value>, names: &[&str]) -> Option<u64> {
 fn check_stored(body: &mut Map<String, Value>, allowed: &[String]) -> Result<(), AppError> {
     const STORE: &str = "store";
     const BACKGROUND: &str = "background";
-    let is_allowed = |field: &str| allowed.iter().any(|name| name == field);
-    let is_foreground = matches!(body.get(BACKGROUND), None | Some(Value::Null | Value::Bool(false)));
-    if !is_foreground && !is_allowed(BACKGROUND) {
-        let message = "must be false: the server neither counts nor ends work in the background; it forwards the field if it is started with --upstream-fields background";
-        return Err(AppError::field(BACKGROUND, message));
+    if !matches!(body.get(BACKGROUND), None | Some(Value::Null | Value::Bool(false))) {
+        let reason = "must be false: the server neither counts nor ends work in the background";
+        check_allowed(BACKGROUND, BACKGROUND, reason, allowed)?;
     }
     for field in STORED {
-        if body.get(field).is_some_and(|value| !value.is_null()) && !is_allowed(field) {
-            let message = format!(
-                "names what the engine has stored, maybe for another client; the server forwards it if it is started with --upstream-fields {field}"
-            );
-            return Err(AppError::field(field, message));
+        if body.get(field).is_some_and(|value| !value.is_null()) {
+            let reason = "names what the engine has stored, maybe for another client";
+            check_allowed(field, field, reason, allowed)?;
         }
     }
-    if !is_allowed(STORE) {
+    if !is_allowed(STORE, allowed) {
         body.insert(STORE.to_owned(), false.into());
     }
     Ok(())
@@ -261,14 +260,14 @@ pub(super) fn check_addresses(body: &Map<String, Value>, allowed: &[String]) -> 
     for name in ADDRESSES {
         let is_set = body.get(name).is_some_and(|value| !value.is_null() && *value != json!({}));
         if is_set {
-            check_allowed(name, name, allowed)?;
+            check_allowed(name, name, CONNECTS, allowed)?;
         }
     }
     for (name, value) in body {
         if PARTS.contains(&name.as_str()) {
             check_part(name, "", value, allowed)?;
         } else if value.is_string() && is_address_name(name) {
-            check_allowed(name, name, allowed)?;
+            check_allowed(name, name, CONNECTS, allowed)?;
         }
     }
     Ok(())
@@ -287,7 +286,9 @@ fn check_part(path: &str, field: &str, value: &Value, allowed: &[String]) -> Res
             let field = if field.is_empty() { name.as_str() } else { field };
             match value {
                 _ if UNREAD_NAMES.contains(&name.as_str()) => Ok(()),
-                Value::String(text) if is_address(name, text) => check_allowed(&path, field, allowed),
+                Value::String(text) if is_address(name, text) => {
+                    check_allowed(&path, field, CONNECTS, allowed)
+                }
                 _ => check_part(&path, field, value, allowed),
             }
         }),
@@ -295,11 +296,13 @@ fn check_part(path: &str, field: &str, value: &Value, allowed: &[String]) -> Res
     }
 }
 
-fn check_allowed(path: &str, field: &str, allowed: &[String]) -> Result<(), AppError> {
-    let message = format!(
-        "makes the engine connect to an address; the server forwards it if it is started with --upstream-fields {field}"
-    );
-    check(path, allowed.iter().any(|name| name == field), message)
+fn check_allowed(path: &str, field: &str, reason: &str, allowed: &[String]) -> Result<(), AppError> {
+    let message = format!("{reason}; the server forwards it if it is started with --upstream-fields {field}");
+    check(path, is_allowed(field, allowed), message)
+}
+
+fn is_allowed(field: &str, allowed: &[String]) -> bool {
+    allowed.iter().any(|name| name == field)
 }
 
 /// Returns whether a field's text is an address and not the data itself.

@@ -90,8 +90,8 @@ pub(super) async fn forward(
     let target = Target { route, engine: facts.kind, chat_limit: facts.chat.map(|fields| fields.limit) };
     let request = forwarded_request(fields, target, &model.profile, &remote.fields)?;
     let ForwardedRequest { body, sequences, tokens_max, added_limit, hides_usage } = request;
-    let is_stream = body.get("stream") == Some(&Value::Bool(true));
-    let needs_whole = body.contains_key("number") && !is_stream;
+    let wants_stream = body.get("stream") == Some(&Value::Bool(true));
+    let needs_whole = body.contains_key("number") && !wants_stream;
     // Models of OpenAI that reason know only the newer name.
     let may_rename =
         route == CHAT && target.engine == EngineKind::OpenAi && added_limit == Some("max_tokens");
@@ -110,7 +110,7 @@ pub(super) async fn forward(
         record: Arc::clone(&requester.record),
         prompt: estimated_tokens(bodies.limited.len()),
         // The first part of a stream comes before its first token.
-        texts: if is_stream { 0 } else { tokens_max },
+        texts: if wants_stream { 0 } else { tokens_max },
     };
     let response = match timeout_at(deadline, bodies.send(upstream, route)).await {
         Ok(Ok(response)) => response,

@@ -352,6 +352,9 @@ mod tests {
         assert_eq!(passed(&event, 1, UsageReader::new(true, true)), (event.clone(), (0, 1), false));
         let nested = format!("data: {}\n\n", r#"{"usage":"#.repeat(EVENT_BYTES_MAX / 10));
         assert_eq!(passed(&nested, 4096, UsageReader::new(true, true)), (nested.clone(), (0, 1), false));
-        passed(&nested, 4096, UsageReader::new(false, true));
+        assert_eq!(passed(&nested, 4096, UsageReader::new(false, true)).0, nested);
+        let mut usage = UsageReader::new(false, true);
+        usage.pass(["x".repeat(1 << 20).as_bytes(), LENGTH].concat());
+        assert!(usage.has_length() && usage.body.end.len() < LENGTH.len(), "what was read is not kept");
     }
 }
