@@ -231,10 +231,10 @@ pub(crate) struct UpstreamArgs {
         value_delimiter = ','
     )]
     pub(crate) upstream_concurrencies: Vec<String>,
-    /// Field of requests for texts that the server forwards although it makes the engine connect to an
-    /// address that the client chose, such as image_url or kv_transfer_params, or use responses that it keeps
-    /// (store, background, previous_response_id, conversation). The server rejects such fields otherwise, and
-    /// sets store to false. May be given several times
+    /// Field that the server forwards in requests for texts; may be given several times. By default it
+    /// rejects fields that make the engine connect to an address that the client chose, such as image_url or
+    /// kv_transfer_params. It also rejects background, previous_response_id and conversation, and sets store
+    /// to false
     #[arg(
         long = "upstream-fields",
         env = "NTL_UPSTREAM_FIELDS",
